@@ -65,6 +65,10 @@
 //! | `tracing` (off by default) | [spans](framework::Span) of opening, reading, converting and writing, for the crate `tracing` |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(
+    not(feature = "std"),
+    allow(dead_code, unused_imports, reason = "much of it is for files alone")
+)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 extern crate alloc;

@@ -62,7 +62,7 @@ impl<S> Checkpoint<S> {
     /// Declares that no tensor is codes of a quantised weight.
     #[doc(hidden)]
     pub fn without_codes(mut self) -> Self {
-        self.catalog.is_plain = true;
+        self.catalog.table.is_plain = true;
         self
     }
 

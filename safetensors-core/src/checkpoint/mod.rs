@@ -30,6 +30,7 @@ mod other_files;
 mod pattern;
 mod pieces;
 mod save;
+mod segments;
 pub mod store;
 #[cfg(test)]
 mod tests;
@@ -69,9 +70,10 @@ pub(crate) use tests::fill_of;
 use crate::file::io::ReadAt;
 pub use crate::file::load::catalog::CheckpointFile;
 use crate::file::load::catalog::{Catalog, CatalogPlace};
-use crate::file::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::file::load::{LazyTensor, LoadOptions, read_slices, read_tensors};
 use crate::format::error::{Error, RankProblem, Result};
 use crate::format::header::{Metadata, TensorInfo};
+use crate::format::slice::TensorPart;
 use crate::format::tensor::TensorBuf;
 
 /// The tensors of a model, in one file or in the shards that an index names.
@@ -134,7 +136,7 @@ impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
         f.debug_struct("Checkpoint")
             .field("index", &self.about.index)
             .field("catalog", &self.catalog)
-            .field("metadata", &self.catalog.metadata)
+            .field("metadata", &self.catalog.table.metadata)
             .finish_non_exhaustive()
     }
 }
@@ -147,7 +149,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Self {
         let (index, path) = index.unzip();
         let mut catalog = Catalog::new(files, places, index.map(|index| &index.metadata));
-        catalog.metadata = (!catalog.is_single_file()).then(|| {
+        catalog.table.metadata = (!catalog.is_single_file()).then(|| {
             let mut metadata = Metadata::new();
             let of_files = catalog.files().iter().map(|file| file.archive.metadata());
             for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
@@ -208,6 +210,46 @@ impl<S: ReadAt> Checkpoint<S> {
         let tensors =
             names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
         read_tensors(&tensors, options)
+    }
+
+    /// Reads parts of the tensors of these names, or [aliases](Checkpoint::aliases), in parallel,
+    /// in this order. Only the bytes of the parts are read, and small gaps between them.
+    ///
+    /// ```
+    /// use safetensors_core::slice::{RankPart, TensorPart};
+    /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+    ///
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("model.safetensors");
+    /// let values = [1_u8, 2, 3, 4];
+    /// let tensors =
+    ///     ["up", "down"].map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
+    /// save(&path, tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let parts = [
+    ///     ("up", TensorPart::span(0, 1, 1)),
+    ///     ("down", TensorPart::Rank(RankPart::new(1, 0, 2))),
+    /// ];
+    /// let bufs = checkpoint.read_parts(parts, &LoadOptions::new())?;
+    /// assert_eq!(bufs[0].as_slice::<u8>()?, [3, 4]);
+    /// assert_eq!(bufs[1].as_slice::<u8>()?, [1, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), and as for
+    ///   [`TensorPart::ranges`] and [`TensorView::slice`](crate::TensorView::slice).
+    /// - As for [`read_slices`].
+    ///
+    /// The first are found before any data is read.
+    pub fn read_parts<N: AsRef<str>>(
+        &self,
+        parts: impl IntoIterator<Item = (N, TensorPart)>,
+        options: &LoadOptions,
+    ) -> Result<Vec<TensorBuf>> {
+        let parts = parts.into_iter().map(|(name, part)| self.tensor(name.as_ref())?.slice(part));
+        read_slices(&parts.collect::<Result<Vec<_>>>()?, options)
     }
 }
 

@@ -10,15 +10,12 @@ const IMPOSSIBLE: u64 = 1 << 28;
 
 /// Marks an index as foreign when its metadata has this key: only the package that writes such
 /// files knows the meaning of their tensors. Deltas use it.
-#[cfg(feature = "std")]
 pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 
 /// The key there of the checkpoint without which the files mean nothing.
-#[cfg(feature = "std")]
 pub(crate) const FOREIGN_BASE_KEY: &str = "base_version";
 
 /// The folder for the files of a foreign index, inside the folder of a training epoch.
-#[cfg(feature = "std")]
 pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
 
 /// A format other than safetensors, recognised by the first bytes of a file. It is displayed as in

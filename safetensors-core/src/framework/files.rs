@@ -18,7 +18,6 @@ impl LoadOptions {
     ///
     /// [`load`] calls this. An adapter that reads in another way calls it, too, and then passes
     /// each buffer to [`Framework::from_exact`].
-    #[must_use]
     pub fn for_framework<F: Framework + ?Sized>(self) -> Self {
         self.held_by(DtypeTable::of::<F>())
     }
@@ -171,7 +170,6 @@ where
 
 /// Returns the options for a file that the caller synchronises soon after the save, together with
 /// other files. The save does not wait for the disk, but the disk begins at the same time.
-#[must_use]
 #[doc(hidden)]
 pub fn synced_later(options: SaveOptions) -> SaveOptions {
     SaveOptions { durable: false, synced_later: true, ..options }

@@ -43,15 +43,11 @@ pub use samples::{Sample, SampleBatch, Samples};
 pub use scalar::RecordScalar;
 
 #[cfg(feature = "std")]
-pub use crate::file::hash::signed_name;
-#[cfg(feature = "std")]
 use crate::file::io::ReadAt;
 #[cfg(feature = "std")]
 pub use crate::file::io::hidden::is_temporary_name;
 #[cfg(feature = "std")]
 use crate::file::load::{LazyTensor, LoadOptions};
-#[cfg(feature = "std")]
-pub use crate::file::save::cached::refuse_cached;
 pub use crate::format::convert::support::Support;
 use crate::format::convert::{DtypeTable, Widening, widen};
 use crate::format::dtype::Dtype;

@@ -26,8 +26,8 @@ use crate::checkpoint::{
     Index, LocalDirectory, SavedShards, ShardOptions, StagedShards, write_others,
 };
 use crate::file::io::hidden::{attempt_directory, attempt_of, is_attempt};
+use crate::file::io::identity::unless_missing;
 use crate::file::io::lock::DirectoryLock;
-use crate::file::io::remove::unless_missing;
 use crate::file::io::unfinished::{Owned, Steps};
 use crate::file::io::{FileSource, SafeTensors, beside, failpoint};
 use crate::file::save::AtomicFile;

@@ -80,7 +80,7 @@ impl<'p> RankFiles<'p> {
                     sizes.push((tensor.byte_len(rank)?, None::<()>));
                 }
             }
-            let split = split_into_shards(sizes, options.max_shard());
+            let split = split_into_shards(sizes, options.max_shard_size);
             // The plan has checked that the sum of all fits.
             total_size += split.total_size;
             let count = split.shards.len();

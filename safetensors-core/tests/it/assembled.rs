@@ -211,8 +211,7 @@ fn what_does_not_make_up_a_tensor_is_refused() {
     let sources = vec![("one".into(), vec![0_u8])];
     let twice = vec![whole(vec![]), whole(vec![])];
     let twice = Assembled::new(sources, twice, &Metadata::new()).unwrap();
-    let error = Checkpoint::from_source(twice, "all").unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    refused!(Checkpoint::from_source(twice, "all"), ErrorKind::DuplicateTensor);
 }
 
 /// An error of a type that callers may look for.

@@ -87,8 +87,10 @@ fn long_headers_are_fetched_together_within_the_limits_and_again_after_a_failure
 
     let mut limits = Limits::default();
     limits.header_bytes = 65_000;
-    let error = block_on(Checkpoint::open_async(&store, "gpt", &limits)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 65_000, .. }), "{error}");
+    refused!(
+        block_on(Checkpoint::open_async(&store, "gpt", &limits)),
+        ErrorKind::HeaderTooLarge { limit: 65_000, .. }
+    );
     assert_eq!(server.take_log().ranges.len(), 1 + 3, "only the starts");
 
     *server.failing.lock().unwrap() = Some(("gpt/b.safetensors".into(), 70_000));
@@ -172,8 +174,7 @@ fn a_load_that_cannot_convert_fetches_nothing() {
     server.take_log();
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let options = LoadOptions::new().all_as(Dtype::F4);
-    let error = block_on(store.load(&tensors, &options)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+    let error = refused!(block_on(store.load(&tensors, &options)), ErrorKind::NoConversion { .. });
     assert_eq!((error.tensor(), server.take_log().ranges.len()), (Some("a"), 0));
 }
 
@@ -185,8 +186,7 @@ fn a_source_that_allows_no_byte_gets_requests_of_one() {
     let checkpoint = open(&store, FILE).unwrap();
     let loaded = block_on(store.load(&[checkpoint.tensor("a").unwrap()], &LoadOptions::new()));
     assert_eq!(loaded.unwrap()[0].bytes(), [0, 1, 2]);
-    let error = open(&store, "empty.safetensors").unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TooShort { found: 0 }), "{error}");
+    refused!(open(&store, "empty.safetensors"), ErrorKind::TooShort { found: 0 });
 }
 
 /// A file of a server that reports versions.

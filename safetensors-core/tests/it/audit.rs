@@ -212,10 +212,9 @@ fn an_open_file_under_another_name() {
     let error = open().unwrap_err();
     assert!(error.to_string().starts_with("standard input: expected at least 8 bytes"), "{error}");
     #[cfg(unix)]
-    {
-        let error =
-            FileSource::from_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    for (path, kind) in [(Path::new("/dev/null"), "a special file"), (dir.path(), "a directory")] {
+        let opened = FileSource::from_file(fs::File::open(path).unwrap(), "pipe");
+        refused!(opened, ErrorKind::NotAFile { found } if *found == kind);
     }
 }
 

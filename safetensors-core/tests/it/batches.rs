@@ -138,8 +138,7 @@ fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
     let device = Device::default();
     let options = LoadOptions::new().floats_as(Dtype::F32);
     let error = read_in_batches::<Apart, _>(&tensors, &device, &options, 0);
-    let error = error.unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
+    let error = refused!(error, ErrorKind::Quantization { .. });
     assert_eq!((error.tensor(), device.moved.load(Ordering::SeqCst)), (Some("w"), 0));
 
     let stored = LoadOptions::new().quantized(QuantizedWeights::Stored);

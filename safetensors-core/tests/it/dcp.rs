@@ -241,8 +241,10 @@ fn the_limits_of_the_caller_hold_for_all_files_together() {
     limits.tensors = 2;
     check(&Checkpoint::open_in(LocalStore, directory.path(), &limits).unwrap(), &tensors);
     limits.tensors = 1;
-    let error = Checkpoint::open_in(LocalStore, directory.path(), &limits).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");
+    refused!(
+        Checkpoint::open_in(LocalStore, directory.path(), &limits),
+        ErrorKind::TooManyTensors { limit: 1 }
+    );
 }
 
 /// For each malformed file, the others show that they have parts, and the error names the malformed
@@ -254,8 +256,7 @@ fn a_malformed_file_among_parts() {
         save_parts(directory.path(), &sample());
         let file = file_of(directory.path(), rank);
         fs::write(&file, b"short").unwrap();
-        let error = Checkpoint::open(directory.path()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::TooShort { found: 5 }), "{error}");
+        let error = refused!(Checkpoint::open(directory.path()), ErrorKind::TooShort { found: 5 });
         assert_eq!(error.file(), file.to_str());
     }
 }
@@ -274,12 +275,10 @@ fn everything_else_opens_as_before() {
     // Files with parts and others: it is not clear which are meant.
     fs::rename(&path, directory.path().join("a.safetensors")).unwrap();
     save_parts(directory.path(), &sample());
-    let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
+    refused!(Checkpoint::open(directory.path()), ErrorKind::NoCheckpoint { .. });
     fs::rename(directory.path().join("a.safetensors"), directory.path().join("z.safetensors"))
         .unwrap();
-    let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
+    refused!(Checkpoint::open(directory.path()), ErrorKind::NoCheckpoint { .. });
 }
 
 #[test]
@@ -316,8 +315,7 @@ fn gaps_and_overlaps_are_found() {
     fs::remove_file(file_of(directory.path(), 1)).unwrap();
     let less = Checkpoint::open(directory.path()).unwrap();
     let found = less.tensors().map(|it| (it.name(), it.dtype(), it.shape()));
-    let error = plan.check_tensors(found).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
+    refused!(plan.check_tensors(found), ErrorKind::Mismatches { .. });
 }
 
 /// Writes a file with a tensor `w` of two bytes and this entry, and opens its directory.
@@ -375,8 +373,10 @@ fn each_part_is_a_file_with_digests() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    let error = digest::verify(&parts()[2], &DigestOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{error}");
+    let error = refused!(
+        digest::verify(&parts()[2], &DigestOptions::new()),
+        ErrorKind::DigestMismatch { .. }
+    );
     assert_eq!(error.file(), path.to_str());
     // A file as it is.
     save_whole(&directory.path().join("whole.safetensors"), &sample());

@@ -81,8 +81,7 @@ fn ranks_save_their_parts_one_by_one() {
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::copy(&path, other.join("model.safetensors")).unwrap();
-    let error = saver(0).save(&other, parts(0), &options).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotAlone { .. }), "{error}");
+    refused!(saver(0).save(&other, parts(0), &options), ErrorKind::NotAlone { .. });
 }
 
 /// PyTorch finds a part by its name and its first position: no two may have the same.

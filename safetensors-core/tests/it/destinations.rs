@@ -74,8 +74,7 @@ fn a_plan_refuses_impossible_destinations() {
             "{error}"
         );
     }
-    let error = file.check_destination(at("directory.safetensors")).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    refused!(file.check_destination(at("directory.safetensors")), ErrorKind::NotAFile { .. });
     for path in [at("file"), at("file/x")] {
         let error = sharded.check_destination(&path).unwrap_err();
         assert!(
@@ -83,8 +82,7 @@ fn a_plan_refuses_impossible_destinations() {
             "{error}"
         );
     }
-    let error = sharded.check_destination(at("taken")).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    let error = refused!(sharded.check_destination(at("taken")), ErrorKind::NotAFile { .. });
     assert_eq!(error.file(), at("taken").join("model.safetensors").to_str());
     assert_eq!(names_in(dir.path()), ["directory.safetensors", "file", "taken"]);
 }
@@ -162,10 +160,8 @@ fn a_link_to_a_pipe_is_a_special_file() {
 
     let (reader, _writer) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-    let error = AtomicFile::create(&path, &SaveOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
-    let error = Edit::open(&path).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    refused!(AtomicFile::create(&path, &SaveOptions::new()), ErrorKind::NotAFile { .. });
+    let error = refused!(Edit::open(&path), ErrorKind::NotAFile { .. });
     assert_eq!(error.file(), Some(path.as_str()));
 }
 
@@ -184,8 +180,7 @@ fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
     std::os::unix::fs::symlink(&index, &index).unwrap();
     let before: Vec<_> = names_in(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
     for options in [&several, &ShardOptions::new()] {
-        let error = rewrite().save_sharded(dir.path(), options).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        let error = refused!(rewrite().save_sharded(dir.path(), options), ErrorKind::Io(_));
         assert_eq!(error.file(), index.to_str());
         let after: Vec<_> =
             names_in(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
@@ -250,8 +245,7 @@ fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
         }
     };
     for to in [&to.join("one.safetensors"), &to.join("sharded"), &from] {
-        let error = save_to(to).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        let error = refused!(save_to(to), ErrorKind::Io(_));
         assert_eq!(error.file(), from.join("model.safetensors.index.json").to_str());
         assert!(error.to_string().contains("the index has changed"), "{error}");
     }

@@ -34,8 +34,7 @@ fn several_files_are_one_checkpoint() {
     assert_eq!(checkpoint.unindexed().count(), 0);
     checkpoint.audit().unwrap();
 
-    let error = checkpoint.tensor("zz").unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
+    refused!(checkpoint.tensor("zz"), ErrorKind::TensorNotFound);
 
     let none: [PathBuf; 0] = [];
     let checkpoint = Checkpoint::open_files(none).unwrap();
@@ -55,8 +54,7 @@ fn a_name_in_two_files_and_a_file_that_is_missing_are_errors() {
     assert!(error.to_string().contains("another file has a tensor of the same name"), "{error}");
 
     let gone = dir.path().join("gone.safetensors");
-    let error = Checkpoint::open_files([&a, &gone]).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    let error = refused!(Checkpoint::open_files([&a, &gone]), ErrorKind::Io(_));
     assert_eq!(error.file(), gone.to_str());
 }
 

@@ -7,6 +7,15 @@
     reason = "a test fails by panicking"
 )]
 
+/// Returns the error of a result, which must be of this kind.
+macro_rules! refused {
+    ($result:expr, $kind:pat $(if $condition:expr)?) => {{
+        let error = $result.unwrap_err();
+        assert!(matches!(error.kind(), $kind $(if $condition)?), "{error}");
+        error
+    }};
+}
+
 mod accepted;
 mod aliases;
 mod assembled;

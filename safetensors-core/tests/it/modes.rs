@@ -80,8 +80,7 @@ fn a_file_that_is_replaced_through_a_link_keeps_its_mode() {
     WAYS[0](&link, &SaveOptions::new()).unwrap();
     assert_eq!(mode(&path), 0o640);
     set_mode(&path, 0o440);
-    let error = WAYS[0](&link, &SaveOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+    refused!(WAYS[0](&link, &SaveOptions::new()), ErrorKind::ReadOnlyFile);
 }
 
 #[test]
@@ -107,8 +106,7 @@ fn a_read_only_file_is_replaced_only_on_request() {
         for read_only in [0o444, 0o400, 0o555] {
             fs::write(&path, "old").unwrap();
             set_mode(&path, read_only);
-            let error = way(&path, &SaveOptions::new()).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+            let error = refused!(way(&path, &SaveOptions::new()), ErrorKind::ReadOnlyFile);
             assert_eq!(error.file(), path.to_str());
             assert_eq!(fs::read(&path).unwrap(), b"old");
             assert_eq!(names_in(directory.path()), ["model.safetensors"]);
@@ -140,8 +138,7 @@ fn the_files_of_a_sharded_save_keep_modes_like_single_files() {
         assert_eq!(mode(&path), 0o600, "{name}");
         set_mode(&path, 0o400);
         let before = fs::read(&path).unwrap();
-        let error = save_shards(SaveOptions::new()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+        let error = refused!(save_shards(SaveOptions::new()), ErrorKind::ReadOnlyFile);
         assert_eq!(error.file(), path.to_str());
         assert_eq!(fs::read(&path).unwrap(), before);
         assert_eq!(names_in(directory.path()), names);
@@ -170,8 +167,10 @@ fn a_read_only_shard_is_not_removed_either() {
         for name in &names {
             let path = directory.path().join(name);
             set_mode(&path, 0o444);
-            let error = save_in_shards(directory.path(), after, SaveOptions::new()).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+            let error = refused!(
+                save_in_shards(directory.path(), after, SaveOptions::new()),
+                ErrorKind::ReadOnlyFile
+            );
             assert_eq!(error.file(), path.to_str());
             assert_eq!(names_in(directory.path()), names);
 
@@ -194,15 +193,18 @@ fn a_read_only_shard_is_found_before_data_is_written() {
     let directory = tempdir().unwrap();
     save_in_shards(directory.path(), 4, SaveOptions::new()).unwrap();
     set_mode(&directory.path().join("model-00002-of-00003.safetensors"), 0o444);
-    let error =
-        save_sharded(directory.path(), [("w", unread(1))], &ShardOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+    refused!(
+        save_sharded(directory.path(), [("w", unread(1))], &ShardOptions::new()),
+        ErrorKind::ReadOnlyFile
+    );
     let names = names_in(directory.path());
     let directory_in_the_way = directory.path().join("model.safetensors");
     fs::create_dir(&directory_in_the_way).unwrap();
     let force = ShardOptions::new().save_options(SaveOptions::new().replace_read_only(true));
-    let error = save_sharded(directory.path(), [("w", unread(1))], &force).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    refused!(
+        save_sharded(directory.path(), [("w", unread(1))], &force),
+        ErrorKind::NotAFile { .. }
+    );
     assert_eq!(names_in(directory.path()).len(), names.len() + 1);
 }
 

@@ -86,7 +86,6 @@ fn the_index_of_an_invalid_bool_counts_from_the_start_of_the_tensor() {
     pieces.next().unwrap().read().unwrap();
     let second = pieces.next().unwrap();
     assert_eq!(read_bytes(&second).unwrap()[300_000 - (1 << 18)], 9);
-    let error = second.read().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 300_000, found: 9 }), "{error}");
+    let error = refused!(second.read(), ErrorKind::InvalidBool { index: 300_000, found: 9 });
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
 }

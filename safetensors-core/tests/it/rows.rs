@@ -250,8 +250,7 @@ fn large_rows_in_parallel_are_those_that_are_read_alone() {
             assert_eq!(done.0, done.1);
         }
         let cancel = LoadOptions::new().progress(|_| ControlFlow::Break(()));
-        let error = slice.read_with(&cancel).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        refused!(slice.read_with(&cancel), ErrorKind::Cancelled);
     }
 }
 
@@ -298,8 +297,7 @@ fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
         let expected = ErrorKind::InvalidBool { index: 0, found: 7 };
         assert!(error.to_string().ends_with(&expected.to_string()), "{error}");
     }
-    let error = rows("ints").read_with(&to_u8).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, .. }), "{error}");
+    refused!(rows("ints").read_with(&to_u8), ErrorKind::DoesNotFit { index: 1, .. });
     let narrow = Converted::new(rows("ints"), Dtype::U8, &ConvertOptions::new()).unwrap();
     let error = narrow.write_to(&mut |_| Ok(()));
     assert!(matches!(error.unwrap_err().kind(), ErrorKind::DoesNotFit { index: 1, .. }));
@@ -365,8 +363,7 @@ fn rows_of_a_vast_tensor_are_read_or_refused_and_never_overflow() {
     // 2⁷ rows of 2⁵⁷ bytes are more than 64 bits count.
     let error = wide.rows(&[7; 128]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ShapeOverflow { .. }), "{error}");
-    let error = wide.rows(&[7, 0]).unwrap().read().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TooLargeForMemory { .. }), "{error}");
+    refused!(wide.rows(&[7, 0]).unwrap().read(), ErrorKind::TooLargeForMemory { .. });
     let last = (1 << 59) - 1;
     let rows = long.rows(&[last, 0, last]).unwrap();
     let row = |number: usize| [(long.file_offset() + 2 * number as u64) as u8; 2];

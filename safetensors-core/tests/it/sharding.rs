@@ -227,8 +227,10 @@ fn destinations_that_are_refused() {
         fs::create_dir(path.join(name)).unwrap();
         let bytes = [2_u8; 6];
         let view = TensorView::from_slice(&[6], &bytes).unwrap();
-        let error = save_sharded(path, [("a", view), ("b", view)], &limit(10)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
+        let error = refused!(
+            save_sharded(path, [("a", view), ("b", view)], &limit(10)),
+            ErrorKind::NotAFile { found: "a directory" }
+        );
         assert_eq!(error.file(), path.join(name).to_str());
         fs::remove_dir(path.join(name)).unwrap();
         assert_eq!((read(path)["a"].as_slice(), names_in(path).len()), (&[1; 6][..], 1));
@@ -294,10 +296,9 @@ fn a_lone_shard_is_no_checkpoint() {
     let (directory, path) = place("model-00001-of-00002.safetensors");
     save(&path, [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new())
         .unwrap();
-    let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::NoCheckpoint { found, .. } if found.len() == 1),
-        "{error}"
+    refused!(
+        Checkpoint::open(directory.path()),
+        ErrorKind::NoCheckpoint { found, .. } if found.len() == 1
     );
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
 }
@@ -367,8 +368,7 @@ fn the_first_of_many_broken_shards() {
     assert_eq!(checkpoint.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), names);
     for broken in [29, 17, 5] {
         fs::write(path.join(&files[broken]), "short").unwrap();
-        let error = Checkpoint::open(path).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::TooShort { found: 5 }), "{error}");
+        let error = refused!(Checkpoint::open(path), ErrorKind::TooShort { found: 5 });
         assert_eq!(
             (error.file(), error.tensor()),
             (path.join(&files[broken]).to_str(), Some(&*names[broken]))
@@ -400,6 +400,5 @@ fn files_in_memory_have_the_bytes_of_those_on_the_disk() {
     }
     let twice = [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap()); 2];
     let mut store = MemoryStore::default();
-    let error = save_sharded_to(&mut store, twice, &limit(1)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    refused!(save_sharded_to(&mut store, twice, &limit(1)), ErrorKind::DuplicateTensor);
 }

@@ -149,8 +149,7 @@ fn a_function_supplies_files_that_are_nowhere() {
     let index = Path::new("/nowhere").join(INDEX);
     check_sharded(&Checkpoint::open_by(&index, &limits, open).unwrap(), "/nowhere");
     // A path with another ending is also a file, because the disk has no directory of that name.
-    let error = Checkpoint::open_by("/nowhere/none", &limits, open).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    let error = refused!(Checkpoint::open_by("/nowhere/none", &limits, open), ErrorKind::Io(_));
     assert_eq!(error.file(), Some("/nowhere/none"));
 }
 

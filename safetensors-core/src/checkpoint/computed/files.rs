@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::tensor::ComputedTensor;
-use super::{Computed, Content, Segment, Shared};
+use super::{Computed, Content, Shared};
+use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{CatalogPlace, Checkpoint, CheckpointFile};
 use crate::file::hash::remove_record;
 use crate::file::io::{ReadAt, SafeTensors};
-use crate::format::dtype::Dtype;
+use crate::file::save::spec::Spec;
 use crate::format::error::Result;
-use crate::format::header::{HeaderEntry, Limits, Metadata, encode};
-use crate::format::tensor::shape::byte_len;
+use crate::format::header::{Limits, Metadata};
 
 /// The tensors that replace others of a checkpoint.
 pub(crate) struct Replacement<'a> {
@@ -83,92 +83,47 @@ impl<S: ReadAt> FileMaker<'_, S> {
             let archive = SafeTensors::from_parts(header.clone(), self.stored());
             return Ok(CheckpointFile { path: path.clone(), archive });
         }
-        let mut content = FileContent::default();
+        let mut tensors = Vec::new();
         for info in infos() {
             match self.instead.get(info.name()) {
-                Some(&Some(number)) => self.compute(number, &mut content)?,
+                Some(&Some(number)) => tensors.push(self.computed(number)),
                 Some(None) => {}
                 None => {
                     let offset = header.data_start() + info.data_offsets().start;
-                    let copied = Content::Copied(offset);
-                    content.add(info.name(), info.dtype(), info.shape(), copied)?;
+                    let spec = Spec { name: info.name(), dtype: info.dtype(), shape: info.shape() };
+                    tensors.push((spec, Content::Copied(offset)));
                 }
             }
         }
-        for &number in self.added {
-            self.compute(number, &mut content)?;
-        }
+        tensors.extend(self.added.iter().map(|&number| self.computed(number)));
         let mut metadata = (self.metadata)(archive.metadata());
         // Digests of stored tensors do not match computed ones.
         remove_record(&mut metadata);
-        let source = self.source(content, &metadata);
+        let mut used = BTreeSet::from([self.file]);
+        for (_, content) in &tensors {
+            if let Content::Computed(number) = *content {
+                used.extend(self.shared.tensors[number].files());
+            }
+        }
+        let source = self.source(Segments::new(tensors, &metadata)?, used);
         let archive = SafeTensors::from_source_with(source, &Limits::default().of_all_files());
         let archive = archive.map_err(|error| error.in_path(path))?;
         Ok(CheckpointFile { path: path.clone(), archive })
     }
 
-    /// Adds a computed tensor.
-    fn compute<'t>(&'t self, number: usize, content: &mut FileContent<'t>) -> Result<()> {
+    fn computed(&self, number: usize) -> (Spec<'_>, Content) {
         let tensor = &self.shared.tensors[number];
-        content.used.extend(tensor.files());
-        content.add(tensor.name(), tensor.dtype(), tensor.shape(), Content::Computed(number))
+        let spec = Spec { name: tensor.name(), dtype: tensor.dtype(), shape: tensor.shape() };
+        (spec, Content::Computed(number))
     }
 
     /// Returns the file as it is stored.
     fn stored(&self) -> Computed<S> {
         let len = self.shared.files[self.file].archive.source().byte_len();
-        Computed {
-            shared: Arc::clone(self.shared),
-            file: self.file,
-            header: Vec::new(),
-            segments: vec![Segment { start: 0, len, content: Content::Copied(0) }],
-            byte_len: len,
-            used: BTreeSet::from([self.file]),
-        }
+        self.source(Segments::stored(Content::Copied(0), len), BTreeSet::from([self.file]))
     }
 
-    fn source(&self, content: FileContent<'_>, metadata: &Metadata) -> Computed<S> {
-        let FileContent { entries, mut segments, end, mut used } = content;
-        let header = encode(metadata, entries.into_iter(), 8);
-        let start = header.len() as u64;
-        segments.retain(|segment| segment.len > 0);
-        segments.iter_mut().for_each(|segment| segment.start += start);
-        used.insert(self.file);
-        Computed {
-            shared: Arc::clone(self.shared),
-            file: self.file,
-            header,
-            segments,
-            byte_len: start + end,
-            used,
-        }
-    }
-}
-
-/// The tensors of a file.
-#[derive(Default)]
-struct FileContent<'a> {
-    entries: Vec<HeaderEntry<'a>>,
-    /// Counted from the end of the header.
-    segments: Vec<Segment>,
-    end: u64,
-    /// The files that are read.
-    used: BTreeSet<usize>,
-}
-
-impl<'a> FileContent<'a> {
-    fn add(
-        &mut self,
-        name: &'a str,
-        dtype: Dtype,
-        shape: &'a [usize],
-        content: Content,
-    ) -> Result<()> {
-        let len = byte_len(dtype, shape)?;
-        let data_offsets = self.end..self.end + len;
-        self.segments.push(Segment { start: self.end, len, content });
-        self.end = data_offsets.end;
-        self.entries.push(HeaderEntry { name, dtype, shape, data_offsets });
-        Ok(())
+    fn source(&self, segments: Segments<Content>, used: BTreeSet<usize>) -> Computed<S> {
+        Computed { shared: Arc::clone(self.shared), file: self.file, segments, used }
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use crate::checkpoint::pieces::assembled::take_header;
+use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::file::io::{ReadAt, ReadRange, Requests};
 use crate::format::convert::bytes_of;
@@ -23,16 +23,12 @@ use tensor::{Ahead, ComputedTensor, MOST, failed, round};
 /// safetensors file. The elements of these tensors are computed when they are read, from the bytes
 /// of the part that is read.
 pub struct Computed<S> {
-    pub(in crate::checkpoint) shared: Arc<Shared<S>>,
+    pub(crate) shared: Arc<Shared<S>>,
     /// The number of the stored file.
-    pub(in crate::checkpoint) file: usize,
-    /// The first bytes; none if the file is as it is stored.
-    pub(in crate::checkpoint) header: Vec<u8>,
-    /// The bytes after these, in order and without gaps.
-    pub(in crate::checkpoint) segments: Vec<Segment>,
-    pub(in crate::checkpoint) byte_len: u64,
+    pub(crate) file: usize,
+    pub(crate) segments: Segments<Content>,
     /// The files that are read.
-    pub(in crate::checkpoint) used: BTreeSet<usize>,
+    pub(crate) used: BTreeSet<usize>,
 }
 
 /// A clone reads the same file.
@@ -41,32 +37,23 @@ impl<S> Clone for Computed<S> {
         Self {
             shared: Arc::clone(&self.shared),
             file: self.file,
-            header: self.header.clone(),
             segments: self.segments.clone(),
-            byte_len: self.byte_len,
             used: self.used.clone(),
         }
     }
 }
 
 /// The sources of all files of a checkpoint.
-pub(in crate::checkpoint) struct Shared<S> {
-    pub(in crate::checkpoint) files: Vec<CheckpointFile<S>>,
-    pub(in crate::checkpoint) tensors: Vec<Box<dyn ComputedTensor>>,
+pub(crate) struct Shared<S> {
+    pub(crate) files: Vec<CheckpointFile<S>>,
+    pub(crate) tensors: Vec<Box<dyn ComputedTensor>>,
     /// Other checkpoints that the tensors are computed from.
-    pub(in crate::checkpoint) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
+    pub(crate) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
 }
 
-/// Consecutive bytes.
+/// Where the bytes of a tensor come from.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::checkpoint) struct Segment {
-    pub(in crate::checkpoint) start: u64,
-    pub(in crate::checkpoint) len: u64,
-    pub(in crate::checkpoint) content: Content,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(in crate::checkpoint) enum Content {
+pub(crate) enum Content {
     /// The bytes of the file from this offset on.
     Copied(u64),
     /// The computed tensor of this number.
@@ -85,8 +72,8 @@ impl<S> Computed<S> {
     }
 
     /// Returns whether this is a file as it is stored.
-    pub(in crate::checkpoint) fn is_stored(&self) -> bool {
-        self.header.is_empty()
+    pub(crate) fn is_stored(&self) -> bool {
+        self.segments.is_stored()
     }
 
     /// Returns the source of the stored file.
@@ -94,29 +81,20 @@ impl<S> Computed<S> {
         self.shared.files[self.file].archive.source()
     }
 
-    /// Returns the segments that have bytes of a range.
-    fn segments_of(&self, start: u64, end: u64) -> &[Segment] {
-        let first = self.segments.partition_point(|segment| segment.start + segment.len <= start);
-        let rest = &self.segments[first..];
-        &rest[..rest.partition_point(|segment| segment.start < end)]
-    }
-
-    /// Returns the part of a segment that is in a range: its bytes in the stored file, or the
-    /// elements of a computed tensor.
-    fn part_of(&self, segment: &Segment, range: &Range<u64>) -> Part {
-        let start = range.start.saturating_sub(segment.start);
-        let end = (range.end - segment.start).min(segment.len);
-        match segment.content {
-            Content::Copied(offset) => Part::Copied(offset + start..offset + end),
+    /// Returns the parts of tensors that are in a range: bytes in the stored file, or elements of a
+    /// computed tensor.
+    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Part> {
+        self.segments.within(range).map(|(content, bytes)| match *content {
+            Content::Copied(offset) => Part::Copied(offset + bytes.start..offset + bytes.end),
             Content::Computed(number) => {
                 let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
-                Part::Computed(number, start / size..end.div_ceil(size))
+                Part::Computed(number, bytes.start / size..bytes.end.div_ceil(size))
             }
-        }
+        })
     }
 }
 
-/// A part of a segment.
+/// A part of a tensor.
 enum Part {
     Copied(Range<u64>),
     Computed(usize, Range<u64>),
@@ -124,7 +102,7 @@ enum Part {
 
 impl<S: ReadAt> ReadAt for Computed<S> {
     fn byte_len(&self) -> u64 {
-        self.byte_len
+        self.segments.byte_len()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -134,20 +112,13 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         let mut copied = Vec::new();
         for range in ranges {
-            let (mut at, mut rest) = take_header(&self.header, self.byte_len, range)?;
-            let end = at + rest.len() as u64;
-            for segment in self.segments_of(at, end) {
-                let skipped = at - segment.start;
-                let len = (segment.len - skipped).min(end - at) as usize;
-                let (bytes, more) = rest.split_at_mut(len);
-                match segment.content {
+            for (content, part, bytes) in self.segments.divide(range)? {
+                match *content {
                     Content::Copied(offset) => {
-                        copied.push(ReadRange { offset: offset + skipped, bytes });
+                        copied.push(ReadRange { offset: offset + part.start, bytes });
                     }
-                    Content::Computed(tensor) => self.compute(tensor, skipped, bytes)?,
+                    Content::Computed(tensor) => self.compute(tensor, part.start, bytes)?,
                 }
-                rest = more;
-                at += len as u64;
             }
         }
         self.shared.files.read(self.file, &mut copied)
@@ -157,8 +128,8 @@ impl<S: ReadAt> ReadAt for Computed<S> {
         let mut below: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         let mut wanted: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         for range in ranges {
-            for segment in self.segments_of(range.start, range.end) {
-                match self.part_of(segment, &range) {
+            for part in self.parts(range) {
+                match part {
                     Part::Copied(bytes) => below.entry(self.file).or_default().push(bytes),
                     Part::Computed(number, elements) => {
                         wanted.entry(number).or_default().push(elements);
@@ -179,8 +150,8 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     }
 
     fn has_read(&self, range: Range<u64>) {
-        for segment in self.segments_of(range.start, range.end) {
-            let below = match self.part_of(segment, &range) {
+        for part in self.parts(range) {
+            let below = match part {
                 Part::Copied(bytes) => Some((self.file, bytes)),
                 Part::Computed(number, elements) => {
                     let tensor = &self.shared.tensors[number];

@@ -13,7 +13,7 @@ use crate::format::slice::read_range::Files;
 use crate::format::tensor::{TensorBuf, TensorView};
 
 /// The most elements that are computed at once before they are rounded.
-pub(in crate::checkpoint) const MOST: usize = 1 << 16;
+pub(crate) const MOST: usize = 1 << 16;
 
 /// A tensor that is computed when it is read.
 pub(crate) trait ComputedTensor: Send + Sync {
@@ -60,30 +60,28 @@ impl<S: ReadAt> Files for Checkpoint<S> {
 }
 
 /// Files, with some bytes of a file already in memory: its number, their start, and the bytes.
-pub(in crate::checkpoint) struct Ahead<'a, S> {
+pub(crate) struct Ahead<'a, S> {
     files: &'a Vec<CheckpointFile<S>>,
     bytes: Option<(usize, u64, Vec<u8>)>,
 }
 
 impl<'a, S: ReadAt> Ahead<'a, S> {
     /// Reads bytes with one call, if their source has calls that wait.
-    pub(in crate::checkpoint) fn of(
+    pub(crate) fn of(
         files: &'a Vec<CheckpointFile<S>>,
         bytes: Option<(usize, Range<u64>)>,
     ) -> io::Result<Self> {
-        let Some((file, range)) = bytes else {
-            return Ok(Self { files, bytes: None });
-        };
-        if files[file].archive.source().requests().is_none() {
-            return Ok(Self { files, bytes: None });
+        let room = bytes.and_then(|(file, range)| {
+            files[file].archive.source().requests()?;
+            // More than memory can hold is read where it is needed.
+            let len = usize::try_from(range.end - range.start).ok()?;
+            Some((file, range.start, vec![0; len]))
+        });
+        let mut ahead = Self { files, bytes: room };
+        if let Some((file, offset, bytes)) = &mut ahead.bytes {
+            files.read(*file, &mut [ReadRange { offset: *offset, bytes }])?;
         }
-        // More than memory can hold is read where it is needed.
-        let Ok(len) = usize::try_from(range.end - range.start) else {
-            return Ok(Self { files, bytes: None });
-        };
-        let mut bytes = vec![0; len];
-        files.read(file, &mut [ReadRange { offset: range.start, bytes: &mut bytes }])?;
-        Ok(Self { files, bytes: Some((file, range.start, bytes)) })
+        Ok(ahead)
     }
 }
 
@@ -109,7 +107,7 @@ impl<S: ReadAt> Files for Ahead<'_, S> {
 }
 
 /// Rounds numbers to a dtype, and copies their bytes in a file from the byte `skipped` on.
-pub(in crate::checkpoint) fn round(
+pub(crate) fn round(
     numbers: Vec<f32>,
     dtype: Dtype,
     skipped: usize,

@@ -8,8 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::names::is_safe;
-use crate::checkpoint::store::{Store, read_to_vec};
+use crate::checkpoint::store::Store;
 use crate::file::io::ReadAt;
+use crate::file::io::read_at::read_to_vec;
 use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::format::header::{Limits, Metadata};
 use crate::format::other_format::FOREIGN_BASE_KEY;

@@ -12,13 +12,13 @@ use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Makes a checkpoint of a single file.
-    pub(in crate::checkpoint) fn from_single(file: CheckpointFile<S>) -> Result<Self> {
+    pub(crate) fn from_single(file: CheckpointFile<S>) -> Result<Self> {
         refuse_parts(&file)?;
         Ok(Self::of_file(file))
     }
 
     /// Makes a checkpoint of a single file that may have parts of tensors.
-    pub(in crate::checkpoint) fn of_file(file: CheckpointFile<S>) -> Self {
+    pub(crate) fn of_file(file: CheckpointFile<S>) -> Self {
         let places = (0..file.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
             .collect();
@@ -26,7 +26,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     /// Makes a checkpoint of several files without common tensors. They are sorted by their paths.
-    pub(in crate::checkpoint) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
+    pub(crate) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
         let mut places = Vec::new();
         let mut owners = HashMap::new();
         for (number, file) in files.iter().enumerate() {
@@ -46,7 +46,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// Makes a checkpoint of an index and its shards. From each shard, it takes only the tensors
     /// that the index maps to that shard. So if two shards contain a tensor, the index decides.
-    pub(in crate::checkpoint) fn from_shards(
+    pub(crate) fn from_shards(
         shards: Vec<CheckpointFile<S>>,
         index: &Index,
         path: &Path,
@@ -66,12 +66,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
 impl<S> CheckpointFile<S> {
     /// Returns the positions in this shard of the tensors that the index at a path places in it.
-    pub(in crate::checkpoint) fn places(
-        &self,
-        shard: &str,
-        names: &[String],
-        path: &Path,
-    ) -> Result<Vec<usize>> {
+    pub(crate) fn places(&self, shard: &str, names: &[String], path: &Path) -> Result<Vec<usize>> {
         let header = self.archive.header();
         let place = |name: &String| {
             header.position(name).ok_or_else(|| {

@@ -101,12 +101,7 @@ impl CheckpointPath {
     ///
     /// [`ErrorKind::IsDelta`]; [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
     pub fn files(&self) -> Result<Vec<PathBuf>> {
-        match self {
-            Self::File(file) => Ok(vec![file.clone()]),
-            Self::Index(index) => {
-                Ok(Index::read(&LocalStore, index, &Limits::default())?.files_beside(index))
-            }
-        }
+        self.files_by(&LocalStore, Index::read)
     }
 
     /// Like [`files`](Self::files), but also accepts a foreign index: to copy or list files, their
@@ -127,17 +122,23 @@ impl CheckpointPath {
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
     #[doc(hidden)]
     pub fn files_to_copy_in<T: Store>(&self, store: &T) -> Result<Vec<PathBuf>> {
+        self.files_by(store, Index::read_any)
+    }
+
+    fn files_by<T: Store>(
+        &self,
+        store: &T,
+        read: fn(&T, &Path, &Limits) -> Result<Index>,
+    ) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
-            Self::Index(index) => {
-                Ok(Index::read_any(store, index, &Limits::default())?.files_beside(index))
-            }
+            Self::Index(index) => Ok(read(store, index, &Limits::default())?.files_beside(index)),
         }
     }
 
     /// Classifies a path that is not a directory: a `*.json` file is an index, everything else is a
     /// file of tensors.
-    pub(in crate::checkpoint) fn by_extension(path: &Path) -> Self {
+    pub(crate) fn by_extension(path: &Path) -> Self {
         if path.extension().is_some_and(|extension| extension == "json") {
             Self::Index(path.into())
         } else {
@@ -146,7 +147,7 @@ impl CheckpointPath {
     }
 
     /// Returns the path of the file or index.
-    pub(in crate::checkpoint) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Index(path) => path,
         }
@@ -155,7 +156,7 @@ impl CheckpointPath {
 
 /// Finds the checkpoint at a path: an index if its name ends in `.json`, otherwise a file of
 /// tensors. For a directory, [`choose`] decides.
-pub(in crate::checkpoint) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
+pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
         Some(FileKind::File) => Ok(CheckpointPath::by_extension(path)),
@@ -234,10 +235,7 @@ fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool>
 }
 
 /// Returns the names of the files of tensors in a directory, sorted.
-pub(in crate::checkpoint) fn files_of<T: Store>(
-    store: &T,
-    directory: &Path,
-) -> Result<Vec<String>> {
+pub(crate) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [_, files] = found(&entries);
     Ok(files.into_iter().map(str::to_owned).collect())

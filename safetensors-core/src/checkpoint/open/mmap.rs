@@ -20,9 +20,8 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::opening::Opener;
-use crate::checkpoint::Checkpoint;
-use crate::checkpoint::CheckpointPath;
-use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
+use crate::checkpoint::store::{LocalStore, OpenedBy};
+use crate::checkpoint::{Checkpoint, CheckpointPath};
 use crate::file::io::FileSource;
 use crate::format::error::{Error, Result};
 use crate::format::header::Limits;
@@ -63,35 +62,12 @@ impl Checkpoint<Mmap> {
     /// parts, which no mapping holds together.
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let opener = Opener { store: &MappedStore, limits: &Limits::default(), joins: false };
+        // SAFETY: the caller promises that the files stay as they are while the checkpoint, which
+        // owns the mappings, lives.
+        let store = &OpenedBy(|path: &Path| unsafe { map_file(path) });
+        let opener = Opener { store, limits: &Limits::default(), joins: false };
         let opened = opener.open(path, || CheckpointPath::find(path))?;
         opened.beside(Arc::new(LocalStore), false).into_stored()
-    }
-}
-
-/// The local disk, with files mapped. Only [`mmap`](Checkpoint::mmap) uses it; its caller promises
-/// that no file changes while its mapping lives.
-struct MappedStore;
-
-impl Store for MappedStore {
-    type File = Mmap;
-
-    fn open(&self, path: &Path) -> Result<Mmap> {
-        // SAFETY: the caller of `mmap` promises that the files stay as they are while the
-        // checkpoint, which owns the mappings, lives.
-        unsafe { map_file(path) }
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        LocalStore.kind(path)
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
-        LocalStore.list(directory)
-    }
-
-    fn version(&self, path: &Path) -> Result<Option<Version>> {
-        LocalStore.version(path)
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) mod siblings;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
+use crate::checkpoint::store::{FileKind, LocalStore, OpenedBy, Store};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath};
 #[cfg(doc)]
 use crate::file::io::SafeTensors;
@@ -231,7 +231,8 @@ impl<S: ReadAt> Checkpoint<S> {
         let path = path.as_ref();
         let opener = Opener { store: &OpenedBy(&open), limits, joins: false };
         let opened = opener.open(path, || locate_by_name(path))?;
-        opened.beside(Arc::new(PerhapsLocal), false).into_stored()
+        let siblings = OpenedBy(|path: &Path| FileSource::open(path));
+        opened.beside(Arc::new(siblings), false).into_stored()
     }
 }
 

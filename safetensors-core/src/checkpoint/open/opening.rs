@@ -25,16 +25,13 @@ const OPENED_AT_ONCE: usize = 8;
 /// The most attempts to open a checkpoint that changes at the same time. One save changes it a few
 /// times within milliseconds, so the last attempt is reached only if save follows save without a
 /// pause.
-pub(in crate::checkpoint) const ATTEMPTS: u32 = 50;
+pub(crate) const ATTEMPTS: u32 = 50;
 
 /// The pauses between attempts grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Calls `open`, and tries again while that is `None`, because the files at the path change.
-pub(in crate::checkpoint) fn until_settled<C>(
-    path: &Path,
-    open: impl Fn() -> Result<Option<C>>,
-) -> Result<C> {
+pub(crate) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>) -> Result<C> {
     for attempt in 0..ATTEMPTS {
         if let Some(opened) = open()? {
             return Ok(opened);
@@ -59,11 +56,11 @@ pub(crate) struct Opener<'a, T> {
 type Opened<T> = Result<Option<Checkpoint<Assembled<<T as Store>::File>>>>;
 
 /// An index and its shards, which belong together.
-pub(in crate::checkpoint) struct Indexed<S> {
-    pub(in crate::checkpoint) index: Index,
-    pub(in crate::checkpoint) shards: Vec<CheckpointFile<S>>,
+pub(crate) struct Indexed<S> {
+    pub(crate) index: Index,
+    pub(crate) shards: Vec<CheckpointFile<S>>,
     /// The version of the index.
-    pub(in crate::checkpoint) version: Option<Version>,
+    pub(crate) version: Option<Version>,
 }
 
 /// Opens the checkpoint at a path.
@@ -74,7 +71,7 @@ impl<T: Store> Opener<'_, T> {
     /// If the index is the same before and after its shards are opened, these shards belong to it.
     /// That relies on writers, such as [`save_sharded`](crate::save_sharded), which replace the
     /// index before they change any file that it names.
-    pub(in crate::checkpoint) fn open(
+    pub(crate) fn open(
         &self,
         path: &Path,
         locate: impl Fn() -> Result<CheckpointPath>,
@@ -152,7 +149,7 @@ impl<T: Store> Opener<'_, T> {
 
     /// Returns `true` if no checkpoint was found in a directory because its files have parts of
     /// tensors. The first file that opens decides; opening all of them finds errors of the others.
-    pub(in crate::checkpoint) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
+    pub(crate) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
         let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return false };
         let is_file =
             |name| matches!(CheckpointPath::from_name(name), Some(CheckpointPath::File(_)));
@@ -161,7 +158,7 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Returns whether a file has parts of tensors.
-    pub(in crate::checkpoint) fn has_parts(&self, path: &Path) -> bool {
+    pub(crate) fn has_parts(&self, path: &Path) -> bool {
         self.file(path).is_ok_and(|file| dcp::has_parts(&file) || divided::has_parts(&file))
     }
 
@@ -206,14 +203,14 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Opens several files without common tensors as one checkpoint. The paths are sorted.
-    pub(in crate::checkpoint) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
+    pub(crate) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
         files.iter().try_for_each(|file| self.refuse_foreign(file))?;
         Checkpoint::from_files(files)
     }
 
     /// Reads an index and opens its shards. `None` if the index changed at the same time.
-    pub(in crate::checkpoint) fn open_indexed(
+    pub(crate) fn open_indexed(
         &self,
         path: &Path,
         read: fn(&T, &Path, &Limits) -> Result<Index>,
@@ -240,7 +237,7 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Returns the errors of all shards, and the first tensor that each lacks.
-    pub(in crate::checkpoint) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
+    pub(crate) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {
             let opened = self.shard(&file, names);
@@ -319,7 +316,7 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Returns the foreign index that names a file, if it is in the same directory.
-    pub(in crate::checkpoint) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
+    pub(crate) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
         let path = file.with_file_name(STANDARD_INDEX);
         if !matches!(self.store.kind(&path), Ok(Some(FileKind::File))) {
             return None;

@@ -14,7 +14,7 @@ use crate::format::header::Limits;
 
 /// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
 /// read from it.
-pub(in crate::checkpoint) trait Siblings: Send + Sync {
+pub(crate) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
@@ -91,11 +91,7 @@ impl<T: Store> Siblings for T {
 }
 
 /// Writes the bytes of an open file, which must not change. Errors of reading have its path.
-pub(in crate::checkpoint) fn copy(
-    file: &impl ReadAt,
-    path: &Path,
-    out: &mut dyn Write,
-) -> Result<()> {
+pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Result<()> {
     const PIECE: u64 = 1 << 20;
     let at = |error| Error::io(error, path);
     let mut piece = vec![0; file.byte_len().min(PIECE) as usize];
@@ -110,7 +106,7 @@ pub(in crate::checkpoint) fn copy(
 }
 
 /// Returns `true` if a store denies access to a path.
-pub(in crate::checkpoint) fn is_refused(error: &Error) -> bool {
+pub(crate) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
 }
@@ -216,11 +212,7 @@ impl<S> Checkpoint<S> {
         self.beside(Arc::new(store), is_directory)
     }
 
-    pub(in crate::checkpoint) fn beside(
-        mut self,
-        siblings: Arc<dyn Siblings>,
-        is_directory: bool,
-    ) -> Self {
+    pub(crate) fn beside(mut self, siblings: Arc<dyn Siblings>, is_directory: bool) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);
@@ -228,7 +220,7 @@ impl<S> Checkpoint<S> {
                 Some(home) if !is_directory => Some(home.to_owned()),
                 _ => Some(path.clone()),
             };
-            self.catalog.beside = Some(Arc::new(move |name, most| {
+            self.catalog.table.beside = Some(Arc::new(move |name, most| {
                 let found = if is_directory { path.join(name) } else { path.with_file_name(name) };
                 let bytes = siblings.read(&found, found == path, most)?;
                 Ok(bytes.map(|bytes| (found, bytes)))

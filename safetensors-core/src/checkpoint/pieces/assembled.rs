@@ -6,22 +6,21 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use super::whole_tensor::{Placed, WholeTensor};
-#[cfg(doc)]
-use crate::checkpoint::Checkpoint;
 use crate::checkpoint::index::Index;
+use crate::checkpoint::segments::Segments;
 use crate::file::io::{FileSource, ReadAt, ReadRange, Requests};
 use crate::file::load::streaming::PIECE;
 use crate::file::load::tiled::TiledBlock;
-use crate::format::error::{Error, ErrorKind, Result};
-use crate::format::header::{HeaderEntry, Metadata, encode};
-use crate::format::tensor::shape::byte_len;
+use crate::file::save::spec::Spec;
+use crate::format::error::{Error, Result};
+use crate::format::header::Metadata;
 
 /// A file with tensors that are made of pieces of other files, or a stored file itself. It reads as
 /// a safetensors file. For a part of a tensor, only the bytes of the needed pieces are read.
 ///
-/// [`Checkpoint::open`] makes one from the files that the ranks of a job have saved. An index lists
-/// the tensors of all files once; here one tensor has pieces in several files, in any number of
-/// dimensions.
+/// [`Checkpoint::open`](crate::Checkpoint::open) makes one from the files that the ranks of a job
+/// have saved. An index lists the tensors of all files once; here one tensor has pieces in several
+/// files, in any number of dimensions.
 pub struct Assembled<S = FileSource> {
     content: Content<S>,
 }
@@ -36,18 +35,11 @@ struct Whole<S> {
     sources: Vec<(PathBuf, S)>,
     /// The index of the sources, if there is one.
     index: Option<Index>,
-    /// The first bytes.
-    header: Vec<u8>,
-    /// The data after the header, in order and without gaps. None is empty.
-    segments: Vec<Segment>,
-    byte_len: u64,
+    segments: Segments<PlacedTensor>,
 }
 
-/// The bytes of a tensor.
-struct Segment {
+struct PlacedTensor {
     name: String,
-    start: u64,
-    end: u64,
     placed: Placed,
 }
 
@@ -73,10 +65,7 @@ impl<S> Assembled<S> {
     }
 
     /// Returns the sources with their paths, and their index. A stored file has this path.
-    pub(in crate::checkpoint) fn into_sources(
-        self,
-        path: PathBuf,
-    ) -> (Vec<(PathBuf, S)>, Option<Index>) {
+    pub(crate) fn into_sources(self, path: PathBuf) -> (Vec<(PathBuf, S)>, Option<Index>) {
         match self.content {
             Content::Stored(source) => (vec![(path, source)], None),
             Content::Whole(whole) => (whole.sources, whole.index),
@@ -84,12 +73,12 @@ impl<S> Assembled<S> {
     }
 
     /// Returns whether this is a file as it is.
-    pub(in crate::checkpoint) fn is_stored(&self) -> bool {
+    pub(crate) fn is_stored(&self) -> bool {
         matches!(self.content, Content::Stored(_))
     }
 
     /// Returns the source of a file as it is.
-    pub(in crate::checkpoint) fn into_stored(self) -> Option<S> {
+    pub(crate) fn into_stored(self) -> Option<S> {
         match self.content {
             Content::Stored(source) => Some(source),
             Content::Whole(_) => None,
@@ -97,7 +86,7 @@ impl<S> Assembled<S> {
     }
 
     /// Keeps the index of the sources.
-    pub(in crate::checkpoint) fn with_index(mut self, index: Option<Index>) -> Self {
+    pub(crate) fn with_index(mut self, index: Option<Index>) -> Self {
         if let Content::Whole(whole) = &mut self.content {
             whole.index = index;
         }
@@ -140,68 +129,38 @@ impl<S: ReadAt> Assembled<S> {
         tensors: Vec<WholeTensor>,
         metadata: &Metadata,
     ) -> Result<Self> {
-        let mut segments = Vec::new();
-        let mut entries = Vec::new();
-        let mut end = 0_u64;
+        let mut placed = Vec::with_capacity(tensors.len());
         for tensor in &tensors {
             let WholeTensor { name, dtype, shape, .. } = tensor;
-            let placed = Placed::new(tensor, &sources).map_err(|error| error.in_tensor(name))?;
-            let len = byte_len(*dtype, shape)?;
-            let start = end;
-            let overflow = || ErrorKind::ShapeOverflow { shape: shape.clone() };
-            end = start.checked_add(len).ok_or_else(overflow)?;
-            if len > 0 {
-                segments.push(Segment { name: name.clone(), start, end, placed });
-            }
-            let dtype = *dtype;
-            let data_offsets = start..end;
-            entries.push(HeaderEntry { name, dtype, shape, data_offsets });
+            let spec = Spec { name, dtype: *dtype, shape };
+            let tensor = Placed::new(tensor, &sources).map_err(|error| error.in_tensor(name))?;
+            placed.push((spec, PlacedTensor { name: name.clone(), placed: tensor }));
         }
-        let header = encode(metadata, entries.into_iter(), 8);
-        let start = header.len() as u64;
-        for segment in &mut segments {
-            segment.start += start;
-            segment.end = segment.end.saturating_add(start);
-        }
-        let byte_len = start.saturating_add(end);
-        let whole = Whole { sources, index: None, header, segments, byte_len };
+        let segments = Segments::new(placed, metadata)?;
+        let whole = Whole { sources, index: None, segments };
         Ok(Self { content: Content::Whole(Box::new(whole)) })
     }
 
-    pub(in crate::checkpoint) fn stored(source: S) -> Self {
+    pub(crate) fn stored(source: S) -> Self {
         Self { content: Content::Stored(source) }
     }
 }
 
 impl<S: ReadAt> Whole<S> {
-    /// Returns the segments that have bytes of a range, and the part of the range in each, counted
-    /// from its start.
-    fn segments_of(&self, range: Range<u64>) -> impl Iterator<Item = (&Segment, Range<u64>)> {
-        let first = self.segments.partition_point(|segment| segment.end <= range.start);
-        let start = range.start;
-        let end = range.end;
-        self.segments[first..].iter().take_while(move |segment| segment.start < end).map(
-            move |segment| {
-                let to = end.min(segment.end) - segment.start;
-                (segment, start.saturating_sub(segment.start)..to)
-            },
-        )
-    }
-
     /// Returns the bytes of the sources that are read for a range: at most one range of each piece,
     /// with the number of its source.
     fn below(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
-        self.segments_of(range).flat_map(|(segment, part)| segment.placed.sources_of(part))
+        self.segments.within(range).flat_map(|(tensor, part)| tensor.placed.sources_of(part))
     }
 
     /// Reads blocks of tensors, with one call for each source.
-    fn read_blocks(&self, mut blocks: Vec<(&Segment, TiledBlock<'_, '_>)>) -> io::Result<()> {
+    fn read_blocks(&self, mut blocks: Vec<(&PlacedTensor, TiledBlock<'_, '_>)>) -> io::Result<()> {
         let mut wanted: BTreeMap<usize, (&str, Vec<ReadRange<'_>>)> = BTreeMap::new();
-        for (segment, block) in &mut blocks {
+        for (tensor, block) in &mut blocks {
             for (tile, range) in block.ranges()? {
-                let (source, offset) = segment.placed.starts[tile];
+                let (source, offset) = tensor.placed.starts[tile];
                 let range = ReadRange { offset: offset + range.offset, ..range };
-                let (_, ranges) = wanted.entry(source).or_insert((&segment.name, Vec::new()));
+                let (_, ranges) = wanted.entry(source).or_insert((&tensor.name, Vec::new()));
                 ranges.push(range);
             }
         }
@@ -221,7 +180,7 @@ const MOST_HELD: usize = 1 << 10;
 
 impl<S: ReadAt> ReadAt for Whole<S> {
     fn byte_len(&self) -> u64 {
-        self.byte_len
+        self.segments.byte_len()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -234,20 +193,16 @@ impl<S: ReadAt> ReadAt for Whole<S> {
         let mut blocks = Vec::new();
         let mut held = 0;
         for range in ranges {
-            let (at, mut rest) = take_header(&self.header, self.byte_len, range)?;
-            let end = at + rest.len() as u64;
-            for (segment, part) in self.segments_of(at..end) {
-                let (bytes, more) = rest.split_at_mut((part.end - part.start) as usize);
+            for (tensor, part, bytes) in self.segments.divide(range)? {
                 for (number, bytes) in bytes.chunks_mut(most).enumerate() {
                     let start = part.start + (number * most) as u64;
                     held += bytes.len();
-                    blocks.push((segment, TiledBlock::new(&segment.placed.tiles, start, bytes)));
+                    blocks.push((tensor, TiledBlock::new(&tensor.placed.tiles, start, bytes)));
                     if held >= most {
                         self.read_blocks(std::mem::take(&mut blocks))?;
                         held = 0;
                     }
                 }
-                rest = more;
             }
         }
         self.read_blocks(blocks)
@@ -318,23 +273,4 @@ impl<S: ReadAt> ReadAt for Assembled<S> {
     fn inner(&self) -> Option<&dyn ReadAt> {
         Some(self.content())
     }
-}
-
-/// Copies the part of a range that is in a header in memory. Returns the offset of the rest, and
-/// its bytes.
-pub(in crate::checkpoint) fn take_header<'a>(
-    header: &[u8],
-    byte_len: u64,
-    ReadRange { offset, bytes }: &'a mut ReadRange<'_>,
-) -> io::Result<(u64, &'a mut [u8])> {
-    let end = offset.saturating_add(bytes.len() as u64);
-    if end > byte_len {
-        let message = format!("expected at least {end} bytes, found {byte_len}");
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
-    }
-    let start = usize::try_from(*offset).unwrap_or(usize::MAX);
-    let header = header.get(start..).unwrap_or_default();
-    let (head, rest) = bytes.split_at_mut(header.len().min(bytes.len()));
-    head.copy_from_slice(&header[..head.len()]);
-    Ok((*offset + head.len() as u64, rest))
 }

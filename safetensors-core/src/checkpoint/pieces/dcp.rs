@@ -31,12 +31,12 @@ struct SavedPart {
 }
 
 /// Returns whether a file has parts of tensors.
-pub(in crate::checkpoint) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
+pub(crate) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.archive.metadata().contains_key(DCP_KEY)
 }
 
 /// Fails if a tensor of a file, which an index names, does not begin at its first element.
-pub(in crate::checkpoint) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Result<()> {
+pub(crate) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Result<()> {
     let saved = saved_parts(file)?;
     match saved.iter().find(|(_, part)| part.saved_offsets.iter().any(|&offset| offset > 0)) {
         Some((name, _)) => Err(bad("the index names a part".into(), file).in_tensor(name)),
@@ -45,13 +45,13 @@ pub(in crate::checkpoint) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Resu
 }
 
 /// Returns the error of an index that names a file, while another file of its directory has parts.
-pub(in crate::checkpoint) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
+pub(crate) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
     bad(format!("the index names it, but not {other:?}, which has parts as well"), named)
 }
 
 /// Returns the error of an index that names a file with parts, if the store cannot list the
 /// directory, and the names do not show that these are all files.
-pub(in crate::checkpoint) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
+pub(crate) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
     let problem = "the store does not list its directory, where others may have parts as well";
     bad(problem.into(), named)
 }
@@ -62,7 +62,7 @@ pub(in crate::checkpoint) fn not_listed<S>(named: &CheckpointFile<S>) -> Error {
 /// Files of our ranks have the name of their save, and the number of its files. PyTorch's files
 /// have numbers in their names. A rank writes a file only if it has tensors of it, so each number
 /// must occur once, and not once for each rank.
-pub(in crate::checkpoint) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
+pub(crate) fn check_complete<S>(files: &[CheckpointFile<S>]) -> Result<()> {
     let Some(first) = files.first() else { return Ok(()) };
     let of = |file: &CheckpointFile<S>, key| file.archive.metadata().get(key).cloned();
     if let Some(other) = files.iter().find(|file| of(file, ATTEMPT_KEY) != of(first, ATTEMPT_KEY)) {
@@ -119,7 +119,7 @@ fn numbers_in(name: &str) -> Option<(usize, usize)> {
 /// Returns `true` if files are, by their names, all files to which PyTorch has saved entire
 /// tensors: `model-00001-of-00002.safetensors` and so on. The names of files of parts begin with
 /// `shard-`.
-pub(in crate::checkpoint) fn are_whole<S>(files: &[CheckpointFile<S>]) -> bool {
+pub(crate) fn are_whole<S>(files: &[CheckpointFile<S>]) -> bool {
     let numbers: BTreeSet<_> = files
         .iter()
         .filter_map(|file| numbers_in(name_of(&file.path).strip_prefix("model-")?))
@@ -141,9 +141,7 @@ pub(crate) fn record<'a>(
 
 /// Returns the joined tensors of files with parts. The numbers of the files are the numbers of the
 /// sources. Whether the parts make up the tensors is not checked.
-pub(in crate::checkpoint) fn whole_tensors<S>(
-    files: &[CheckpointFile<S>],
-) -> Result<Vec<WholeTensor>> {
+pub(crate) fn whole_tensors<S>(files: &[CheckpointFile<S>]) -> Result<Vec<WholeTensor>> {
     let mut tensors: Vec<WholeTensor> = Vec::new();
     let mut positions: HashMap<&str, usize> = HashMap::new();
     for (number, file) in files.iter().enumerate() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::whole_tensor::{TensorPiece, WholeTensor};
 use crate::checkpoint::{Checkpoint, CheckpointFile};
-use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::error::{Error, RankProblem, Result};
 use crate::format::header::{
     DCP_KEY, DCP_VERSION_KEY, FILES_KEY, Limits, Metadata, PARTS_KEY, UniqueMap,
 };
@@ -30,12 +30,12 @@ pub(crate) struct PartRecord {
 pub(crate) type Record = BTreeMap<String, PartRecord>;
 
 /// Returns whether a file has parts of tensors.
-pub(in crate::checkpoint) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
+pub(crate) fn has_parts<S>(file: &CheckpointFile<S>) -> bool {
     file.safetensors().metadata().contains_key(PARTS_KEY)
 }
 
 /// Removes the entries that describe parts of a file, including PyTorch's.
-pub(in crate::checkpoint) fn forget(metadata: &mut Metadata) {
+pub(crate) fn forget(metadata: &mut Metadata) {
     for key in [DCP_KEY, DCP_VERSION_KEY, FILES_KEY, PARTS_KEY] {
         metadata.remove(key);
     }
@@ -43,9 +43,7 @@ pub(in crate::checkpoint) fn forget(metadata: &mut Metadata) {
 
 /// Returns the joined tensors of a checkpoint, in the order of its files. The numbers of the files
 /// are the numbers of the sources. Whether the parts make up the tensors is not checked.
-pub(in crate::checkpoint) fn whole_tensors<S>(
-    checkpoint: &Checkpoint<S>,
-) -> Result<Vec<WholeTensor>> {
+pub(crate) fn whole_tensors<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<WholeTensor>> {
     let records = checkpoint.files().iter().map(read_record).collect::<Result<Vec<_>>>()?;
     let mut tensors: Vec<WholeTensor> = Vec::new();
     let mut positions: HashMap<&str, usize> = HashMap::new();
@@ -102,11 +100,9 @@ fn read_record<S>(file: &CheckpointFile<S>) -> Result<Record> {
             let problem = format!("{PARTS_KEY} names a tensor that the file does not have");
             return Err(bad(problem).in_tensor(name));
         };
-        let limit = Limits::default().ndim;
-        if part.shape.len() > limit {
-            let too_many = ErrorKind::TooManyDimensions { limit };
-            return Err(Error::from(too_many).in_tensor(name).in_path(file.path()));
-        }
+        Limits::default()
+            .check_ndim(part.shape.len())
+            .map_err(|kind| Error::from(kind).in_tensor(name).in_path(file.path()))?;
         if !fits(part, info.shape()) {
             let problem = format!(
                 "shape {:?} is no part of shape {:?} from {} of dimension {} on",

@@ -3,7 +3,6 @@
 pub(super) mod assembled;
 pub(super) mod dcp;
 pub(super) mod divided;
-mod parts;
 pub(super) mod whole_tensor;
 
 use std::path::{Path, PathBuf};
@@ -84,13 +83,13 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Wraps the sources in a type that could also assemble tensors.
-    pub(in crate::checkpoint) fn into_assembled(self) -> Checkpoint<Assembled<S>> {
+    pub(crate) fn into_assembled(self) -> Checkpoint<Assembled<S>> {
         self.map_sources(Assembled::stored)
     }
 }
 
 /// Joins the tensors of files of PyTorch (DCP). Every file must have parts.
-pub(in crate::checkpoint) fn join_dcp<S: ReadAt>(
+pub(crate) fn join_dcp<S: ReadAt>(
     directory: &Path,
     files: Vec<CheckpointFile<S>>,
     limits: &Limits,
@@ -105,7 +104,7 @@ pub(in crate::checkpoint) fn join_dcp<S: ReadAt>(
 }
 
 /// Joins the tensors of a checkpoint of our own ranks that has parts of them, and its index.
-pub(in crate::checkpoint) fn join<S: ReadAt>(
+pub(crate) fn join<S: ReadAt>(
     path: &Path,
     parts: Checkpoint<S>,
     index: Option<Index>,

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
-use crate::format::error::{Error, ErrorKind, RankProblem, Result};
+use crate::format::error::{Error, RankProblem, Result};
 use crate::format::slice::{BadTiles, Tile, Tiles};
+use crate::format::tensor::shape::memory_count;
 
 /// A tensor of an [`Assembled`](crate::checkpoint::Assembled) file, and the pieces that make it up. Each of its
 /// elements is in one of them. Their order does not matter.
@@ -54,18 +55,15 @@ impl TensorPiece {
 
 /// The places of a tensor's bytes.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Placed {
-    pub(in crate::checkpoint) tiles: Tiles,
+pub(crate) struct Placed {
+    pub(crate) tiles: Tiles,
     /// For each piece, the number of its source, and its first byte there.
-    pub(in crate::checkpoint) starts: Vec<(usize, u64)>,
+    pub(crate) starts: Vec<(usize, u64)>,
 }
 
 impl Placed {
     /// Checks the pieces of a tensor.
-    pub(in crate::checkpoint) fn new<S: ReadAt>(
-        tensor: &WholeTensor,
-        sources: &[(PathBuf, S)],
-    ) -> Result<Self> {
+    pub(crate) fn new<S: ReadAt>(tensor: &WholeTensor, sources: &[(PathBuf, S)]) -> Result<Self> {
         let WholeTensor { dtype, shape, pieces, .. } = tensor;
         let of_piece = |number: usize, error: Error| {
             let source = pieces.get(number).and_then(|piece| sources.get(piece.source));
@@ -75,7 +73,7 @@ impl Placed {
             }
         };
         let is_flat = pieces.first().is_some_and(|piece| piece.is_flat);
-        let count = if is_flat { vec![element_count(shape)?] } else { Vec::new() };
+        let count = if is_flat { vec![memory_count(shape)?] } else { Vec::new() };
         let tiled = if is_flat { &count } else { shape };
         if let Some(number) = pieces.iter().position(|piece| piece.is_flat != is_flat) {
             return Err(of_piece(number, bad("a flat piece beside a box".into())));
@@ -109,7 +107,7 @@ impl Placed {
 
     /// Returns the bytes of the sources that a range of the tensor is read from, with the number of
     /// each source.
-    pub(in crate::checkpoint) fn sources_of(
+    pub(crate) fn sources_of(
         &self,
         range: Range<u64>,
     ) -> impl Iterator<Item = (usize, Range<u64>)> {
@@ -124,13 +122,4 @@ impl Placed {
 
 fn bad(problem: String) -> Error {
     RankProblem::BadParts { problem }.into()
-}
-
-/// Returns the number of elements, as the length of a dimension.
-fn element_count(shape: &[usize]) -> Result<usize> {
-    if shape.contains(&0) {
-        return Ok(0);
-    }
-    let count = shape.iter().try_fold(1_usize, |count, &len| count.checked_mul(len));
-    count.ok_or_else(|| ErrorKind::ShapeOverflow { shape: shape.to_vec() }.into())
 }

@@ -1,8 +1,9 @@
 //! [`Beside`]: the files that a commit puts next to the files of tensors.
 
 use crate::checkpoint::ShardOptions;
-use crate::checkpoint::store::{Store, WritableDirectory, read_to_vec};
+use crate::checkpoint::store::{Store, WritableDirectory};
 use crate::file::io::ReadAt;
+use crate::file::io::read_at::read_to_vec;
 use crate::format::error::{Error, ErrorKind, Result};
 
 /// The most bytes of earlier files that are kept in memory, to be put back after a failure.
@@ -10,7 +11,7 @@ const MOST_PUT_BACK: u64 = 64 << 20;
 
 /// The files that a commit has put next to the files of tensors, with their versions and the
 /// earlier ones.
-pub(in crate::checkpoint) struct Beside<V> {
+pub(crate) struct Beside<V> {
     files: Vec<(String, V, Earlier)>,
     /// How many more bytes can be kept.
     room: u64,
@@ -31,7 +32,7 @@ impl<V> Default for Beside<V> {
 
 impl<V: Clone + PartialEq> Beside<V> {
     /// Puts the files of the options in place, and these, which are written.
-    pub(in crate::checkpoint) fn put<D: WritableDirectory<Version = V>>(
+    pub(crate) fn put<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &mut D,
         options: &ShardOptions,
@@ -58,10 +59,7 @@ impl<V: Clone + PartialEq> Beside<V> {
 
     /// Puts the earlier files back after a failure, and removes the others. The error of the save
     /// is reported, not failures of this.
-    pub(in crate::checkpoint) fn put_back<D: WritableDirectory<Version = V>>(
-        &mut self,
-        directory: &mut D,
-    ) {
+    pub(crate) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
         for (name, version, earlier) in std::mem::take(&mut self.files) {
             let _ = match earlier {
                 Earlier::Nothing => directory.take_back(&name, &version),
@@ -95,6 +93,6 @@ impl<V: Clone + PartialEq> Beside<V> {
 }
 
 /// Returns the error if another writer has replaced a file of this save.
-pub(in crate::checkpoint) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
+pub(crate) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
     Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }

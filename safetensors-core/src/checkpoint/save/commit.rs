@@ -18,24 +18,24 @@ use crate::format::error::{Error, ErrorKind, Result};
 
 /// The files of a new checkpoint, all written.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct NewFiles {
-    pub(in crate::checkpoint) index: Index,
+pub(crate) struct NewFiles {
+    pub(crate) index: Index,
     /// The text of the index, if it is given.
-    pub(in crate::checkpoint) json: Option<Vec<u8>>,
+    pub(crate) json: Option<Vec<u8>>,
     /// The files that go next to the files of tensors, in their order.
-    pub(in crate::checkpoint) beside: Vec<String>,
+    pub(crate) beside: Vec<String>,
     /// Whether the new checkpoint replaces the one that the directory opens as, even if its names
     /// have another pattern.
-    pub(in crate::checkpoint) replaces_any: bool,
+    pub(crate) replaces_any: bool,
 }
 
 /// The results of a commit, also if it failed.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Done<V> {
+pub(crate) struct Done<V> {
     /// The files that are in place.
-    pub(in crate::checkpoint) placed: Vec<(String, Option<V>)>,
+    pub(crate) placed: Vec<(String, Option<V>)>,
     /// The files of the old checkpoint that are still to be removed, in reverse order.
-    pub(in crate::checkpoint) left: Vec<(String, V)>,
+    pub(crate) left: Vec<(String, V)>,
 }
 
 /// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
@@ -69,7 +69,7 @@ pub(in crate::checkpoint) struct Done<V> {
 /// before each file gets its name and before the old files go, that the index and its own files are
 /// still in place, and fails if they are not. So it changes nothing more after another save is
 /// done. Each removes only files that existed before it began.
-pub(in crate::checkpoint) fn commit<D: WritableDirectory>(
+pub(crate) fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     new: &NewFiles,
@@ -409,7 +409,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
 }
 
 /// Does the last steps, when the new checkpoint is in place.
-pub(in crate::checkpoint) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
+pub(crate) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
 }

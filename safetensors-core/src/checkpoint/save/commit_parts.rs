@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::beside::Beside;
 use super::commit::{NewFiles, finish};
-use super::destination::refuse_to_hide;
-use crate::checkpoint::store::{FileKind, LocalStore, Store, WritableDirectory};
-use crate::checkpoint::{CheckpointPath, ShardOptions};
+use super::destination::refuse_others;
+use crate::checkpoint::ShardOptions;
+use crate::checkpoint::store::WritableDirectory;
 use crate::file::io::{FileSource, SafeTensors};
-use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::error::Result;
 use crate::format::header::ATTEMPT_KEY;
 
 /// Gives the files of all ranks their names. All of them are written. The directory has no other
@@ -19,7 +19,7 @@ use crate::format::header::ATTEMPT_KEY;
 /// so until their other parts follow, they have a gap, which PyTorch finds as well. After a failure
 /// the files are taken back, and the earlier ones next to them put back. An attempt that is killed
 /// here can be repeated.
-pub(in crate::checkpoint) fn commit_parts<D: WritableDirectory>(
+pub(crate) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
     new: &NewFiles,
@@ -52,17 +52,10 @@ pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> 
     if !directory.is_dir() {
         return Ok(());
     }
-    let mut others = LocalStore.list(directory).map_err(|error| error.in_path(directory))?;
-    others.retain(|entry| {
-        entry.kind == FileKind::File
-            && CheckpointPath::from_name(&entry.name).is_some()
-            && !(files.contains(&entry.name) && is_of(directory, &entry.name, attempt))
-    });
-    let (Some(file), false) = (files.first(), others.is_empty()) else { return Ok(()) };
-    refuse_to_hide(directory)?;
-    let mut others: Vec<_> = others.into_iter().map(|entry| entry.name).collect();
-    others.sort_unstable();
-    Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
+    let Some(file) = files.first() else { return Ok(()) };
+    refuse_others(directory, file, |name| {
+        files.iter().any(|own| own == name) && is_of(directory, name, attempt)
+    })
 }
 
 /// Returns whether a file was saved by an attempt.

@@ -24,7 +24,7 @@ use crate::format::header::Limits;
 /// [`ErrorKind::Io`], [`ErrorKind::TooLargeForMemory`] and [`ErrorKind::BadIndex`] with
 /// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether
 /// there is one. A missing file is no error.
-pub(in crate::checkpoint) fn current<T: Store>(
+pub(crate) fn current<T: Store>(
     store: &T,
     directory: &Path,
     index: Option<&PathBuf>,
@@ -54,7 +54,7 @@ fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
 
 /// Returns the names of the files that a directory opens as: a file, or an index and the files that
 /// it names. Second names that an interrupted commit has given these, or the new files, are added.
-pub(in crate::checkpoint) fn old_files<T: Store>(
+pub(crate) fn old_files<T: Store>(
     store: &T,
     directory: &Path,
     new: &[&str],
@@ -94,7 +94,7 @@ fn opened_files<T: Store>(store: &T, directory: &Path) -> Result<BTreeSet<String
 }
 
 /// A checkpoint that only opens with higher limits than the default ones must stay loadable, too.
-pub(in crate::checkpoint) fn highest_limits() -> Limits {
+pub(crate) fn highest_limits() -> Limits {
     Limits {
         // The most that any reader accepts.
         header_bytes: u32::MAX.into(),

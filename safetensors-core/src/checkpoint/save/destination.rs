@@ -1,16 +1,15 @@
 //! Checking a directory before the files of a checkpoint are saved to it.
 
-use std::io;
 use std::path::Path;
 
 use crate::checkpoint::names::STANDARD_FILE;
 use crate::checkpoint::open::opening::Opener;
-use crate::checkpoint::store::{FileKind, LocalStore, Store};
+use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::checkpoint::{CheckpointPath, FilePattern};
 use crate::file::hash::{Change, check_records};
 use crate::file::io::names::refuse_impossible;
 use crate::file::save::SaveOptions;
-use crate::file::save::atomic::{refuse_other_than_directory, replaceable};
+use crate::file::save::atomic::{refuse_other_than_directory, refuse_special, replaceable};
 use crate::file::save::cached::check_cached;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::Limits;
@@ -44,23 +43,33 @@ pub(crate) fn check(
     if file != pattern.file_name(0, 1) || file == STANDARD_FILE {
         return Ok(());
     }
-    let mut others = LocalStore.list(directory)?;
-    others.retain(|entry| {
-        let name = &entry.name;
-        let is_own = name == file || *name == index || pattern.matches(name);
-        !is_own && entry.kind == FileKind::File && CheckpointPath::from_name(name).is_some()
-    });
+    refuse_others(directory, file, |name| name == file || name == index || pattern.matches(name))
+}
+
+/// Fails if a directory has files of tensors or indexes that are not its own, next to which `file`
+/// would not be found.
+pub(crate) fn refuse_others(
+    directory: &Path,
+    file: &str,
+    is_own: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut others = Vec::new();
+    for StoreEntry { name, kind } in LocalStore.list(directory)? {
+        if kind == FileKind::File && CheckpointPath::from_name(&name).is_some() && !is_own(&name) {
+            others.push(name);
+        }
+    }
     if others.is_empty() {
         return Ok(());
     }
-    let mut others: Vec<_> = others.into_iter().map(|entry| entry.name).collect();
+    refuse_to_hide(directory)?;
     others.sort_unstable();
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
 /// Fails if a directory opens as parts of tensors that ranks have saved. It would open as the new
 /// checkpoint next to them.
-pub(in crate::checkpoint) fn refuse_to_hide(directory: &Path) -> Result<()> {
+pub(crate) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
         Ok(CheckpointPath::Index(_)) => false,
@@ -76,17 +85,14 @@ pub(in crate::checkpoint) fn refuse_to_hide(directory: &Path) -> Result<()> {
 }
 
 /// Fails if the file system does not take all names that a save by this pattern may need.
-pub(in crate::checkpoint) fn refuse_long_names(
-    directory: &Path,
-    pattern: &FilePattern,
-) -> Result<()> {
+pub(crate) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Result<()> {
     let longest = directory.join(pattern.longest_name());
     refuse_impossible(&longest).map_err(|error| Error::io(error, &longest))
 }
 
 /// Fails if a file that a save would replace or remove is a directory, a special file, or a file
 /// that must stay by the options: the new files, the index, and all files of the pattern.
-pub(in crate::checkpoint) fn refuse_irreplaceable(
+pub(crate) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,
     files: &[&str],
@@ -96,7 +102,7 @@ pub(in crate::checkpoint) fn refuse_irreplaceable(
     names.push(pattern.index_name());
     names.extend(files_of(directory, pattern)?);
     for path in names.iter().map(|name| directory.join(name)) {
-        refuse_other_than_files(&path)
+        refuse_special(path.symlink_metadata())
             .and_then(|()| replaceable(&path, options))
             .and_then(|_| check_cached(&path, options))
             .and_then(|_| check_records(&path, &path, Change::File))
@@ -109,17 +115,4 @@ pub(in crate::checkpoint) fn refuse_irreplaceable(
 pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
     let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
     Ok(names.filter(|name| pattern.matches(name)).collect())
-}
-
-/// Fails if a new file cannot replace the entry at the path: a directory or a special file.
-fn refuse_other_than_files(path: &Path) -> Result<()> {
-    let found = match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => "a directory",
-        Ok(metadata) if !metadata.is_file() && !metadata.is_symlink() => "a special file",
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(ErrorKind::Io(error).into());
-        }
-        _ => return Ok(()),
-    };
-    Err(ErrorKind::NotAFile { found }.into())
 }

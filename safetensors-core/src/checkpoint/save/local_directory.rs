@@ -41,8 +41,8 @@ pub struct LocalDirectory {
     /// Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
     lock: Option<DirectoryLock>,
-    pub(in crate::checkpoint) directory: PathBuf,
-    pub(in crate::checkpoint) options: ShardOptions,
+    pub(crate) directory: PathBuf,
+    pub(crate) options: ShardOptions,
     /// The [`versions`](Self::versions) at the start, if they must not change until the save is
     /// done.
     before: Option<[Option<Version>; 2]>,
@@ -160,7 +160,7 @@ impl LocalDirectory {
             .map(|name| LocalStore.version(&self.destination(&name)).unwrap_or(None))
     }
 
-    pub(in crate::checkpoint) fn save_options(&self) -> &SaveOptions {
+    pub(crate) fn save_options(&self) -> &SaveOptions {
         &self.options.save_options
     }
 

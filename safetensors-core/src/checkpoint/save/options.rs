@@ -19,14 +19,15 @@ use crate::format::error::{ErrorKind, Result};
 ///     .save_options(SaveOptions::new().metadata([("license", "mit")]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
+#[must_use]
 #[derive(Clone, Debug, Default)]
 pub struct ShardOptions {
-    pub(in crate::checkpoint) max_shard_size: MaxShardSize,
-    pub(in crate::checkpoint) file_pattern: FilePattern,
+    pub(crate) max_shard_size: MaxShardSize,
+    pub(crate) file_pattern: FilePattern,
     pub(crate) save_options: SaveOptions,
-    pub(in crate::checkpoint) contention: Contention,
-    pub(in crate::checkpoint) beside: BTreeMap<String, Vec<u8>>,
-    pub(in crate::checkpoint) others: OtherFiles,
+    pub(crate) contention: Contention,
+    pub(crate) beside: BTreeMap<String, Vec<u8>>,
+    pub(crate) others: OtherFiles,
     pub(crate) dcp: bool,
 }
 
@@ -39,14 +40,12 @@ impl ShardOptions {
 
     /// Sets the largest size of a shard, in bytes of tensors. A larger tensor gets its own
     /// shard.
-    #[must_use]
     pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
         self.max_shard_size = size;
         self
     }
 
     /// Sets the names of the files.
-    #[must_use]
     pub fn file_pattern(mut self, pattern: FilePattern) -> Self {
         self.file_pattern = pattern;
         self
@@ -56,7 +55,6 @@ impl ShardOptions {
     ///
     /// If there are several files, the metadata goes into their index, as `huggingface_hub` does
     /// it. Only `format` goes into each file; it is `pt` unless it is given.
-    #[must_use]
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
         self
@@ -75,7 +73,6 @@ impl ShardOptions {
     /// assert_eq!(Checkpoint::open(dir.path())?.metadata()["epoch"], "3");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -85,7 +82,6 @@ impl ShardOptions {
     }
 
     /// Sets how to react if another save writes to the same directory.
-    #[must_use]
     pub fn contention(mut self, contention: Contention) -> Self {
         self.contention = contention;
         self
@@ -109,7 +105,6 @@ impl ShardOptions {
     /// assert!(std::fs::read_to_string(dir.path().join("config.json"))?.contains("llama"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn beside(mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         self.beside.insert(name.into(), bytes.into());
         self
@@ -117,7 +112,6 @@ impl ShardOptions {
 
     /// Copies the other files of a model into the directory, in the same save. They take their
     /// places like files [next to](Self::beside) the tensors.
-    #[must_use]
     #[doc(hidden)]
     pub fn other_files(mut self, files: OtherFiles) -> Self {
         self.others = files;
@@ -157,7 +151,6 @@ impl ShardOptions {
     /// assert_eq!(checkpoint.tensor("w")?.read()?.as_slice::<u8>()?, [1, 2, 3, 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn dcp(mut self, dcp: bool) -> Self {
         self.dcp = dcp;
         self
@@ -171,7 +164,7 @@ impl ShardOptions {
 
     /// Fails if a file next to the tensors would be in another directory, or could be one of
     /// theirs.
-    pub(in crate::checkpoint) fn check_beside(&self) -> Result<()> {
+    pub(crate) fn check_beside(&self) -> Result<()> {
         let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
         let problem = format!(
             "expected the name of a file beside the tensors, without folders and without the \
@@ -181,14 +174,9 @@ impl ShardOptions {
     }
 
     /// Returns the names of these files, and of the files next to them.
-    pub(in crate::checkpoint) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
+    pub(crate) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
         let beside = self.beside.keys().map(String::as_str).chain(self.others.names());
         files.iter().copied().chain(beside).collect()
-    }
-
-    /// Returns the largest size of a shard.
-    pub(crate) fn max_shard(&self) -> MaxShardSize {
-        self.max_shard_size
     }
 
     /// Returns the names of the files, of the index, and of earlier saves' files.

@@ -68,16 +68,20 @@ pub(crate) fn split_into_shards<Id: Eq + Hash>(
     }
     shared.retain(|(_, others)| !others.is_empty());
     if !shared.is_empty() {
-        let places = shards
-            .iter()
-            .enumerate()
-            .flat_map(|(shard, tensors)| tensors.iter().map(move |&i| (i, shard)));
-        let places: HashMap<usize, usize> = places.collect();
-        for (first, others) in shared {
-            if let Some(&shard) = places.get(&first) {
-                shards[shard].extend(others);
-            }
-        }
+        add_shared(&mut shards, shared);
     }
     Split { shards, total_size }
+}
+
+/// Puts the other tensors of each storage into the shard of its first one.
+fn add_shared(shards: &mut [Vec<usize>], shared: Vec<(usize, Vec<usize>)>) {
+    let mut places = HashMap::new();
+    for (shard, tensors) in shards.iter().enumerate() {
+        places.extend(tensors.iter().map(|&position| (position, shard)));
+    }
+    for (first, others) in shared {
+        if let Some(&shard) = places.get(&first) {
+            shards[shard].extend(others);
+        }
+    }
 }

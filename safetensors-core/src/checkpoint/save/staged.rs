@@ -246,7 +246,7 @@ fn remove_left<D: WritableDirectory>(
 }
 
 /// Fails if there are files that the options forbid to replace.
-pub(in crate::checkpoint) fn unless_refused<D: WritableDirectory>(
+pub(crate) fn unless_refused<D: WritableDirectory>(
     directory: &D,
     found: &Versions<D::Version>,
     options: &ShardOptions,

@@ -244,7 +244,7 @@ where
         let progress = options.meter(total);
         let wanted = tensors.iter().enumerate().map(|(of, tensor)| {
             let start = tensor.file_offset();
-            let file = Arc::clone(tensor.source().held());
+            let file = Arc::clone(&tensor.source().held);
             Wanted { file, range: start..start + tensor.byte_len(), of }
         });
         let mut left = total;
@@ -363,7 +363,7 @@ where
     }
 
     /// Returns `true` if the open indexes are current, as far as their sources can detect.
-    pub(in crate::checkpoint) async fn has_current_indexes(&self) -> Result<bool> {
+    pub(crate) async fn has_current_indexes(&self) -> Result<bool> {
         let version = |(path, file): (&PathBuf, &Opened<S>)| {
             let is_index = path.extension().is_some_and(|end| end == "json");
             let version = file.as_ref().ok().filter(|_| is_index)?.source.version()?;

@@ -14,7 +14,7 @@ use crate::format::parallel::lock;
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
 /// read of other bytes is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
 pub struct AsyncFile<S> {
-    held: Arc<Held<S>>,
+    pub(super) held: Arc<Held<S>>,
     missing: Arc<Recorder<S>>,
 }
 
@@ -231,10 +231,6 @@ impl<S> AsyncFile<S> {
     pub(super) fn new(held: Arc<Held<S>>, missing: Arc<Recorder<S>>) -> Self {
         Self { held, missing }
     }
-
-    pub(super) fn held(&self) -> &Arc<Held<S>> {
-        &self.held
-    }
 }
 
 impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
@@ -286,7 +282,7 @@ pub(super) fn not_fetched(what: &str) -> io::Error {
 }
 
 /// Returns whether an error says that something has not been fetched.
-pub(in crate::checkpoint) fn is_not_fetched(error: &Error) -> bool {
+pub(crate) fn is_not_fetched(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{CopyFile, FileKind, Store, StoreEntry, Version};
-use crate::file::io::identity::Identity;
+use crate::file::io::identity::{Identity, unless_missing};
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::{FileSource, ReadAt, failpoint};
 use crate::file::save::atomic::sync;
@@ -25,14 +25,10 @@ impl Store for LocalStore {
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        match refuse_impossible(path).and_then(|()| fs::metadata(path)) {
-            Ok(metadata) => Ok(Some(kind(metadata.is_dir()))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(error, path)),
-        }
+        let found = unless_missing(refuse_impossible(path).and_then(|()| fs::metadata(path)));
+        Ok(found.map_err(|error| Error::io(error, path))?.map(|found| kind(found.is_dir())))
     }
 
-    /// Names that are not UTF-8 are skipped.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         list(directory).map_err(|error| Error::io(error, directory))
@@ -52,11 +48,7 @@ impl Store for LocalStore {
 
 impl LocalStore {
     /// Writes a new file. Directories above it are created.
-    pub(in crate::checkpoint) fn write(
-        path: &Path,
-        copy: &CopyFile<'_>,
-        durable: bool,
-    ) -> Result<()> {
+    pub(crate) fn write(path: &Path, copy: &CopyFile<'_>, durable: bool) -> Result<()> {
         failpoint::hit("copy")?;
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let mut file = File::create(path)?;
@@ -78,43 +70,19 @@ fn version(file: &File) -> io::Result<String> {
 }
 
 /// Returns whether an error says that there is no such file.
-pub(in crate::checkpoint) fn is_not_found(error: &Error) -> bool {
+pub(crate) fn is_not_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Files that a function opens. They may be on the local disk or anywhere else.
-pub(in crate::checkpoint) struct OpenedBy<F>(pub(in crate::checkpoint) F);
+/// Files that a function opens. They need not be on the local disk, and the directory of their path
+/// may not exist.
+pub(crate) struct OpenedBy<F>(pub(in crate::checkpoint) F);
 
 impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
     type File = S;
 
     fn open(&self, path: &Path) -> Result<S> {
         (self.0)(path)
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        LocalStore.kind(path)
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
-        LocalStore.list(directory)
-    }
-
-    fn version(&self, path: &Path) -> Result<Option<Version>> {
-        // A path outside the disk has no version, for any error.
-        Ok(LocalStore.version(path).unwrap_or(None))
-    }
-}
-
-/// The local disk, except that a missing directory is empty. It is for files that a function
-/// opened: they need not be on the disk, and then the directory of their path may not exist.
-pub(in crate::checkpoint) struct PerhapsLocal;
-
-impl Store for PerhapsLocal {
-    type File = FileSource;
-
-    fn open(&self, path: &Path) -> Result<FileSource> {
-        LocalStore.open(path)
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
@@ -129,7 +97,8 @@ impl Store for PerhapsLocal {
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
-        LocalStore.version(path)
+        // A path outside the disk has no version, for any error.
+        Ok(LocalStore.version(path).unwrap_or(None))
     }
 }
 

@@ -19,12 +19,12 @@ pub use async_store::{AsyncStore, Fetched};
 pub use held::AsyncFile;
 pub(super) use held::is_not_fetched;
 pub use local::LocalStore;
-pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
+pub(super) use local::{OpenedBy, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};
 pub use writable::{CopyFile, Versions, WritableDirectory};
 
 use crate::file::io::{FileSource, ReadAt};
-use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::error::Result;
 
 /// A place for the files of checkpoints: a disk, memory, a snapshot of a repository, an object
 /// store.
@@ -85,8 +85,10 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] of the kind [`NotFound`](std::io::ErrorKind::NotFound) if there is no such
-    /// file; [`ErrorKind::NotAFile`] if the path leads to something other than a file.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) of the kind
+    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file;
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something
+    /// other than a file.
     fn open(&self, path: &Path) -> Result<Self::File>;
 
     /// Returns the kind of file at a path, links followed; `None` if there is nothing.
@@ -179,16 +181,4 @@ impl fmt::Debug for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Version").field(&self.text).finish()
     }
-}
-
-/// Reads a whole file into memory.
-pub(super) fn read_to_vec(file: &impl ReadAt) -> Result<Vec<u8>> {
-    let bytes = file.byte_len();
-    let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes });
-    let len = usize::try_from(bytes).map_err(|_| too_large())?;
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(len).map_err(|_| too_large())?;
-    buffer.resize(len, 0);
-    file.read_exact_at(&mut buffer, 0).map_err(ErrorKind::Io)?;
-    Ok(buffer)
 }

@@ -8,26 +8,14 @@ use crate::format::error::{ErrorKind, Result, excerpt};
 ///
 /// [`ErrorKind::BadDigest`].
 pub(crate) fn decode<const N: usize>(text: &str) -> Result<[u8; N]> {
-    let wrong = || ErrorKind::BadDigest { expected: 2 * N, found: excerpt(text) }.into();
-    digits(text).ok_or_else(wrong)
-}
-
-fn digits<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N {
-        return None;
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if text.len() != 2 * N || !text.bytes().all(is_digit) {
+        return Err(ErrorKind::BadDigest { expected: 2 * N, found: excerpt(text) }.into());
     }
     let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    for (number, byte) in bytes.iter_mut().enumerate() {
+        // The two digits are known to be some.
+        *byte = u8::from_str_radix(&text[2 * number..][..2], 16).unwrap_or_default();
     }
-    Some(bytes)
-}
-
-fn digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    }
+    Ok(bytes)
 }

@@ -18,28 +18,22 @@ mod table;
 mod value;
 
 #[cfg(feature = "std")]
-pub use beside::Note;
+pub use self::{
+    beside::Note,
+    compute::hash_tensors,
+    options::DigestOptions,
+    record::{KEY, TensorDigests},
+    table::remove_record,
+    value::{Digest, Hasher},
+};
 #[cfg(feature = "std")]
-pub(crate) use beside::{check_records, signatures};
-#[cfg(feature = "std")]
-pub use compute::hash_tensors;
+pub(crate) use self::{
+    beside::{check_records, signatures},
+    compute::{of_data, of_tensor},
+    running::RunningDigest,
+};
 #[cfg(feature = "sha256")]
 pub(crate) use compute::of_range;
-#[cfg(feature = "std")]
-pub(crate) use compute::{of_data, of_tensor};
-#[cfg(feature = "std")]
-pub use options::DigestOptions;
-#[cfg(feature = "std")]
-pub use record::{KEY, TensorDigests};
-#[cfg(feature = "std")]
-pub(crate) use running::RunningDigest;
 pub use sha256::Sha256;
-#[cfg(feature = "std")]
 pub(crate) use sha256::{recorded_sha256, sha256_entry};
-#[cfg(feature = "std")]
-pub(crate) use table::MANIFEST;
-pub(crate) use table::{Change, forget, has_records};
-#[cfg(feature = "std")]
-pub use table::{remove_record, signed_name};
-#[cfg(feature = "std")]
-pub use value::{Digest, Hasher};
+pub(crate) use table::{Change, MANIFEST, forget, has_records, signed_name};

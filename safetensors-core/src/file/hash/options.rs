@@ -11,6 +11,7 @@ use crate::format::parallel::{Progress, Work};
 ///
 /// let options = DigestOptions::new().threads(2).require_digests(true);
 /// ```
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct DigestOptions {
     pub(crate) work: Work,
@@ -34,7 +35,6 @@ impl DigestOptions {
     }
 
     /// Reads with this many threads; 0 for the default.
-    #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.work = self.work.threads(threads);
         self
@@ -43,14 +43,12 @@ impl DigestOptions {
     /// Sets whether [`verify`](crate::digest::verify) fails with
     /// [`ErrorKind::NoDigest`](crate::ErrorKind::NoDigest) for a tensor without a recorded digest.
     /// Off by default.
-    #[must_use]
     pub fn require_digests(mut self, require: bool) -> Self {
         self.require = require;
         self
     }
 
     /// Sets whether the XXH3-128 of each tensor is verified or recorded. On by default.
-    #[must_use]
     pub fn tensors(mut self, tensors: bool) -> Self {
         self.tensors = tensors;
         self
@@ -60,7 +58,6 @@ impl DigestOptions {
     /// This reads the data once more. By default, [`verify`](crate::digest::verify) checks it where
     /// it is recorded, and [`Edit::record_digests`](crate::edit::Edit::record_digests) does not
     /// record it.
-    #[must_use]
     pub fn sha256(mut self, sha256: bool) -> Self {
         self.sha256 = Some(sha256);
         self
@@ -90,7 +87,6 @@ impl DigestOptions {
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    #[must_use]
     pub fn progress(
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,

@@ -92,13 +92,9 @@ impl DerefMut for TensorDigests {
 /// The value of the entry. Its length depends only on the names, not on the digests.
 impl fmt::Display for TensorDigests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("{")?;
-        for (i, (name, digest)) in self.0.iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            // `Value` displays a string as valid JSON, with quotes and escapes.
-            write!(f, "{comma}{}:\"{digest}\"", serde_json::Value::from(name.as_str()))?;
-        }
-        f.write_str("}")
+        let texts: BTreeMap<_, _> =
+            self.0.iter().map(|(name, digest)| (name, digest.to_string())).collect();
+        f.write_str(&serde_json::to_string(&texts).map_err(|_| fmt::Error)?)
     }
 }
 

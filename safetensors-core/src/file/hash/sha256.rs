@@ -1,19 +1,15 @@
 //! [`Sha256`]: the SHA-256 of a file's data.
 
-#[cfg(feature = "std")]
 use alloc::{format, string::String};
 use core::fmt;
 use core::str::FromStr;
 
 use crate::file::hash::hex;
-#[cfg(feature = "std")]
 use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Result};
-#[cfg(feature = "std")]
 use crate::format::header::{Metadata, SHA256_KEY};
 
 /// The form that a SHA-256 has in metadata, for messages.
-#[cfg(feature = "std")]
 const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 
 /// A SHA-256 digest. `Display` prints 64 lower-case hex digits, as `sha256sum` does.
@@ -32,7 +28,6 @@ const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 pub struct Sha256([u8; 32]);
 
 /// Returns the SHA-256 of all data that a file's metadata records.
-#[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
     match text.strip_prefix("0x").map(str::parse) {
@@ -45,7 +40,6 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
 }
 
 /// Returns the key and the value that record the SHA-256 of all data in a file's metadata.
-#[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, format!("0x{hash}"))
 }

@@ -7,16 +7,13 @@ use alloc::vec::Vec;
 use crate::format::header::{ATTEMPT_KEY, DIGESTS_KEY, Metadata, SHA256_KEY};
 
 /// The name of a manifest, which may have a digest of a file's header.
-#[cfg(feature = "std")]
 pub(crate) const MANIFEST: &str = "manifest.json";
 
 /// How the names of signatures end.
-#[cfg(feature = "std")]
 const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
 
 /// A change of a file. Each includes the ones before it, except [`File`](Change::File).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "there are no files to edit"))]
 pub(crate) enum Change {
     /// The metadata, or the room before the data.
     Header,
@@ -117,9 +114,7 @@ pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static st
 }
 
 /// Returns the name of a signature without its ending; `None` for the name of another file.
-#[cfg(feature = "std")]
-#[doc(hidden)]
-pub fn signed_name(name: &str) -> Option<&str> {
+pub(crate) fn signed_name(name: &str) -> Option<&str> {
     SIGNATURES.iter().find_map(|ending| name.strip_suffix(ending))
 }
 

@@ -8,7 +8,7 @@ use std::{io, thread};
 use super::identity::Identity;
 use super::names::refuse_impossible;
 use super::positional;
-use super::read_at::ReadAt;
+use super::read_at::{ReadAt, read_to_vec};
 use super::stamp::Stamp;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, is_marked};
@@ -93,17 +93,12 @@ impl FileSource {
             options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
         }
         refuse_impossible(path).map_err(|error| Error::io(error, path))?;
-        let not_a_file = |found| Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
-        let file = match options.open(path) {
+        match options.open(path) {
             // Windows does not open directories, and says that access is denied.
-            Err(_) if cfg!(windows) && path.is_dir() => return not_a_file("a directory"),
-            file => file.map_err(|error| Error::io(error, path))?,
-        };
-        let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
-        if !metadata.is_file() {
-            return not_a_file(if metadata.is_dir() { "a directory" } else { "a special file" });
+            Err(_) if cfg!(windows) && path.is_dir() => Err(not_a_file("a directory", path)),
+            Err(error) => Err(Error::io(error, path)),
+            Ok(file) => Self::from_file(file, path),
         }
-        Ok(Self::with_metadata(file, path, &metadata))
     }
 
     /// Wraps a file that is already open, such as standard input if it is a file. `path` is its
@@ -115,11 +110,11 @@ impl FileSource {
     pub fn from_file(file: File, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
-        if !metadata.is_file() {
-            let special = ErrorKind::NotAFile { found: "a special file" };
-            return Err(Error::from(special).in_path(path));
+        if metadata.is_file() {
+            return Ok(Self::with_metadata(file, path, &metadata));
         }
-        Ok(Self::with_metadata(file, path, &metadata))
+        let found = if metadata.is_dir() { "a directory" } else { "a special file" };
+        Err(not_a_file(found, path))
     }
 
     /// Makes a source of a regular file that is open already.
@@ -174,14 +169,7 @@ impl FileSource {
     ///
     /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
-        let bytes = self.byte_len();
-        let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes }).in_path(&self.path);
-        let len = usize::try_from(bytes).map_err(|_| too_large())?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(|_| too_large())?;
-        bytes.resize(len, 0);
-        self.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, &self.path))?;
-        Ok(bytes)
+        read_to_vec(self).map_err(|error| error.in_path(&self.path))
     }
 
     /// Returns the open file.
@@ -192,7 +180,7 @@ impl FileSource {
 
 impl ReadAt for FileSource {
     fn byte_len(&self) -> u64 {
-        self.stamp.len()
+        self.stamp.len
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -234,6 +222,10 @@ impl ReadAt for FileSource {
             None => Ok(false),
         }
     }
+}
+
+fn not_a_file(found: &'static str, path: &Path) -> Error {
+    Error::from(ErrorKind::NotAFile { found }).in_path(path)
 }
 
 /// Returns whether a file changed so shortly ago that the next change may get the same time.

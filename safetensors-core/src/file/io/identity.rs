@@ -59,10 +59,11 @@ pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
 
-fn unless_missing(found: io::Result<Identity>) -> io::Result<Option<Identity>> {
-    match found {
+/// Returns the result of an operation on a file, and `None` if the file does not exist.
+pub(crate) fn unless_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        found => found.map(Some),
+        result => result.map(Some),
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) mod names;
 #[cfg(feature = "std")]
 pub(crate) mod positional;
 #[cfg(feature = "std")]
-mod read_at;
+pub(crate) mod read_at;
 #[cfg(feature = "std")]
 pub(crate) mod remove;
 #[cfg(feature = "std")]
@@ -35,14 +35,15 @@ pub(crate) mod testing;
 #[cfg(feature = "std")]
 pub(crate) mod unfinished;
 
+pub use safetensors::SafeTensors;
+
+#[cfg(feature = "std")]
+pub use self::{
+    async_read_at::AsyncReadAt,
+    file::FileSource,
+    read_at::{ReadAt, Requests},
+};
 #[cfg(feature = "std")]
 pub use crate::format::slice::read_range::ReadRange;
 #[cfg(feature = "std")]
-pub use async_read_at::AsyncReadAt;
-#[cfg(feature = "std")]
-pub use file::FileSource;
-#[cfg(feature = "std")]
 pub use memmap2::Mmap;
-#[cfg(feature = "std")]
-pub use read_at::{ReadAt, Requests};
-pub use safetensors::SafeTensors;

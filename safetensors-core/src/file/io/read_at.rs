@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::{fmt, io};
 
+use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::read_range::ReadRange;
 
 /// Bytes that can be read at any position, from several threads at once.
@@ -258,4 +259,16 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         self.as_ref().get(range.start.try_into().ok()?..range.end.try_into().ok()?)
     }
+}
+
+/// Reads a whole file into memory.
+pub(crate) fn read_to_vec(file: &impl ReadAt) -> Result<Vec<u8>> {
+    let bytes = file.byte_len();
+    let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes });
+    let len = usize::try_from(bytes).map_err(|_| too_large())?;
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(len).map_err(|_| too_large())?;
+    buffer.resize(len, 0);
+    file.read_exact_at(&mut buffer, 0)?;
+    Ok(buffer)
 }

@@ -5,14 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::hidden::TEMPORARY_LOCK;
-
-/// Treats a failed removal as success if there was nothing to remove.
-pub(crate) fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
+use super::identity::unless_missing;
 
 /// Removes a hidden directory with all its content, including read-only files.
 ///
@@ -23,7 +16,7 @@ pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
     // NFS and Windows keep a file that is open.
     drop(lock);
     unless_missing(fs::remove_file(path.join(TEMPORARY_LOCK)))?;
-    unless_missing(fs::remove_dir(path))
+    unless_missing(fs::remove_dir(path)).map(drop)
 }
 
 /// Removes everything but the lock file. No link is followed, even if another program puts one in
@@ -54,7 +47,7 @@ fn empty_at(directory: &std::os::fd::OwnedFd, except: &[u8]) -> io::Result<()> {
                 empty_at(&inner, b"")?;
                 unlinkat(directory, name, AtFlags::REMOVEDIR)?;
             }
-            Err(_) => unless_missing(Err(error.into()))?,
+            Err(_) => _ = unless_missing(Err::<(), _>(error.into()))?,
         }
     }
     Ok(())

@@ -124,13 +124,11 @@ impl<B> SafeTensors<B> {
     }
 
     /// Returns the bytes or the source of the file. A change must not affect the header.
-    #[cfg(feature = "std")]
     pub(crate) fn source_mut(&mut self) -> &mut B {
         &mut self.bytes
     }
 
     /// Returns the bytes or the source of the file.
-    #[cfg(feature = "std")]
     pub(crate) fn into_source(self) -> B {
         self.bytes
     }

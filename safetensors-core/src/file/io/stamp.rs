@@ -20,7 +20,7 @@ pub(crate) fn says_changed(error: &Error) -> bool {
 /// The state of a file when it was opened, as far as the system records it.
 #[derive(Debug)]
 pub(super) struct Stamp {
-    len: u64,
+    pub(super) len: u64,
     /// The time of the last write, if the file system records it. Programs can set it.
     modified: Option<SystemTime>,
     #[cfg(unix)]
@@ -35,10 +35,6 @@ impl Stamp {
             #[cfg(unix)]
             inode: Inode::of(metadata),
         }
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.len
     }
 
     /// Compares with the present state of the open file. `path` is the path by which it was opened.

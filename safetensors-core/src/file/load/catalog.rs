@@ -64,11 +64,17 @@ pub(crate) struct CatalogPlace {
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
+    pub(crate) table: CatalogTable,
+}
+
+/// All that a catalog knows of its files.
+#[derive(Clone, Default)]
+pub(crate) struct CatalogTable {
     /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
     pub(super) places: Vec<CatalogPlace>,
     /// Finds the position of a name in `places`. `None` for a single file without an index: its
     /// header has such a table.
-    table: Option<NameTable>,
+    names: Option<NameTable>,
     /// The aliases that the metadata records, with the places of their tensors.
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
     /// The aliases by the places of the tensors, sorted.
@@ -93,7 +99,7 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Catalog")
             .field("files", &self.files)
-            .field("aliases", &self.aliases)
+            .field("aliases", &self.table.aliases)
             .finish_non_exhaustive()
     }
 }
@@ -106,38 +112,28 @@ impl<S> Catalog<S> {
         places: Vec<CatalogPlace>,
         index: Option<&Metadata>,
     ) -> Self {
-        let mut catalog = Self {
-            files,
-            places,
-            table: None,
-            aliases: BTreeMap::new(),
-            aliases_by_place: Vec::new(),
-            metadata: None,
-            beside: None,
-            is_plain: false,
-            has_codes: OnceLock::new(),
-            known: OnceLock::new(),
-        };
+        let table = CatalogTable { places, ..CatalogTable::default() };
+        let mut catalog = Self { files, table };
         if index.is_some() || catalog.files.len() != 1 {
             let mut table = NameTable::default();
             let name_at = |i: usize| catalog.name_at(i);
-            table.reserve(catalog.places.len(), name_at);
-            for i in 0..catalog.places.len() {
+            table.reserve(catalog.table.places.len(), name_at);
+            for i in 0..catalog.table.places.len() {
                 table.insert(name_at(i), i, name_at);
             }
-            catalog.table = Some(table);
+            catalog.table.names = Some(table);
         }
         let mut aliases: BTreeMap<Arc<str>, CatalogPlace> = BTreeMap::new();
         let of_files = catalog.files.iter().map(|file| file.archive.metadata());
         for (key, value) in of_files.chain(index).flatten() {
             if let Some(kept) = alias_of(key, value, |name| catalog.named(name)) {
-                aliases.entry(key.as_str().into()).or_insert(catalog.places[kept]);
+                aliases.entry(key.as_str().into()).or_insert(catalog.table.places[kept]);
             }
         }
         let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
-        catalog.aliases_by_place = by_place.collect();
-        catalog.aliases_by_place.sort_unstable();
-        catalog.aliases = aliases;
+        catalog.table.aliases_by_place = by_place.collect();
+        catalog.table.aliases_by_place.sort_unstable();
+        catalog.table.aliases = aliases;
         catalog
     }
 
@@ -150,18 +146,7 @@ impl<S> Catalog<S> {
         for CheckpointFile { path, archive } in self.files {
             files.push(CheckpointFile { path, archive: archive.map_source(&change)? });
         }
-        Ok(Catalog {
-            files,
-            places: self.places,
-            table: self.table,
-            aliases: self.aliases,
-            aliases_by_place: self.aliases_by_place,
-            metadata: self.metadata,
-            beside: self.beside,
-            is_plain: self.is_plain,
-            has_codes: self.has_codes,
-            known: self.known,
-        })
+        Ok(Catalog { files, table: self.table })
     }
 
     /// Returns a catalog of the same tensors that borrows the files.
@@ -175,35 +160,24 @@ impl<S> Catalog<S> {
             let archive = SafeTensors::from_parts(archive.header().clone(), source);
             files.push(CheckpointFile { path: path.clone(), archive });
         }
-        Catalog {
-            files,
-            places: self.places.clone(),
-            table: self.table.clone(),
-            aliases: self.aliases.clone(),
-            aliases_by_place: self.aliases_by_place.clone(),
-            metadata: self.metadata.clone(),
-            beside: self.beside.clone(),
-            is_plain: self.is_plain,
-            has_codes: self.has_codes.clone(),
-            known: self.known.clone(),
-        }
+        Catalog { files, table: self.table.clone() }
     }
 
     /// Returns the metadata of all files and of the index.
     pub(crate) fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
         let of_file = || self.files.first().map(|file| file.archive.metadata());
-        self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
+        self.table.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
     /// Reads a file next to these, up to a limit of bytes. `None` if there is none.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
-        self.beside.as_ref().map_or(Ok(None), |read| read(name, most))
+        self.table.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
 
     /// Takes the files, and the places of the tensors.
     pub(crate) fn take_files(&mut self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
-        (mem::take(&mut self.files), mem::take(&mut self.places))
+        (mem::take(&mut self.files), mem::take(&mut self.table.places))
     }
 
     /// Replaces the files and tensors of the checkpoint. `metadata` is the metadata of all files.
@@ -215,9 +189,9 @@ impl<S> Catalog<S> {
     ) -> Catalog<T> {
         let metadata = (!self.is_single_file()).then_some(metadata);
         let mut catalog = Catalog::new(files, places, metadata.as_ref());
-        catalog.metadata = metadata;
-        catalog.beside = self.beside;
-        catalog.is_plain = self.is_plain;
+        catalog.table.metadata = metadata;
+        catalog.table.beside = self.table.beside;
+        catalog.table.is_plain = self.table.is_plain;
         catalog
     }
 
@@ -227,19 +201,19 @@ impl<S> Catalog<S> {
 
     /// Returns whether this is a single file without an index.
     pub(crate) fn is_single_file(&self) -> bool {
-        self.table.is_none()
+        self.table.names.is_none()
     }
 
     pub(crate) fn places(&self) -> &[CatalogPlace] {
-        &self.places
+        &self.table.places
     }
 
     /// Returns the aliases of the tensor with this name, sorted.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
-        let place = self.named(name).map(|position| self.places[position]);
+        let place = self.named(name).map(|position| self.table.places[position]);
         let aliases = place.map_or(&[][..], |place| {
-            let start = self.aliases_by_place.partition_point(|(other, _)| *other < place);
-            let rest = &self.aliases_by_place[start..];
+            let start = self.table.aliases_by_place.partition_point(|(other, _)| *other < place);
+            let rest = &self.table.aliases_by_place[start..];
             &rest[..rest.partition_point(|(other, _)| *other == place)]
         });
         aliases.iter().map(|(_, name)| &**name)
@@ -248,21 +222,21 @@ impl<S> Catalog<S> {
     /// Returns the position of the tensor of this name or alias.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.named(name).or_else(|| {
-            let &place = self.aliases.get(name)?;
-            self.places.binary_search(&place).ok()
+            let &place = self.table.aliases.get(name)?;
+            self.table.places.binary_search(&place).ok()
         })
     }
 
     /// Returns the position of the tensor that has this name in its file.
     fn named(&self, name: &str) -> Option<usize> {
-        match &self.table {
+        match &self.table.names {
             Some(table) => table.find(name, |i| self.name_at(i)),
             None => self.files.first()?.archive.header().position(name),
         }
     }
 
     fn name_at(&self, i: usize) -> &str {
-        self.info(self.places[i]).map_or("", |(_, info)| info.name())
+        self.info(self.table.places[i]).map_or("", |(_, info)| info.name())
     }
 
     /// Returns the tensor at a place, and its file.

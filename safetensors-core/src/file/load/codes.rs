@@ -7,8 +7,6 @@ use super::catalog::{Catalog, alias_of};
 use super::{DtypePlan, LazyTensor, LoadOptions, read_tensors};
 use crate::file::io::ReadAt;
 use crate::file::io::hidden::shard_numbers;
-#[cfg(doc)]
-use crate::format::error::ErrorKind;
 use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tensor::TensorBuf;
@@ -20,7 +18,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`LoadOptions::dtype_plan`]; [`ErrorKind::Quantization`] for codes of a quantised
+    /// As for [`LoadOptions::dtype_plan`]; `ErrorKind::Quantization` for codes of a quantised
     /// weight that would become numbers, unless the options [allow it](LoadOptions::quantized).
     #[doc(hidden)]
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
@@ -50,7 +48,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`], also if the settings next to the checkpoint cannot be read.
+    /// `ErrorKind::Quantization`, also if the settings next to the checkpoint cannot be read.
     #[doc(hidden)]
     pub fn refuse_codes(&self) -> Result<()> {
         match self.weight() {
@@ -80,11 +78,11 @@ impl<S: ReadAt> Catalog<S> {
 
     /// Returns the facts about the quantised weights.
     fn known(&self) -> Result<&Known> {
-        match self.known.get() {
+        match self.table.known.get() {
             Some(known) => Ok(known),
             None => {
                 let known = Known::new(self)?;
-                Ok(self.known.get_or_init(|| Arc::new(known)))
+                Ok(self.table.known.get_or_init(|| Arc::new(known)))
             }
         }
     }
@@ -94,7 +92,7 @@ impl<S> Catalog<S> {
     /// Returns whether any tensor may be codes.
     fn may_have_codes(&self) -> bool {
         let any = || self.tensors().any(|tensor| may_be_codes(tensor.dtype()));
-        !self.is_plain && *self.has_codes.get_or_init(any)
+        !self.table.is_plain && *self.table.has_codes.get_or_init(any)
     }
 }
 
@@ -179,11 +177,10 @@ impl<S: ReadAt> Tensors for OneFile<'_, S> {
 
     fn aliases(&self, name: &str) -> Vec<String> {
         let header = self.0.archive.header();
-        let is_alias = |key: &str, value: &str| {
-            value == name && alias_of(key, value, |name| header.position(name)).is_some()
-        };
-        let entries = self.0.archive.metadata().iter();
-        entries.filter(|(key, value)| is_alias(key, value)).map(|(key, _)| key.clone()).collect()
+        let aliases = self.0.archive.metadata().iter().filter(|(key, value)| {
+            *value == name && alias_of(key, value, |name| header.position(name)).is_some()
+        });
+        aliases.map(|(key, _)| key.clone()).collect()
     }
 
     fn metadata(&self) -> &Metadata {

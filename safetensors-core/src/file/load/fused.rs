@@ -70,7 +70,7 @@ impl ReadScratch {
         for out in out.chunks_mut(bytes_of(to, elements)) {
             let elements = elements_of(to, out.len());
             self.convert_read(conversion, first, out, |bytes| {
-                Ok(source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?)
+                Ok(source.read_exact_at(bytes, offset)?)
             })?;
             offset += bytes_of(from, elements) as u64;
             first += elements as u64;

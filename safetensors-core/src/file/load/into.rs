@@ -4,7 +4,7 @@ use super::{LazySlice, LazyTensor};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
-use crate::format::tensor::{Element, shape, swap_on_big_endian};
+use crate::format::tensor::{Element, TensorBuf, shape, swap_on_big_endian};
 
 impl<S: ReadAt> LazyTensor<'_, S> {
     /// Reads the tensor into an existing slice, in C order. BOOL elements are read into a buffer
@@ -29,17 +29,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] leave the values unchanged. After
     /// any other error, see [`read`](LazyTensor::read), some values may have changed.
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
-        let mut read = || {
-            check(self.dtype(), self.shape(), values)?;
-            let Some(bytes) = T::bytes_mut(values) else {
-                values.copy_from_slice(self.read()?.as_slice()?);
-                return Ok(());
-            };
-            self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
-            swap_on_big_endian(T::DTYPE, bytes);
-            self.check_unchanged()
-        };
-        read().map_err(|error| self.locate(error))
+        let read = |bytes: &mut [u8]| Ok(self.source().read_exact_at(bytes, self.file_offset())?);
+        read_into(self, self.shape(), values, read).map_err(|error| self.locate(error))
     }
 }
 
@@ -47,18 +38,30 @@ impl<S: ReadAt> LazySlice<'_, S> {
     /// Reads the slice into existing memory, see [`LazyTensor::read_into`].
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let tensor = self.tensor();
-        let mut read = || {
-            check(self.dtype(), self.shape(), values)?;
-            let Some(bytes) = T::bytes_mut(values) else {
-                values.copy_from_slice(self.read()?.as_slice()?);
-                return Ok(());
-            };
-            self.fill(bytes)?;
-            swap_on_big_endian(T::DTYPE, bytes);
-            tensor.check_unchanged()
-        };
-        read().map_err(|error| tensor.locate(error))
+        read_into(tensor, self.shape(), values, |bytes| Ok(self.fill(bytes)?))
+            .map_err(|error| tensor.locate(error))
     }
+}
+
+/// Fills the values with a tensor, or a slice of it with this shape, by `read`.
+fn read_into<S: ReadAt, T: Element>(
+    tensor: &LazyTensor<'_, S>,
+    shape: &[usize],
+    values: &mut [T],
+    read: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    check(tensor.dtype(), shape, values)?;
+    match T::bytes_mut(values) {
+        Some(bytes) => {
+            read(bytes)?;
+            swap_on_big_endian(T::DTYPE, bytes);
+        }
+        None => {
+            let buf = TensorBuf::filled_by(T::DTYPE, shape.to_vec(), read)?;
+            values.copy_from_slice(buf.as_slice()?);
+        }
+    }
+    tensor.check_unchanged()
 }
 
 /// Fails unless the number of values matches the shape, and their dtype matches.

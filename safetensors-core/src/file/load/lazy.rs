@@ -152,7 +152,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         let range = self.file_offset()..self.file_offset() + self.byte_len();
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.source().will_read(&mut std::iter::once(range.clone()));
-            self.source().read_exact_at(bytes, range.start).map_err(ErrorKind::Io)?;
+            self.source().read_exact_at(bytes, range.start)?;
             self.check_unchanged()
         })
         .map_err(|error| self.locate(error))
@@ -288,12 +288,12 @@ impl<S> SafeTensors<S> {
 
 impl<S> Catalog<S> {
     pub(crate) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
-        self.places.iter().filter_map(|&place| self.lazy(place))
+        self.table.places.iter().filter_map(|&place| self.lazy(place))
     }
 
     /// Returns the aliases, sorted, each with its tensor.
     pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
-        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
+        self.table.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
@@ -301,7 +301,7 @@ impl<S> Catalog<S> {
     }
 
     pub(crate) fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
-        self.places.get(position).and_then(|&place| self.lazy(place))
+        self.table.places.get(position).and_then(|&place| self.lazy(place))
     }
 
     fn lazy(&self, place: CatalogPlace) -> Option<LazyTensor<'_, S>> {
@@ -319,14 +319,14 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
         return Err(ErrorKind::TooShort { found: file_len }.into());
     };
     let mut length = [0; LENGTH_BYTES];
-    source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
+    source.read_exact_at(&mut length, 0)?;
     let mut json = vec![0; Header::check_length(length, available, limits)?];
-    source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
+    source.read_exact_at(&mut json, LENGTH_BYTES as u64)?;
     let header = Header::parse_json(&json, limits)?;
     header.check_data_len(available - json.len() as u64)?;
-    source.check_unchanged().map_err(ErrorKind::Io)?;
+    source.check_unchanged()?;
     if source.may_change_unseen() {
-        look_again(source, length, &json).map_err(ErrorKind::Io)?;
+        look_again(source, length, &json)?;
     }
     Ok(header)
 }

@@ -100,7 +100,7 @@ impl DtypePlan {
     /// [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
     #[doc(hidden)]
     pub fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
-        self.conversion(options.conversions())?;
+        self.conversion(&options.convert)?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 

@@ -34,6 +34,7 @@ pub enum QuantizedWeights {
 ///
 /// let options = LoadOptions::new().threads(2).widening(Widening::Refuse);
 /// ```
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     pub(crate) work: Work,
@@ -43,7 +44,7 @@ pub struct LoadOptions {
     pub(super) all: Option<Dtype>,
     /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
-    convert: ConvertOptions,
+    pub(crate) convert: ConvertOptions,
     pub(super) quantized: QuantizedWeights,
 }
 
@@ -71,7 +72,6 @@ impl LoadOptions {
     }
 
     /// Reads with this many threads; 0 for the default.
-    #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.work = self.work.threads(threads);
         self
@@ -105,7 +105,6 @@ impl LoadOptions {
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn progress(
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -115,7 +114,6 @@ impl LoadOptions {
     }
 
     /// Sets whether dtypes that the framework lacks may be widened.
-    #[must_use]
     pub fn widening(mut self, widening: Widening) -> Self {
         self.widening = widening;
         self
@@ -125,7 +123,6 @@ impl LoadOptions {
     /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
     /// saved. On by default. In candle a clone shares the elements; in other libraries it is a
     /// copy.
-    #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
         self
@@ -145,14 +142,12 @@ impl LoadOptions {
     /// assert_eq!(bufs[0].as_slice::<f32>()?, [1.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn floats_as(mut self, to: Dtype) -> Self {
         self.floats = Some(to);
         self
     }
 
     /// Sets how elements are converted, such as numbers that are too large.
-    #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
         self
@@ -164,7 +159,6 @@ impl LoadOptions {
     /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
     /// converted. [`Widening::Refuse`] still refuses a tensor if the framework lacks its dtype in
     /// the file.
-    #[must_use]
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
         self
@@ -195,7 +189,6 @@ impl LoadOptions {
     /// assert_eq!(numbers.as_slice::<f32>()?, [0.5, 1.0]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    #[must_use]
     pub fn quantized(mut self, quantized: QuantizedWeights) -> Self {
         self.quantized = quantized;
         self
@@ -230,7 +223,6 @@ impl LoadOptions {
 
     /// Makes each load with these options report its progress as a part of an operation on `bytes`
     /// bytes.
-    #[must_use]
     #[doc(hidden)]
     pub fn parts_of(mut self, bytes: u64) -> Self {
         self.work = self.work.parts_of(bytes);
@@ -253,10 +245,6 @@ impl LoadOptions {
     #[doc(hidden)]
     pub fn meter(&self, bytes: u64) -> Meter {
         self.work.meter(bytes)
-    }
-
-    pub(crate) fn conversions(&self) -> &ConvertOptions {
-        &self.convert
     }
 
     /// Returns the number of threads that was set; 0 for the default.

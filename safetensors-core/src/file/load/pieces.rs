@@ -156,7 +156,7 @@ impl<S: ReadAt> Piece<'_, S> {
 
     fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let offset = self.tensor.file_offset() + self.bytes_of(self.start);
-        self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
+        self.tensor.source().read_exact_at(bytes, offset)?;
         self.tensor.check_unchanged()
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::streaming::{Announced, PIECE};
 use super::{LazyTensor, LoadOptions};
-use crate::file::io::{ReadAt, ReadRange, Requests};
+use crate::file::io::{ReadAt, ReadRange};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, IntoIndices, Selection};
@@ -40,10 +40,10 @@ const DEFAULT_GAP: u64 = 512;
 pub struct LazySlice<'a, S> {
     tensor: LazyTensor<'a, S>,
     shape: Vec<usize>,
-    runs: ByteRuns,
+    pub(super) runs: ByteRuns,
     /// The rows, if they are given one by one.
-    rows: Option<Rows>,
-    gap: u64,
+    pub(super) rows: Option<Rows>,
+    pub(super) gap: u64,
 }
 
 impl<'a, S> LazyTensor<'a, S> {
@@ -140,22 +140,6 @@ impl<'a, S> LazySlice<'a, S> {
     pub fn tensor(&self) -> &LazyTensor<'a, S> {
         &self.tensor
     }
-
-    /// Returns the bytes of the slice, counted from the tensor's first byte; for rows, the bytes in
-    /// the order in which they are read.
-    pub(super) fn runs(&self) -> &ByteRuns {
-        &self.runs
-    }
-
-    /// Returns the rows, if they are given one by one.
-    pub(super) fn by_rows(&self) -> Option<&Rows> {
-        self.rows.as_ref()
-    }
-
-    /// Returns the largest gap between runs that are read in one call.
-    pub(super) fn gap_len(&self) -> u64 {
-        self.gap
-    }
 }
 
 /// Groups runs that are read in one call. The runs count from `base`, the offset of the tensor in
@@ -189,47 +173,18 @@ pub(crate) struct FileRuns<'r> {
     pub(crate) gap: u64,
 }
 
-/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read in one call go
-/// through `scratch`.
+/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read together go through
+/// `scratch`. A call reads many groups, because the calls of some sources wait.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     &FileRuns { base, runs, gap }: &FileRuns<'_>,
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), ErrorKind> {
-    let groups = groups(runs.iter(), base, gap);
-    if let Some(requests) = source.requests() {
-        return read_together(source, requests, groups, bytes, scratch);
-    }
-    for group in groups {
-        let span = span(&group);
-        if let [run] = group.as_slice() {
-            let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
-            source.read_exact_at(here, run.start).map_err(ErrorKind::Io)?;
-            bytes = rest;
-            continue;
-        }
-        scratch.resize((span.end - span.start) as usize, 0);
-        source.read_exact_at(scratch, span.start).map_err(ErrorKind::Io)?;
-        let wanted = group.iter().map(|run| (run.end - run.start) as usize).sum();
-        let (here, rest) = bytes.split_at_mut(wanted);
-        copy_runs(&group, scratch, here);
-        bytes = rest;
-    }
-    Ok(())
-}
-
-/// Like [`read_runs`], for a source with calls that wait: each call reads many groups.
-fn read_together<S: ReadAt>(
-    source: &S,
-    requests: Requests,
-    groups: impl Iterator<Item = Vec<Range<u64>>>,
-    mut bytes: &mut [u8],
-    scratch: &mut Vec<u8>,
-) -> Result<(), ErrorKind> {
     /// The most groups for a call. Each takes some bytes of memory.
     const MOST: usize = 1 << 14;
-    let mut groups = groups.peekable();
+    let most = source.requests().map_or(PIECE, |requests| requests.byte_len);
+    let mut groups = groups(runs.iter(), base, gap).peekable();
     // The bytes that go through `scratch`.
     let gathered = |group: &[Range<u64>]| match group {
         [_] => 0,
@@ -239,7 +194,7 @@ fn read_together<S: ReadAt>(
         let mut call = Vec::new();
         let mut len = 0;
         while let Some(group) = groups.next_if(|group| {
-            call.is_empty() || (len + gathered(group) <= requests.byte_len && call.len() < MOST)
+            call.is_empty() || (len + gathered(group) <= most && call.len() < MOST)
         }) {
             len += gathered(&group);
             call.push(group);
@@ -262,7 +217,7 @@ fn read_together<S: ReadAt>(
             ranges.push(ReadRange { offset, bytes: through });
             copies.push((group, here));
         }
-        source.read_ranges_at(&mut ranges).map_err(ErrorKind::Io)?;
+        source.read_ranges_at(&mut ranges)?;
         let mut from = &scratch[..];
         for (group, here) in copies {
             let (through, rest) = from.split_at(gathered(group));
@@ -305,23 +260,34 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
 
     /// Reads and writes rows, in pieces of at most 1 MiB.
     fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
-        let Some(together) = (PIECE as u64).checked_div(rows.row_len()) else { return Ok(()) };
+        let Some(together) = (PIECE as u64).checked_div(rows.row_len) else { return Ok(()) };
         let mut bytes = Vec::new();
         for numbers in rows.wanted().chunks((together as usize).max(1)) {
             let part = self.tensor.rows(numbers)?.max_gap(self.gap);
-            if together == 0 {
-                for run in part.runs.iter() {
-                    let base = self.tensor.file_offset();
-                    let run = base + run.start..base + run.end;
-                    self.tensor.read_pieces(run, &mut bytes, sink)?;
-                }
+            if let [_] = numbers {
+                self.write_runs(&part.runs, &mut bytes, sink)?;
                 continue;
             }
             bytes.resize(part.byte_len() as usize, 0);
             part.fill(&mut bytes).map_err(|kind| self.tensor.locate(kind.into()))?;
             sink(&bytes)?;
         }
-        self.tensor.check_unchanged()
+        Ok(())
+    }
+
+    /// Reads and writes runs that have at most 1 MiB, or are one.
+    fn write_runs(&self, runs: &ByteRuns, bytes: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
+        let base = self.tensor.file_offset();
+        let len = runs.byte_len();
+        if let Some(start) = runs.contiguous() {
+            return self.tensor.read_pieces(base + start..base + start + len, bytes, sink);
+        }
+        // Runs are gathered, because calling the sink for every few bytes is slow.
+        bytes.resize(len as usize, 0);
+        let runs = FileRuns { base, runs, gap: self.gap };
+        read_runs(self.tensor.source(), &runs, bytes, &mut Vec::new())
+            .map_err(|kind| self.tensor.locate(kind.into()))?;
+        sink(bytes)
     }
 
     /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads many
@@ -374,30 +340,14 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let _announced = self.announce();
-        if let Some(rows) = &self.rows {
-            return self.write_rows(rows, sink);
-        }
-        let source = self.tensor.source();
-        let mut scratch = Vec::new();
-        for group in groups(self.runs.iter(), self.tensor.file_offset(), self.gap) {
-            let span = span(&group);
-            if let [run] = group.as_slice() {
-                self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
-                continue;
+        match &self.rows {
+            Some(rows) => self.write_rows(rows, sink)?,
+            None => {
+                let mut bytes = Vec::new();
+                for runs in self.runs.split(PIECE as u64) {
+                    self.write_runs(&runs, &mut bytes, sink)?;
+                }
             }
-            // A group of several runs spans at most one piece. The runs are moved together in the
-            // buffer, because calling the sink for every few bytes is slow.
-            scratch.resize((span.end - span.start) as usize, 0);
-            let read = source.read_exact_at(&mut scratch, span.start);
-            read.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))?;
-            let mut gathered = 0;
-            for run in group {
-                let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
-                let len = run.len();
-                scratch.copy_within(run, gathered);
-                gathered += len;
-            }
-            sink(&scratch[..gathered])?;
         }
         self.tensor.check_unchanged()
     }

@@ -38,7 +38,7 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
                 tile.runs.selected_before(range.start)..tile.runs.selected_before(range.end);
             let mut pieces = tile.runs.pieces_in(range.clone()).take(2);
             let (Some(_), second) = (pieces.next(), pieces.next()) else { continue };
-            if second.is_some() && tile.runs.piece_len() < DIRECT {
+            if second.is_some() && tile.runs.piece < DIRECT {
                 let bytes = vec![0; (in_tile.end - in_tile.start) as usize];
                 copied.push((tile.number, in_tile.start, bytes));
                 continue;

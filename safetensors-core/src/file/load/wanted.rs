@@ -41,9 +41,9 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
     pub(crate) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
         Ok(Self {
             shape: slice.shape(),
-            runs: Cow::Borrowed(slice.runs()),
-            gap: slice.gap_len(),
-            rows: slice.by_rows(),
+            runs: Cow::Borrowed(&slice.runs),
+            gap: slice.gap,
+            rows: slice.rows.as_ref(),
             ..Self::whole(slice.tensor(), options)?
         })
     }
@@ -55,7 +55,7 @@ impl<'t, S> TensorRead<'t, '_, S> {
         &self,
         options: &LoadOptions,
     ) -> Result<Option<ReadConversion<'_>>, ErrorKind> {
-        let conversion = self.loaded.conversion(options.conversions())?;
+        let conversion = self.loaded.conversion(&options.convert)?;
         Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
     }
 
@@ -79,7 +79,7 @@ impl<'t, S> TensorRead<'t, '_, S> {
 
     /// Finishes the tensor after its buffer is filled.
     pub(crate) fn finish(&self, buf: TensorBuf, options: &LoadOptions) -> Result<TensorBuf> {
-        let finished = self.loaded.finish(buf, options.conversions(), options.thread_count());
+        let finished = self.loaded.finish(buf, &options.convert, options.thread_count());
         finished.map_err(|error| self.tensor.locate(error))
     }
 }

@@ -12,6 +12,7 @@ use crate::file::hash::{Change, check_records};
 use crate::file::io::copy::copy_range;
 use crate::file::io::failpoint;
 pub(crate) use crate::file::io::hidden::directory;
+use crate::file::io::identity::unless_missing;
 use crate::file::io::lock::DirectoryLock;
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::positional::write_all_at;
@@ -56,7 +57,7 @@ pub struct AtomicFile {
     /// The path as the caller gave it, for messages.
     path: PathBuf,
     /// The path after following links.
-    destination: PathBuf,
+    pub(super) destination: PathBuf,
     durable: bool,
     /// Whether a file that exists is replaced.
     overwrite: bool,
@@ -147,11 +148,6 @@ impl AtomicFile {
         })
     }
 
-    /// Returns the path that the file will have, after links.
-    pub(super) fn destination(&self) -> &Path {
-        &self.destination
-    }
-
     /// Returns the open file, for example to write at positions.
     pub fn file(&self) -> &File {
         self.temp.file()
@@ -196,8 +192,8 @@ impl AtomicFile {
         // A rename alone survives a killed process, but after a power cut the name could lead to a
         // file without its data. The disk may take long, so this comes before the lock, for which
         // others may wait.
-        self.sync().map_err(ErrorKind::Io)?;
-        let lock = DirectoryLock::wait_for(directory(&self.destination)).map_err(ErrorKind::Io)?;
+        self.sync()?;
+        let lock = DirectoryLock::wait_for(directory(&self.destination))?;
         self.lock = Some(lock);
         Ok(())
     }
@@ -225,7 +221,7 @@ impl AtomicFile {
 
     fn put_in_place(&mut self) -> Result<()> {
         if self.overwrite {
-            self.temp.persist(&self.destination).map_err(ErrorKind::Io)?;
+            self.temp.persist(&self.destination)?;
         } else {
             self.temp.persist_new(&self.destination).map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => ErrorKind::FileExists,
@@ -339,35 +335,32 @@ fn destination_to_replace(
 /// Returns the metadata of the file that a new one will replace; `None` if there is no regular
 /// file. Fails for a file that must stay, by the options. Links are not followed.
 pub(crate) fn replaceable(path: &Path, options: &SaveOptions) -> Result<Option<Metadata>> {
-    match fs::symlink_metadata(path) {
-        Ok(_) if !options.overwrite => Err(ErrorKind::FileExists.into()),
-        Ok(found) if !found.is_file() => Ok(None),
-        Ok(found) if is_read_only(&found) && !options.replace_read_only => {
-            Err(ErrorKind::ReadOnlyFile.into())
+    match unless_missing(fs::symlink_metadata(path))? {
+        Some(_) if !options.overwrite => Err(ErrorKind::FileExists.into()),
+        Some(found) if found.is_file() => {
+            if is_read_only(&found) && !options.replace_read_only {
+                return Err(ErrorKind::ReadOnlyFile.into());
+            }
+            Ok(Some(found))
         }
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ErrorKind::Io(error).into()),
+        _ => Ok(None),
     }
 }
 
 /// Fails unless the path leads to a directory.
 pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(ErrorKind::Io(io::ErrorKind::NotADirectory.into()).into()),
-        Err(error) => Err(ErrorKind::Io(error).into()),
+    match fs::metadata(path)? {
+        metadata if metadata.is_dir() => Ok(()),
+        _ => Err(io::Error::from(io::ErrorKind::NotADirectory).into()),
     }
 }
 
-/// Fails if the path leads to something other than a regular file, which is not opened.
-pub(crate) fn refuse_special(path: &Path) -> Result<()> {
-    let found = match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => return Ok(()),
-        Ok(metadata) if metadata.is_dir() => "a directory",
-        Ok(_) => "a special file",
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(ErrorKind::Io(error).into()),
+/// Fails if something other than a regular file or a link was found at a path. It is not opened.
+pub(crate) fn refuse_special(found: io::Result<Metadata>) -> Result<()> {
+    let found = match unless_missing(found)? {
+        Some(found) if found.is_dir() => "a directory",
+        Some(found) if !found.is_file() && !found.is_symlink() => "a special file",
+        _ => return Ok(()),
     };
     Err(ErrorKind::NotAFile { found }.into())
 }
@@ -375,10 +368,10 @@ pub(crate) fn refuse_special(path: &Path) -> Result<()> {
 /// Returns the path to save a file to, after following links. Fails if something other than a
 /// regular file is there, or if the path ends in a separator, which only directories have.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
-    refuse_impossible(path).map_err(ErrorKind::Io)?;
+    refuse_impossible(path)?;
     // This comes before links are followed, because some links of the system, such as those to
     // pipes, lead to no path.
-    refuse_special(path)?;
+    refuse_special(fs::metadata(path))?;
     if path
         .as_os_str()
         .as_encoded_bytes()
@@ -388,7 +381,7 @@ pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
         return Err(ErrorKind::Io(io::ErrorKind::IsADirectory.into()).into());
     }
     let destination = follow_links(path)?;
-    refuse_special(&destination)?;
+    refuse_special(fs::metadata(&destination))?;
     Ok(destination)
 }
 

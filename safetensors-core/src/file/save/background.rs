@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use super::SaveOptions;
-use crate::format::error::{ErrorKind, Result};
+use crate::format::error::Result;
 use crate::format::parallel::Progress;
 
 /// Saves in a thread, one save after another, while the program continues.
@@ -21,7 +21,7 @@ use crate::format::parallel::Progress;
 /// |---|---|
 /// | a second save begins while one runs | [`start`](Self::start) waits for the first. So the files are in the order of the calls, and only one set of tensors is held |
 /// | a save fails | the next [`start`](Self::start) or [`wait`](Self::wait) returns the error; the path has its old file |
-/// | [`cancel`](Self::cancel) | the save fails with [`ErrorKind::Cancelled`], and the path keeps its old file |
+/// | [`cancel`](Self::cancel) | the save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps its old file |
 /// | the saver is dropped | it waits for the save; an error is lost |
 /// | the process ends or is killed | the path keeps its old file, and a later save removes a temporary one |
 ///
@@ -88,8 +88,8 @@ impl BackgroundSaver {
     ///
     /// # Errors
     ///
-    /// Any error of the earlier save, or [`ErrorKind::Io`] if the system has no thread left. The
-    /// new save is not begun then.
+    /// Any error of the earlier save, or [`ErrorKind::Io`](crate::ErrorKind::Io) if the system has
+    /// no thread left. The new save is not begun then.
     pub fn start<O: AsMut<SaveOptions> + Clone + Send + 'static>(
         &mut self,
         options: &O,
@@ -102,7 +102,7 @@ impl BackgroundSaver {
         let progress = &mut options.as_mut().progress;
         *progress = progress.clone().after(move |progress| watched.hear(progress));
         let thread = Builder::new().name("safetensors-save".into()).spawn(move || save(&options));
-        self.running = Some(Running { thread: thread.map_err(ErrorKind::Io)?, watch });
+        self.running = Some(Running { thread: thread?, watch });
         Ok(())
     }
 
@@ -132,7 +132,8 @@ impl BackgroundSaver {
     ///
     /// # Errors
     ///
-    /// Any error of the save, once; [`ErrorKind::Cancelled`] if it was cancelled.
+    /// Any error of the save, once; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if it was
+    /// cancelled.
     pub fn wait(&mut self) -> Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         running.thread.join().unwrap_or_else(|panic| resume_unwind(panic))

@@ -25,8 +25,7 @@ pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
 /// # Errors
 ///
 /// [`ErrorKind::InHubCache`].
-#[doc(hidden)]
-pub fn refuse_cached(path: &Path) -> Result<()> {
+pub(crate) fn refuse_cached(path: &Path) -> Result<()> {
     let mut at = path.to_owned();
     for _ in 0..=MAX_LINKS {
         if at.symlink_metadata().is_err() {

@@ -71,7 +71,7 @@ pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
         }
         in_one
     };
-    writer.order().chunk_by(in_one_run).collect()
+    writer.order.chunk_by(in_one_run).collect()
 }
 
 /// Writes the tensors of a run. `gathered` is reused from run to run.

@@ -9,9 +9,9 @@ use super::spec::Spec;
 use super::{Order, SaveOptions};
 use crate::file::hash::{Change, forget, has_records};
 use crate::format::error::{Error, ErrorKind, Result};
-#[cfg(feature = "std")]
-use crate::format::header::LENGTH_BYTES;
-use crate::format::header::{HeaderEntry, Limits, METADATA_KEY, Metadata, NameTable, encode};
+use crate::format::header::{
+    HeaderEntry, LENGTH_BYTES, Limits, METADATA_KEY, Metadata, NameTable, encode,
+};
 use crate::format::tensor::shape;
 
 /// The most bytes of data. No system has longer files, and with a header before the data its end
@@ -26,10 +26,6 @@ pub(crate) struct Layout {
     /// counted from the start of the file.
     pub(crate) places: Vec<(usize, Range<u64>)>,
     /// Finds the position of a name in the input.
-    #[cfg_attr(
-        not(feature = "std"),
-        expect(dead_code, reason = "only the streaming writer looks names up")
-    )]
     pub(crate) names: NameTable,
 }
 
@@ -45,9 +41,7 @@ impl Layout {
         options: &SaveOptions,
         names: NameTable,
     ) -> Result<Self> {
-        if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
-            return Err(ErrorKind::BadAlignment { found: options.align }.into());
-        }
+        options.check_align()?;
         let limits = Limits::default();
         let mut order: Vec<usize> = (0..tensors.len()).collect();
         if options.order == Order::Alignment {
@@ -57,17 +51,15 @@ impl Layout {
         let mut end = 0_u64;
         for i in order {
             let Spec { name, dtype, shape } = tensors[i];
-            if shape.len() > limits.ndim {
-                let kind = ErrorKind::TooManyDimensions { limit: limits.ndim };
-                return Err(Error::from(kind).in_tensor(name));
-            }
+            let in_tensor = |kind| Error::from(kind).in_tensor(name);
+            limits.check_ndim(shape.len()).map_err(in_tensor)?;
             let begin = end;
             let overflow = || ErrorKind::ShapeOverflow { shape: shape.into() };
             end = shape::byte_len(dtype, shape)
                 .and_then(|len| {
                     begin.checked_add(len).filter(|end| *end <= MAX_DATA).ok_or_else(overflow)
                 })
-                .map_err(|kind| Error::from(kind).in_tensor(name))?;
+                .map_err(in_tensor)?;
             places.push((i, begin..end));
         }
         let entries = places.iter().map(|(i, data_offsets)| {
@@ -93,7 +85,6 @@ impl Layout {
     }
 
     /// Lets the data begin at `start`, by more or less padding. The header's content fits there.
-    #[cfg(feature = "std")]
     pub(crate) fn move_data_to(&mut self, start: usize) {
         let old = self.prefix.len() as u64;
         self.prefix.resize(start, b' ');

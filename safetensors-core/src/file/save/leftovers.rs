@@ -14,6 +14,7 @@ use std::sync::Mutex;
 
 use super::lock::lock_leftover;
 use crate::file::io::hidden::{TEMPORARY_LOCK, checkpoint_of_temporary, checkpoints_of};
+use crate::file::io::identity::unless_missing;
 use crate::file::io::lock::DirectoryLock;
 use crate::file::io::remove::remove_hidden;
 use crate::format::parallel::lock;
@@ -146,10 +147,7 @@ pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
 }
 
 pub(super) fn is_there(path: &Path) -> io::Result<bool> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        found => found.map(|_| true),
-    }
+    Ok(unless_missing(fs::symlink_metadata(path))?.is_some())
 }
 
 #[cfg(test)]

@@ -59,23 +59,18 @@ mod ties;
 mod writer;
 
 #[cfg(feature = "std")]
-pub use atomic::AtomicFile;
-#[cfg(feature = "std")]
-pub use background::BackgroundSaver;
-#[cfg(feature = "std")]
-pub use directory::{AtomicDirectory, DirectoryPlace};
-#[cfg(feature = "std")]
-pub use growing::{GrowingTensor, GrowingWriter};
+pub use self::{
+    atomic::AtomicFile,
+    background::BackgroundSaver,
+    directory::{AtomicDirectory, DirectoryPlace},
+    growing::{GrowingTensor, GrowingWriter},
+    sequential::write_to,
+    stream::StreamWriter,
+    tensor_writer::TensorWriter,
+    writer::save,
+};
 pub use options::{Order, SaveOptions};
 pub use sequential::serialize;
-#[cfg(feature = "std")]
-pub use sequential::write_to;
-#[cfg(feature = "std")]
-pub use stream::StreamWriter;
-#[cfg(feature = "std")]
-pub use tensor_writer::TensorWriter;
-#[cfg(feature = "std")]
-pub use writer::save;
 #[cfg(feature = "std")]
 pub(crate) use writer::stage;
 

@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 
+use crate::format::error::{ErrorKind, Result};
 use crate::format::header::Metadata;
 use crate::format::tied::Tied;
 
@@ -27,6 +28,7 @@ pub enum Order {
 /// let options =
 ///     SaveOptions::new().metadata([("format", "pt")]).order(Order::Given).align(4096);
 /// ```
+#[must_use]
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
     pub(crate) metadata: Metadata,
@@ -37,16 +39,11 @@ pub struct SaveOptions {
     pub(crate) align: usize,
     pub(crate) durable: bool,
     /// Whether the caller synchronises the file soon after the save.
-    #[cfg(feature = "std")]
     pub(crate) synced_later: bool,
-    #[cfg(feature = "std")]
     pub(crate) replace_read_only: bool,
-    #[cfg(feature = "std")]
     pub(crate) replace_cached: bool,
-    #[cfg(feature = "std")]
     pub(crate) overwrite: bool,
     pub(crate) tied: Option<Tied>,
-    #[cfg(feature = "std")]
     pub(crate) digests: bool,
     #[cfg(feature = "std")]
     pub(crate) progress: crate::format::parallel::Meter,
@@ -60,16 +57,11 @@ impl Default for SaveOptions {
             order: Order::default(),
             align: 8,
             durable: true,
-            #[cfg(feature = "std")]
             synced_later: false,
-            #[cfg(feature = "std")]
             replace_read_only: false,
-            #[cfg(feature = "std")]
             replace_cached: false,
-            #[cfg(feature = "std")]
             overwrite: true,
             tied: None,
-            #[cfg(feature = "std")]
             digests: false,
             #[cfg(feature = "std")]
             progress: crate::format::parallel::Meter::default(),
@@ -90,7 +82,6 @@ impl SaveOptions {
     /// are not saved: the [digests](crate::digest) of its tensors and of its data, and the record
     /// of the attempt of ranks that made it. [`digests`](Self::digests) records new ones, and
     /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
-    #[must_use]
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -100,14 +91,12 @@ impl SaveOptions {
     }
 
     /// Removes all entries of the `__metadata__` that were added so far.
-    #[must_use]
     pub fn clear_metadata(mut self) -> Self {
         self.metadata.clear();
         self
     }
 
     /// Sets the order of the tensors in the file.
-    #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
@@ -115,7 +104,6 @@ impl SaveOptions {
 
     /// Starts the data at a multiple of this many bytes: a power of two from 8 to 4096. A page
     /// (4096) suits mapping, direct I/O and reflinks.
-    #[must_use]
     pub fn align(mut self, align: usize) -> Self {
         self.align = align;
         self
@@ -124,7 +112,6 @@ impl SaveOptions {
     /// Sets whether to wait until the file and its name have reached the disk, so that a power cut
     /// loses nothing. On by default. On Linux, the disk begins while a large file is still being
     /// written.
-    #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
@@ -134,7 +121,6 @@ impl SaveOptions {
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new file gets the
     /// permissions of the old one, so it is read-only again.
     #[cfg(feature = "std")]
-    #[must_use]
     pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
         self.replace_read_only = replace_read_only;
         self
@@ -145,7 +131,6 @@ impl SaveOptions {
     /// files of each revision, mostly as links to `blobs`. All revisions share a blob, and Python
     /// takes it for the download. A new file may always be saved there.
     #[cfg(feature = "std")]
-    #[must_use]
     pub fn replace_cached(mut self, replace_cached: bool) -> Self {
         self.replace_cached = replace_cached;
         self
@@ -171,7 +156,6 @@ impl SaveOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "std")]
-    #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
@@ -189,7 +173,6 @@ impl SaveOptions {
     /// tensors share storage.
     ///
     /// A save can then also fail as [`Tied`] lists.
-    #[must_use]
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
         self
@@ -214,7 +197,6 @@ impl SaveOptions {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[cfg(feature = "std")]
-    #[must_use]
     pub fn digests(mut self, digests: bool) -> Self {
         self.digests = digests;
         self
@@ -251,7 +233,6 @@ impl SaveOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "std")]
-    #[must_use]
     pub fn progress(
         mut self,
         callback: impl Fn(crate::format::parallel::Progress<'_>) -> core::ops::ControlFlow<()>
@@ -261,5 +242,12 @@ impl SaveOptions {
     ) -> Self {
         self.progress = crate::format::parallel::Meter::new(callback);
         self
+    }
+
+    pub(crate) fn check_align(&self) -> Result<()> {
+        if self.align.is_power_of_two() && (8..=4096).contains(&self.align) {
+            return Ok(());
+        }
+        Err(ErrorKind::BadAlignment { found: self.align }.into())
     }
 }

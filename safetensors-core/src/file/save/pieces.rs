@@ -8,7 +8,7 @@ use crate::format::tensor::{PieceSink, TensorSource};
 #[derive(Debug)]
 pub(super) struct Pieces {
     expected: u64,
-    written: Ranges,
+    pub(super) written: Ranges,
     /// The number of bytes that the source has given, if there are too many.
     excess: Option<u64>,
 }
@@ -42,11 +42,6 @@ impl Pieces {
     ) -> Result<()> {
         source.write_to(&mut |bytes| self.take(self.written.end(), bytes, sink))?;
         self.finish()
-    }
-
-    /// Returns the ranges that `sink` has taken, which are the entire tensor after a success.
-    pub(super) fn written(&self) -> &Ranges {
-        &self.written
     }
 
     fn take(&mut self, offset: u64, bytes: &[u8], sink: &mut PieceSink<'_>) -> Result<()> {
@@ -158,6 +153,6 @@ mod tests {
             if offset == 0 { Ok(()) } else { Err(ErrorKind::Cancelled.into()) }
         });
         assert!(matches!(error.unwrap_err().kind(), ErrorKind::SourceLength { found: 2, .. }));
-        assert_eq!(pieces.written().byte_len(), 2);
+        assert_eq!(pieces.written.byte_len(), 2);
     }
 }

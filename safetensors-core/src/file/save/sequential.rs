@@ -111,12 +111,12 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     write_in_order(&layout, &tensors, &mut |tensor, bytes| {
         let piece = if meter.is_watched() { PIECE } else { bytes.len().max(1) };
         for piece in bytes.chunks(piece) {
-            writer.write_all(piece).map_err(ErrorKind::Io)?;
+            writer.write_all(piece)?;
             tensor.map_or(Ok(()), |tensor| meter.add(piece.len() as u64, tensor))?;
         }
         Ok(())
     })?;
-    Ok(writer.flush().map_err(ErrorKind::Io)?)
+    Ok(writer.flush()?)
 }
 
 /// Takes the bytes of a file in order, the bytes of a tensor with its name.

@@ -16,7 +16,9 @@ use crate::file::hash::RunningDigest;
 use crate::file::io::positional::write_all_at;
 use crate::file::io::reserve::reserve;
 use crate::format::dtype::Dtype;
-use crate::format::error::{Error, ErrorKind, Result};
+#[cfg(doc)]
+use crate::format::error::ErrorKind;
+use crate::format::error::{Error, Result};
 use crate::format::header::NameTable;
 use crate::format::parallel::{Meter, in_parallel, lock, progress};
 use crate::format::trace::Span;
@@ -164,11 +166,6 @@ impl StreamWriter {
         Ok(writer)
     }
 
-    /// Returns the path that the file will have.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Checks that every byte of every tensor has been written, gives the file its name, and
     /// replaces the old file.
     ///
@@ -201,8 +198,7 @@ impl StreamWriter {
                 .map_err(|error| error.in_tensor(&tensor.name))
         })?;
         let specs: Vec<_> = self.tensors.iter().map(Declared::spec).collect();
-        write_all_at(file, &prefix_with_digests(&specs, options, digests)?, 0)
-            .map_err(ErrorKind::Io)?;
+        write_all_at(file, &prefix_with_digests(&specs, options, digests)?, 0)?;
         Ok(())
     }
 
@@ -221,10 +217,5 @@ impl StreamWriter {
             Some(early) => early.piece(),
             None => usize::MAX,
         }
-    }
-
-    /// Returns the positions of the tensors among the declarations, in file order.
-    pub(super) fn order(&self) -> &[usize] {
-        &self.order
     }
 }

@@ -9,7 +9,6 @@ use super::pieces::Pieces;
 use super::ranges::Ranges;
 use super::stream::Declared;
 use crate::file::io::positional::write_all_at;
-use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
@@ -61,19 +60,7 @@ impl StreamWriter {
     }
 }
 
-impl<'a> TensorWriter<'a> {
-    fn name(&self) -> &'a str {
-        &self.tensor.name
-    }
-
-    fn dtype(&self) -> Dtype {
-        self.tensor.dtype
-    }
-
-    fn shape(&self) -> &'a [usize] {
-        &self.tensor.shape
-    }
-
+impl TensorWriter<'_> {
     /// Returns the number of bytes that the tensor has when it is complete.
     pub(super) fn byte_len(&self) -> u64 {
         self.tensor.byte_len()
@@ -125,8 +112,8 @@ impl<'a> TensorWriter<'a> {
     /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; otherwise as for
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
-        if T::DTYPE != self.dtype() {
-            let expected = self.dtype();
+        if T::DTYPE != self.tensor.dtype {
+            let expected = self.tensor.dtype;
             let found = T::DTYPE;
             return Err(self.locate(ErrorKind::WrongDtype { expected, found }.into()));
         }
@@ -173,22 +160,21 @@ impl<'a> TensorWriter<'a> {
         result.map_err(|error| {
             lock(&self.tensor.running).restart();
             let mut all = lock(&self.tensor.written);
-            pieces.written().iter().for_each(|range| all.remove(range));
+            pieces.written.iter().for_each(|range| all.remove(range));
             drop(all);
-            self.writer.progress.take_back(pieces.written().byte_len());
+            self.writer.progress.take_back(pieces.written.byte_len());
             self.locate(error)
         })
     }
 
     /// Fails unless the source is the tensor that was declared.
     fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
-        let dtype = self.dtype();
-        let shape = self.shape();
+        let Declared { dtype, ref shape, .. } = *self.tensor;
         if source.dtype() != dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() }.into());
         }
-        if source.shape() != shape {
-            let expected = shape.into();
+        if source.shape() != *shape {
+            let expected = shape.clone();
             let found = source.shape().into();
             return Err(ErrorKind::WrongShape { expected, found }.into());
         }
@@ -201,9 +187,9 @@ impl<'a> TensorWriter<'a> {
         let mut take = |bytes: &[u8]| {
             let file = self.writer.file.file();
             let start = self.tensor.place.start + done;
-            gathered.add(file, bytes, start).map_err(ErrorKind::Io)?;
+            gathered.add(file, bytes, start)?;
             self.claim(&mut lock(&self.tensor.written), done, bytes.len())?;
-            self.writer.progress.add(bytes.len() as u64, self.name())?;
+            self.writer.progress.add(bytes.len() as u64, &self.tensor.name)?;
             if self.writer.digest_options.is_some() {
                 lock(&self.tensor.running).take(done, bytes, self.byte_len());
             }
@@ -251,7 +237,7 @@ impl<'a> TensorWriter<'a> {
         for piece in bytes.chunks(self.writer.piece()) {
             let at = start + written;
             let done = write_all_at(file, piece, at).map_err(|error| ErrorKind::Io(error).into());
-            done.and_then(|()| meter.add(piece.len() as u64, self.name()))
+            done.and_then(|()| meter.add(piece.len() as u64, &self.tensor.name))
                 .inspect_err(|_| meter.take_back(written))?;
             self.writer.note_written(at..at + piece.len() as u64);
             written += piece.len() as u64;
@@ -276,7 +262,7 @@ impl<'a> TensorWriter<'a> {
     }
 
     pub(super) fn locate(&self, error: Error) -> Error {
-        error.in_tensor(self.name()).in_path(self.writer.path())
+        error.in_tensor(&self.tensor.name).in_path(&self.writer.path)
     }
 }
 

@@ -116,7 +116,7 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
 fn a_file_of_another_kind_is_as_safe() {
     let replaced = |path: &Path| {
         let mut file = AtomicFile::create(path, &SaveOptions::new())?;
-        file.write_all(b"new").and_then(|()| file.flush()).map_err(ErrorKind::Io)?;
+        file.write_all(b"new").and_then(|()| file.flush())?;
         file.commit()
     };
     for system in SYSTEMS {

@@ -31,8 +31,8 @@ pub fn can_convert(from: Dtype, to: Dtype) -> bool {
 /// A pair of dtypes that can be converted, and how to do it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conversion {
-    from: Dtype,
-    to: Dtype,
+    pub(super) from: Dtype,
+    pub(super) to: Dtype,
     overflow: Overflow,
 }
 

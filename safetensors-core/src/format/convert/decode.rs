@@ -35,13 +35,13 @@ pub(super) fn decode(
                 }
             }
             16 => decode_all(aligned::<u16>(src, scratch), out, |code| {
-                decode_code(FORMAT, u32::from(code))
+                FORMAT.decode(u32::from(code))
             }),
             8 if FORMAT.special == Special::Scale => {
                 let values = const { &FORMAT.values() };
                 decode_all(src, out, |code| values[usize::from(code)]);
             }
-            8 => decode_all(src, out, |code| decode_code(FORMAT, u32::from(code))),
+            8 => decode_all(src, out, |code| FORMAT.decode(u32::from(code))),
             6 => decode_sixes(const { &FORMAT.values() }, src, out),
             _ => decode_fours(const { &FORMAT.values() }, src, out),
         }
@@ -50,16 +50,14 @@ pub(super) fn decode(
 }
 
 /// Decodes elements that are a byte each, if the dtype has such floats. Returns `false` if not.
-#[cfg(feature = "std")]
 pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
 /// Decodes the value of a code of F4, computed as [`vectorized`] code can.
-#[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn decode_four(code: u32) -> f32 {
-    with_float!(Dtype::F4, FORMAT => decode_code(FORMAT, code), else f32::NAN)
+    with_float!(Dtype::F4, FORMAT => FORMAT.decode(code), else f32::NAN)
 }
 
 /// Decodes packed codes of four bits, lowest bits first.
@@ -84,33 +82,6 @@ fn decode_all<T: Copy>(codes: &[T], out: &mut [f32], decode: impl Fn(T) -> f32) 
             *out = decode(code);
         }
     });
-}
-
-/// Decodes the value of a code in a format of at most 16 bits that has fewer exponents than `f32`.
-/// It has no branches and no tables, so that the compiler can use vector instructions.
-#[inline(always)]
-fn decode_code(format: Format, code: u32) -> f32 {
-    let sign_bit = 1 << (format.bits() - 1);
-    let below_sign = code & (sign_bit - 1);
-    // Shifted to the exponent and mantissa of an `f32`, the code has the right value except for the
-    // difference of the biases. A subnormal is a small integer times a power of two. Neither
-    // computes with a subnormal `f32`, which takes some processors a hundred times as long.
-    let normal = (below_sign << format.dropped_bits()).wrapping_add((127 - format.bias) << 23);
-    let power = 128_u32.wrapping_sub(format.bias + format.mantissa_bits);
-    let subnormal = below_sign as i32 as f32 * f32::from_bits(power << 23);
-    let is_subnormal = below_sign >> format.mantissa_bits == 0;
-    let magnitude = if is_subnormal { subnormal.to_bits() } else { normal };
-    let value = magnitude | (code & sign_bit) << (32 - format.bits());
-    let infinity = ((1 << format.exponent_bits) - 1) << format.mantissa_bits;
-    // `HIGHEST` sets the exponent of infinity and NaN. The mantissa, which stays, decides which of
-    // the two it is.
-    const HIGHEST: u32 = 0x7f80_0000;
-    f32::from_bits(match format.special {
-        Special::AllOnesNan if below_sign == sign_bit - 1 => value | HIGHEST,
-        Special::NegativeZeroNan if code == sign_bit => f32::NAN.to_bits(),
-        Special::Ieee if below_sign >= infinity => value | HIGHEST,
-        _ => value,
-    })
 }
 
 #[cfg(test)]
@@ -186,7 +157,7 @@ mod tests {
     fn a_format_of_16_bits_needs_no_instructions_of_its_own() {
         for code in 0..=u16::MAX {
             let value = f16::from_bits(code).to_f32();
-            let ours = decode_code(Format::HALF, u32::from(code));
+            let ours = Format::HALF.decode(u32::from(code));
             assert!(same(ours, value), "{code:#06x}: {ours} and {value}");
             let back = encode_code(Format::HALF, value);
             assert!(back == u32::from(code) || value.is_nan(), "{value}: {back:#06x}");

@@ -53,11 +53,9 @@ pub(crate) mod widen;
 
 #[cfg(all(test, feature = "std"))]
 pub(crate) use block::tests::{CHOSEN, widths};
-#[cfg(feature = "std")]
 pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of, vectorized};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
-#[cfg(feature = "std")]
 pub(crate) use decode::{decode_bytes, decode_four};
 pub use options::{ConvertOptions, Overflow};
 pub use source::Converted;

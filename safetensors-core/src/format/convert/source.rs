@@ -1,13 +1,12 @@
 //! [`Converted`]: a tensor that is converted while it is saved.
 
-use alloc::vec::Vec;
-use core::mem;
+use alloc::borrow::Cow;
 
 use super::block::{GROUP, STREAMED, bytes_of, elements_of};
 use super::{Conversion, ConvertOptions};
 use crate::format::dtype::Dtype;
-use crate::format::error::{Error, ErrorKind, Result};
-use crate::format::tensor::{Sink, TensorSource, shape, swap_on_big_endian};
+use crate::format::error::Result;
+use crate::format::tensor::{Sink, TensorSource, shape, swap_on_big_endian, write_in_pieces};
 #[cfg(feature = "std")]
 use crate::format::trace::Span;
 
@@ -45,11 +44,12 @@ impl<S: TensorSource> Converted<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`] for codes of a quantised weight, see
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized). [`ErrorKind::NoConversion`] for
-    /// a pair that is not possible, see [the table](crate::convert). For shapes see
-    /// [`shape::byte_len`]. A value that does not fit is found only when it is written; the save
-    /// then fails with [`ErrorKind::DoesNotFit`].
+    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for codes of a quantised weight,
+    /// see [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
+    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not possible,
+    /// see [the table](crate::convert). For shapes see [`shape::byte_len`]. A value that does not
+    /// fit is found only when it is written; the save then fails with
+    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
     pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         let conversion = Conversion::new(source.dtype(), to, options)?;
         shape::byte_len(source.dtype(), source.shape())?;
@@ -74,123 +74,34 @@ impl<S: TensorSource> TensorSource for Converted<S> {
         if self.conversion.from() == self.conversion.to() {
             return self.source.write_to(sink);
         }
-        let mut pieces = Pieces::new(self.conversion, self.source.shape())?;
-        self.source.write_to(&mut |bytes| pieces.take(bytes, sink))?;
-        pieces.finish(sink)
+        let Conversion { from, to, .. } = self.conversion;
+        let shape = self.source.shape();
+        // The buffer is no larger than the tensor, because many tensors are small.
+        let elements = shape::element_count(shape)?.min(ELEMENTS as u64) as usize;
+        let elements = elements.next_multiple_of(GROUP);
+        let words = bytes_of(to, elements).div_ceil(size_of::<u64>());
+        let mut converted = alloc::vec![0_u64; words];
+        let mut done = 0;
+        let expected = shape::byte_len(from, shape)?;
+        write_in_pieces(&self.source, expected, bytes_of(from, elements), |piece| {
+            let elements = elements_of(from, piece.len());
+            let out = &mut bytemuck::cast_slice_mut(&mut converted)[..bytes_of(to, elements)];
+            #[cfg(feature = "std")]
+            let span = Span::convert(from.name(), to.name(), out.len());
+            #[cfg(feature = "std")]
+            let _convert = span.enter();
+            let mut native = Cow::Borrowed(piece);
+            if cfg!(target_endian = "big") {
+                swap_on_big_endian(from, native.to_mut());
+            }
+            self.conversion.run(&native, out, done)?;
+            swap_on_big_endian(to, out);
+            done += elements as u64;
+            sink(out)
+        })
     }
 
     fn refuse_codes(&self) -> Result<()> {
         self.source.refuse_codes()
-    }
-}
-
-/// Gathers the bytes of a source into pieces of whole elements, and converts the pieces. A source
-/// may cut its bytes anywhere.
-struct Pieces {
-    conversion: Conversion,
-    /// The number of bytes that the source should give.
-    expected: u64,
-    /// The number of bytes that the source has given.
-    taken: u64,
-    /// The number of elements that have been converted.
-    done: u64,
-    /// Bytes of the source that are not converted yet. Their type is `u64` so that they are aligned
-    /// for every dtype.
-    gathered: Vec<u64>,
-    /// The number of gathered bytes.
-    len: usize,
-    /// The number of bytes of a full piece.
-    capacity: usize,
-    /// The buffer for a converted piece.
-    converted: Vec<u64>,
-}
-
-impl Pieces {
-    fn new(conversion: Conversion, shape: &[usize]) -> Result<Self, ErrorKind> {
-        let from = conversion.from();
-        let to = conversion.to();
-        // The buffers are no larger than the tensor, because many tensors are small.
-        let elements = shape::element_count(shape)?.min(ELEMENTS as u64) as usize;
-        let capacity = bytes_of(from, elements.next_multiple_of(GROUP));
-        let words = |bytes: usize| alloc::vec![0; bytes.div_ceil(size_of::<u64>())];
-        Ok(Self {
-            conversion,
-            expected: shape::byte_len(from, shape)?,
-            taken: 0,
-            done: 0,
-            gathered: words(capacity),
-            len: 0,
-            capacity,
-            converted: words(bytes_of(to, elements.next_multiple_of(GROUP))),
-        })
-    }
-
-    fn take(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
-        self.taken += bytes.len() as u64;
-        if self.taken > self.expected {
-            return Err(self.wrong_length());
-        }
-        while !bytes.is_empty() {
-            if self.len == 0 && bytes.len() >= self.capacity && cfg!(target_endian = "little") {
-                // The source gives a full piece at once, as most do, so it is converted without a
-                // copy.
-                let (piece, rest) = bytes.split_at(self.capacity);
-                self.convert(piece, sink)?;
-                bytes = rest;
-                continue;
-            }
-            let (now, rest) = bytes.split_at(bytes.len().min(self.capacity - self.len));
-            bytemuck::cast_slice_mut(&mut self.gathered)[self.len..][..now.len()]
-                .copy_from_slice(now);
-            self.len += now.len();
-            bytes = rest;
-            if self.len == self.capacity {
-                self.convert_gathered(sink)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(mut self, sink: &mut Sink<'_>) -> Result<()> {
-        if self.taken != self.expected {
-            return Err(self.wrong_length());
-        }
-        if self.len == 0 { Ok(()) } else { self.convert_gathered(sink) }
-    }
-
-    /// Converts the gathered bytes and passes them to `sink`. They are whole elements, because they
-    /// are a full piece or the last one.
-    fn convert_gathered(&mut self, sink: &mut Sink<'_>) -> Result<()> {
-        let mut gathered = mem::take(&mut self.gathered);
-        let piece = &mut bytemuck::cast_slice_mut(&mut gathered)[..self.len];
-        swap_on_big_endian(self.conversion.from(), piece);
-        let converted = self.convert(piece, sink);
-        // The buffer is put back even after a failure, because a source may ignore the error and go
-        // on.
-        self.gathered = gathered;
-        self.len = 0;
-        converted
-    }
-
-    /// Converts whole elements in the machine's byte order, and passes them to `sink` as a file has
-    /// them.
-    fn convert(&mut self, piece: &[u8], sink: &mut Sink<'_>) -> Result<()> {
-        let from = self.conversion.from();
-        let to = self.conversion.to();
-        let elements = elements_of(from, piece.len());
-        let converted =
-            &mut bytemuck::cast_slice_mut(&mut self.converted)[..bytes_of(to, elements)];
-        #[cfg(feature = "std")]
-        let span = Span::convert(from.name(), to.name(), converted.len());
-        #[cfg(feature = "std")]
-        let _convert = span.enter();
-        self.conversion.run(piece, converted, self.done)?;
-        swap_on_big_endian(to, converted);
-        self.done += elements as u64;
-        sink(converted)
-    }
-
-    fn wrong_length(&self) -> Error {
-        ErrorKind::SourceLength { expected: self.expected, found: self.taken }.into()
     }
 }

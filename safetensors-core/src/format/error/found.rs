@@ -1,10 +1,8 @@
 //! Displays parts of messages: the value that was found, or that there was none.
 
+use alloc::string::String;
 use core::fmt;
-#[cfg(feature = "std")]
-use std::string::String;
 
-#[cfg(feature = "std")]
 use super::text::NameList;
 
 /// Displays the first byte of a text, or says that the text has only white space.
@@ -22,10 +20,8 @@ impl fmt::Display for FoundByte {
 
 /// Displays the files in subdirectories as the end of a sentence. Displays nothing if there are
 /// none.
-#[cfg(feature = "std")]
 pub(super) struct Below<'a>(pub(super) &'a [String]);
 
-#[cfg(feature = "std")]
 impl fmt::Display for Below<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "; below it: {}", NameList(self.0)) }

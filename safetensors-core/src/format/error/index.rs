@@ -1,5 +1,7 @@
 //! [`IndexProblem`]: the errors in the text of an index file.
 
+use alloc::string::String;
+
 use super::{Escaped, Quoted};
 
 /// A problem of an index file.

@@ -2,13 +2,10 @@
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 
-#[cfg(feature = "std")]
 use super::found::Below;
 use super::found::FoundByte;
 use super::mismatch::MismatchList;
-#[cfg(feature = "std")]
 use super::text::NameList;
-#[cfg(feature = "std")]
 use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem};
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape, TieProblem};
 use crate::format::dtype::Dtype;
@@ -246,7 +243,6 @@ pub enum ErrorKind {
     )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
     /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
-    #[cfg(feature = "std")]
     #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
     /// The [writer](crate::save::GrowingWriter) has finished its file, or was dropped.
@@ -289,7 +285,7 @@ pub enum ErrorKind {
     /// The operating system failed.
     #[cfg(feature = "std")]
     #[error("{0}")]
-    Io(#[source] std::io::Error),
+    Io(#[from] std::io::Error),
     /// The path is changed as asked, but the system failed to write that to the disk.
     #[cfg(feature = "std")]
     #[error("the path is changed as asked, but a power cut may undo that: {0}")]
@@ -300,11 +296,9 @@ pub enum ErrorKind {
     LeftBehind(#[source] std::io::Error),
     /// The permissions of the file let no one write to it. See
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
-    #[cfg(feature = "std")]
     #[error("the file is read-only; it is replaced only where that is asked for")]
     ReadOnlyFile,
     /// Others share it. See [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
-    #[cfg(feature = "std")]
     #[error(
         "the file lies in a cache of the Hub, so other programs would get what is changed here"
     )]
@@ -318,16 +312,13 @@ pub enum ErrorKind {
     )]
     InManifest { manifest: std::path::PathBuf },
     /// A file exists that [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) keeps.
-    #[cfg(feature = "std")]
     // The words of a library's own store, which programs that come from there may look for.
     #[error("File already exists; overwrite(true) replaces it")]
     FileExists,
     /// The path leads to something other than a regular file: a directory or a special file.
-    #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
     /// A directory has no checkpoint, or several: `found`; `below` has those in subdirectories.
-    #[cfg(feature = "std")]
     #[error(
         "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
          *.safetensors file, found {}{}",
@@ -335,7 +326,6 @@ pub enum ErrorKind {
     )]
     NoCheckpoint { found: Vec<String>, below: Vec<String> },
     /// The directory has other files, and would not open as the new one next to them.
-    #[cfg(feature = "std")]
     #[error(
         "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
          or its only *.safetensors file; move these away",
@@ -343,24 +333,19 @@ pub enum ErrorKind {
     )]
     NotAlone { file: String, others: Vec<String> },
     /// A selection matches none of the tensors, so there is nothing to save or to load.
-    #[cfg(feature = "std")]
     #[error("none of the {found} tensors is selected")]
     NothingSelected { found: usize },
     /// Another checkpoint replaced this one at each attempt to open it.
-    #[cfg(feature = "std")]
     #[error("another checkpoint replaced it at each of {attempts} attempts to open it")]
     KeepsChanging { attempts: u32 },
     /// Another save changes the files, and this one does not wait for it, by its
     /// [`Contention`](crate::checkpoint::Contention).
-    #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
     /// A [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive, here or elsewhere.
-    #[cfg(feature = "std")]
     #[error("another writer is adding steps to this file, and must finish first")]
     FileBusy,
     /// Another writer changed the files of the directory at the same time as a save.
-    #[cfg(feature = "std")]
     #[error(
         "another writer has changed the files of this directory at the same time, and {} is not \
          what was saved: open the directory to see what is there, or save again",
@@ -368,38 +353,31 @@ pub enum ErrorKind {
     )]
     Overtaken { file: String },
     /// An index file is malformed.
-    #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
     /// This index belongs to a delta, which `safetensors-delta` applies. `base` is its name for its
     /// base.
-    #[cfg(feature = "std")]
     #[error(
         "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
          that checkpoint", Quoted(.base)
     )]
     IsDelta { base: String },
     /// A delta was expected: an index with `delta_encoding` in its metadata.
-    #[cfg(feature = "std")]
     #[error("expected a delta, whose index has a delta_encoding, found a whole checkpoint")]
     NotADelta,
     /// Two files that are opened as one checkpoint have a tensor of the same name.
-    #[cfg(feature = "std")]
     #[error("another file has a tensor of the same name: {}", Escaped(.other))]
     InTwoFiles { other: String },
     /// The index places a tensor in a shard that does not have it.
-    #[cfg(feature = "std")]
     #[error("the index places it in {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
     /// A text is not the size of a shard.
-    #[cfg(feature = "std")]
     #[error(
         "expected a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
         Quoted(.found)
     )]
     BadShardSize { found: String },
     /// A text is not a pattern for the names of a checkpoint's files.
-    #[cfg(feature = "std")]
     #[error(
         "expected a file name that has {{suffix}} in it once and ends in .safetensors, found {}",
         Quoted(.found)
@@ -413,28 +391,34 @@ pub enum ErrorKind {
 
     // Problems of a subject: the type of the problem says more.
     #[error("{problem}")]
-    Tie { problem: TieProblem },
-    #[cfg(feature = "std")]
+    Tie {
+        #[from]
+        problem: TieProblem,
+    },
     #[error("{problem}")]
-    Ranks { problem: RankProblem },
-    #[cfg(feature = "std")]
+    Ranks {
+        #[from]
+        problem: RankProblem,
+    },
     #[error("{problem}")]
     Quantization { problem: QuantizationProblem },
-    #[cfg(feature = "std")]
     #[error("{problem}")]
-    Adapter { problem: AdapterProblem },
-    #[cfg(feature = "std")]
+    Adapter {
+        #[from]
+        problem: AdapterProblem,
+    },
     #[error("{problem}")]
-    Optimizer { problem: OptimizerProblem },
+    Optimizer {
+        #[from]
+        problem: OptimizerProblem,
+    },
 
     // The caller.
     /// The caller's progress callback ended the work.
-    #[cfg(feature = "std")]
     #[error("cancelled")]
     Cancelled,
 }
 
-#[cfg(feature = "std")]
 impl ErrorKind {
     /// Returns the index of the element that it is about.
     pub(crate) fn element_mut(&mut self) -> Option<&mut u64> {

@@ -1,20 +1,15 @@
 //! The one error type: the kind of error, the file, the tensor, the expected value and the found
 //! one.
 
-#[cfg(feature = "std")]
 mod adapter;
 mod dtype;
 mod found;
-#[cfg(feature = "std")]
 mod index;
 mod json;
 mod kind;
 mod mismatch;
-#[cfg(feature = "std")]
 mod optimizer;
-#[cfg(feature = "std")]
 mod quantized;
-#[cfg(feature = "std")]
 mod ranks;
 #[cfg(feature = "std")]
 mod similar;
@@ -26,18 +21,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-#[cfg(feature = "std")]
 pub use adapter::AdapterProblem;
-#[cfg(feature = "std")]
 pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
 pub use mismatch::Mismatch;
-#[cfg(feature = "std")]
 pub use optimizer::OptimizerProblem;
-#[cfg(feature = "std")]
 pub use quantized::QuantizationProblem;
-#[cfg(feature = "std")]
 pub use ranks::RankProblem;
 #[cfg(feature = "std")]
 pub use similar::similar_names;
@@ -96,7 +86,6 @@ impl Error {
     }
 
     /// Moves the error to another element.
-    #[cfg(feature = "std")]
     pub(crate) fn at_element(mut self, place: impl FnOnce(u64) -> u64) -> Self {
         if let Some(index) = self.0.kind.element_mut() {
             *index = place(*index);
@@ -316,8 +305,9 @@ impl Error {
 #[error(transparent)]
 struct ThroughIo(Error);
 
-impl From<ErrorKind> for Error {
-    fn from(kind: ErrorKind) -> Self {
+impl<K: Into<ErrorKind>> From<K> for Error {
+    fn from(kind: K) -> Self {
+        let kind = kind.into();
         #[cfg(feature = "std")]
         let kind = match kind {
             ErrorKind::Io(error) => match error.downcast() {
@@ -332,48 +322,6 @@ impl From<ErrorKind> for Error {
         let looks_like = None;
         let advice = None;
         Self(Box::new(Inner { kind, file, tensor, similar, looks_like, advice }))
-    }
-}
-
-/// The error of the system, which does not say yet which file it is about.
-#[cfg(feature = "std")]
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Self {
-        ErrorKind::Io(error).into()
-    }
-}
-
-impl From<TieProblem> for Error {
-    fn from(problem: TieProblem) -> Self {
-        ErrorKind::Tie { problem }.into()
-    }
-}
-
-#[cfg(feature = "std")]
-impl From<AdapterProblem> for Error {
-    fn from(problem: AdapterProblem) -> Self {
-        ErrorKind::Adapter { problem }.into()
-    }
-}
-
-#[cfg(feature = "std")]
-impl From<OptimizerProblem> for Error {
-    fn from(problem: OptimizerProblem) -> Self {
-        ErrorKind::Optimizer { problem }.into()
-    }
-}
-
-#[cfg(feature = "std")]
-impl From<RankProblem> for ErrorKind {
-    fn from(problem: RankProblem) -> Self {
-        Self::Ranks { problem }
-    }
-}
-
-#[cfg(feature = "std")]
-impl From<RankProblem> for Error {
-    fn from(problem: RankProblem) -> Self {
-        ErrorKind::from(problem).into()
     }
 }
 

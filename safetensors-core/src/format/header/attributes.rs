@@ -63,7 +63,6 @@ pub fn attributes<'m>(
 }
 
 /// Returns the tensor that a metadata key gives an attribute to.
-#[cfg(feature = "std")]
 fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
 }

@@ -17,12 +17,10 @@ pub(crate) const ATTRIBUTE_PREFIX: &str = "attribute:";
 
 /// The prefix of the keys that say along which dimension a tensor grows. Only files of synced steps
 /// have them.
-#[cfg(feature = "std")]
 pub(crate) const AXIS_PREFIX: &str = "safetensors_bridge.axis.";
 
 /// Set if the steps of a synced file continue the steps of a finished file. Only files of synced
 /// steps have it.
-#[cfg(feature = "std")]
 pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
 
 /// The prefix of every key of this project.
@@ -31,13 +29,11 @@ const OWN_PREFIX: &str = "safetensors_bridge.";
 /// The metadata key of the ids that a library gives parameters: a JSON object with a number for
 /// each name of a tensor. A tensor that holds several parameters has their paths in the module. The
 /// ids follow a tensor that is renamed or skipped, as attributes do.
-#[cfg(feature = "std")]
 #[doc(hidden)]
 pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 
 /// The metadata key of the numbers of a training that are not tensors, such as the steps of an
 /// optimizer: a JSON object with a [`RecordScalar`](crate::framework::RecordScalar) for each name.
-#[cfg(feature = "std")]
 #[doc(hidden)]
 pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 
@@ -45,23 +41,19 @@ pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 
 /// The key of the parts of tensors that a file of a rank has.
-#[cfg(feature = "std")]
 pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 
 /// The key, in the index or the one file, of the attempt that ranks have saved.
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 
 /// The key of the number of files that ranks have saved together, where no index names them.
-#[cfg(feature = "std")]
 pub(crate) const FILES_KEY: &str = "safetensors_bridge.files";
 
 /// The key of the positions of the parts of tensors that a file of PyTorch's distributed
 /// checkpoints has.
-#[cfg(feature = "std")]
 pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
 
 /// The key of the version of [`DCP_KEY`].
-#[cfg(feature = "std")]
 pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";
 
 /// Returns whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.

@@ -1,5 +1,7 @@
 //! [`Limits`]: bounds on the size of headers and indexes.
 
+use crate::format::error::ErrorKind;
+
 /// Bounds on the size of a header and an index. Each limit is checked before memory is allocated
 /// for anything beyond it.
 ///
@@ -56,10 +58,15 @@ impl Default for Limits {
     }
 }
 
-#[cfg(feature = "std")]
 impl Limits {
     /// Limits for a header with the tensors of several files, which have kept to these limits.
     pub(crate) fn of_all_files(&self) -> Self {
         Self { header_bytes: u32::MAX.into(), metadata_entries: usize::MAX, ..self.clone() }
+    }
+
+    /// Refuses a tensor of too many dimensions.
+    pub(crate) fn check_ndim(&self, ndim: usize) -> Result<(), ErrorKind> {
+        let limit = self.ndim;
+        if ndim > limit { Err(ErrorKind::TooManyDimensions { limit }) } else { Ok(()) }
     }
 }

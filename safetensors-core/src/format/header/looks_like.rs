@@ -4,7 +4,6 @@ use crate::format::error::{Error, ErrorKind};
 use crate::format::other_format::OtherFormat;
 
 /// The number of bytes that are examined.
-#[cfg(feature = "std")]
 pub(crate) const START: usize = 512;
 
 /// Returns the offset of the bytes that explain why a file of `file_len` bytes is malformed: its

@@ -12,7 +12,6 @@ const BEGIN: [u8; 4] = *b"edt\xff";
 const END: [u8; 2] = *b"\xed\xff";
 
 /// Returns the mark of the edit `number`, which differs between edits.
-#[cfg(feature = "std")]
 pub(crate) fn mark(number: u16) -> [u8; LENGTH_BYTES] {
     let [low, high] = number.to_le_bytes();
     let ([a, b, c, d], [y, z]) = (BEGIN, END);

@@ -30,19 +30,14 @@ pub use dimensions::dimensions;
 #[cfg(feature = "std")]
 pub(crate) use dimensions::{DIMENSIONS, dimensions_text};
 pub(crate) use encode::{HeaderEntry, encode};
-pub(crate) use keys::{ATTEMPT_KEY, DIGESTS_KEY, METADATA_KEY, SHA256_KEY, is_reserved};
-#[cfg(feature = "std")]
 pub(crate) use keys::{
-    AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, FILES_KEY, FORMAT_KEY, PARTS_KEY,
+    ATTEMPT_KEY, AXIS_PREFIX, CONTINUES_KEY, DCP_KEY, DCP_VERSION_KEY, DIGESTS_KEY, FILES_KEY,
+    FORMAT_KEY, METADATA_KEY, PARTS_KEY, SHA256_KEY, is_reserved,
 };
-#[cfg(feature = "std")]
 pub use keys::{PARAM_IDS_KEY, SCALARS_KEY};
 pub use limits::Limits;
-#[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain, telling};
-pub(crate) use mark::is_marked;
-#[cfg(feature = "std")]
-pub(crate) use mark::mark;
+pub(crate) use mark::{is_marked, mark};
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 #[cfg(feature = "std")]

@@ -122,7 +122,6 @@ impl Header {
 
     /// Returns the length in bytes of the header's JSON text with its padding: the number that the
     /// file's first 8 bytes hold.
-    #[cfg(feature = "std")]
     pub(crate) fn json_len(&self) -> u64 {
         self.json_len
     }
@@ -173,7 +172,6 @@ impl<'a> TensorInfo<'a> {
 
     /// Returns the number of elements: the product of the dimensions, 1 for a scalar. The product
     /// fits 64 bits, as the parser has checked.
-    #[cfg(feature = "std")]
     pub(crate) fn element_count(&self) -> u64 {
         self.shape().iter().map(|&dim| dim as u64).product()
     }

@@ -45,6 +45,12 @@ impl Index {
     /// The whole dimension.
     pub const ALL: Self = Self::Range { start: None, end: None, step: 1 };
 
+    /// Returns the index of some positions of a dimension of length `len`. A dimension that is taken
+    /// whole may be longer than an index can count: the tensor is empty then.
+    pub(crate) fn within(range: Range<usize>, len: usize) -> Self {
+        if range == (0..len) { Self::ALL } else { range.into() }
+    }
+
     /// Sets the step of a range. A single position is returned unchanged.
     #[must_use]
     pub fn step(self, step: usize) -> Self {

@@ -20,7 +20,6 @@ mod view;
 pub use index::{Index, IntoIndices};
 pub use part::TensorPart;
 pub use rank_part::RankPart;
-#[cfg(feature = "std")]
 pub(crate) use runs::{ByteRuns, Runs};
 pub(crate) use selection::Selection;
 #[cfg(feature = "std")]

@@ -81,13 +81,8 @@ impl TensorPart {
 
 impl IntoIndices for TensorPart {
     fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind> {
-        // A dimension that is taken whole may be longer than an index can count: the tensor is
-        // empty then.
-        let index = |(range, &len): (Range<usize>, &usize)| match range {
-            whole if whole == (0..len) => Index::ALL,
-            range => Index::from(range),
-        };
-        Ok(self.ranges(shape)?.into_iter().zip(shape).map(index).collect())
+        let ranges = self.ranges(shape)?.into_iter().zip(shape);
+        Ok(ranges.map(|(range, &len)| Index::within(range, len)).collect())
     }
 }
 

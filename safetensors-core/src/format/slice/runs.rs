@@ -16,7 +16,7 @@ pub(crate) struct Runs {
     /// Where the first piece begins.
     pub(super) start: u64,
     /// The length of a piece; 0 if nothing is selected.
-    pub(super) piece: u64,
+    pub(crate) piece: u64,
     /// The nested repetitions, outermost first; empty if there is one piece.
     pub(super) repeats: Vec<Repeat>,
 }
@@ -30,20 +30,17 @@ pub(super) struct Repeat {
 
 impl Runs {
     /// Returns the first `bytes` bytes of a tensor, as one piece.
-    #[cfg(feature = "std")]
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
 
     /// Returns the number of bytes in all pieces.
-    #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.piece * self.piece_count()
     }
 
     /// Returns the start of the bytes if they are one piece or none; `None` if there are several
     /// pieces.
-    #[cfg(feature = "std")]
     pub(crate) fn contiguous(&self) -> Option<u64> {
         self.repeats.is_empty().then_some(self.start)
     }
@@ -65,7 +62,6 @@ impl Runs {
 
     /// Splits the pattern, in order, into the fewest parts of at most `bytes` bytes. A part is a
     /// pattern again. A piece is never cut, so a part that is one piece may be longer.
-    #[cfg(feature = "std")]
     pub(crate) fn split(self, bytes: u64) -> Vec<Self> {
         let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
             return alloc::vec![self];
@@ -102,20 +98,13 @@ impl Runs {
         }
     }
 
-    #[cfg(feature = "std")]
-    pub(crate) fn piece_len(&self) -> u64 {
-        self.piece
-    }
-
     /// Returns the end of the last byte.
-    #[cfg(feature = "std")]
     pub(crate) fn end(&self) -> u64 {
         let last = self.piece_count().checked_sub(1);
         last.map_or(self.start, |last| self.start_of(last) + self.piece)
     }
 
     /// Counts the selected bytes before a position.
-    #[cfg(feature = "std")]
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
         // Pieces ascend, so the earlier ones come first.
         let mut before = 0;
@@ -133,7 +122,6 @@ impl Runs {
     }
 
     /// Returns the pieces that have bytes of a range, cut to it, in ascending order.
-    #[cfg(feature = "std")]
     pub(crate) fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.selected_before(range.start) / self.piece.max(1);
         let cut = move |piece: Range<u64>| piece.start.max(range.start)..piece.end.min(range.end);
@@ -141,7 +129,6 @@ impl Runs {
     }
 
     /// Returns where a piece begins.
-    #[cfg(feature = "std")]
     fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
@@ -187,7 +174,6 @@ impl Runs {
 
 /// The bytes of a tensor that are read. All positions are bytes, counted from the tensor's first
 /// byte.
-#[cfg(feature = "std")]
 #[derive(Clone, Debug)]
 pub(crate) enum ByteRuns {
     Pattern(Runs),
@@ -195,7 +181,6 @@ pub(crate) enum ByteRuns {
     Listed(Vec<Range<u64>>),
 }
 
-#[cfg(feature = "std")]
 impl ByteRuns {
     /// Returns the number of bytes in all runs.
     pub(crate) fn byte_len(&self) -> u64 {
@@ -232,7 +217,8 @@ impl ByteRuns {
             }
             Self::Listed(runs) => runs,
         };
-        let (mut parts, mut len) = (Vec::<Vec<_>>::new(), 0);
+        let mut parts = Vec::<Vec<_>>::new();
+        let mut len = 0;
         for run in listed {
             let of_run = run.end - run.start;
             match parts.last_mut() {

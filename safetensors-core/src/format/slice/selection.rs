@@ -125,7 +125,6 @@ impl Selection {
     }
 
     /// Returns a copy of the runs, to be split into jobs and read.
-    #[cfg(feature = "std")]
     pub(crate) fn to_runs(&self) -> Runs {
         self.runs.clone()
     }

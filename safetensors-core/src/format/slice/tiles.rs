@@ -84,11 +84,8 @@ impl Tiles {
                 continue;
             }
             let ends = tile.offsets.iter().zip(&tile.sizes).map(|(at, size)| *at..at + size);
-            let index = |(range, &len): (Range<usize>, &usize)| match range {
-                whole if whole == (0..len) => Index::ALL,
-                range => Index::from(range),
-            };
-            let indices: Vec<_> = ends.zip(shape).map(index).collect();
+            let indices = ends.zip(shape).map(|(range, &len)| Index::within(range, len));
+            let indices: Vec<_> = indices.collect();
             let runs = Selection::new(dtype, shape, &indices).map_err(failed)?.to_runs();
             let first = runs.iter().next().map_or(0, |run| run.start);
             let end = runs.end();
@@ -145,10 +142,11 @@ impl Tiles {
                 multiply(product, PRIME + boundary(dim, end) - boundary(dim, start))
             })
         };
-        let of_tile = |tile: &Tile| {
-            weight(&mut tile.offsets.iter().zip(&tile.sizes).map(|(&at, &size)| (at, at + size)))
-        };
-        let sum = tiles().fold(0, |sum, tile| (sum + of_tile(tile)) % PRIME);
+        let mut sum = 0;
+        for Tile { offsets, sizes } in tiles() {
+            let spans = &mut offsets.iter().zip(sizes).map(|(&at, &size)| (at, at + size));
+            sum = (sum + weight(spans)) % PRIME;
+        }
         let whole = weight(&mut shape.iter().map(|&len| (0, len)));
         if covered == all && (sum == whole || all == 0) {
             return Ok(());

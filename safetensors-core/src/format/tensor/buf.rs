@@ -1,7 +1,6 @@
 //! [`TensorBuf`]: a tensor that owns its elements.
 
 use alloc::vec::Vec;
-#[cfg(feature = "std")]
 use core::ops::Range;
 
 use crate::format::dtype::Dtype;
@@ -36,7 +35,6 @@ pub struct TensorBuf {
 
 /// Zeros of at most this size may come from memory that has to be cleared by hand. More than that,
 /// allocators mostly get from the system, which gives it zeroed.
-#[cfg(feature = "std")]
 pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
 
 impl TensorBuf {
@@ -101,7 +99,6 @@ impl TensorBuf {
     ///
     /// Untouched memory has no pages yet. So huge pages can still be asked for, and the page faults
     /// are spread over the threads that fill the tensors.
-    #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
@@ -117,14 +114,12 @@ impl TensorBuf {
     }
 
     /// Returns the address range of the elements, for advice to the kernel.
-    #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         self.words.room()
     }
 
     /// Returns the length of the elements in bytes. A tensor that is only reserved already has its
     /// final length.
-    #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> usize {
         // This cannot fail: the same length was computed when the tensor was made.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
@@ -134,7 +129,6 @@ impl TensorBuf {
     /// [`TensorBuf::finish_reading`] must be called. Elements in native byte order need no such
     /// call.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        #[cfg(feature = "std")]
         self.words.fill_up(self.byte_len());
         self.words.as_bytes_mut()
     }

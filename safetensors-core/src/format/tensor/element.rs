@@ -26,7 +26,6 @@ mod sealed {
 
         /// Returns the bytes of values, to be overwritten by the bytes of a file. `None` for
         /// `bool`, which not every byte is.
-        #[cfg(feature = "std")]
         fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
             None
         }
@@ -72,7 +71,6 @@ macro_rules! elements {
                 words.into_pod_vec()
             }
 
-            #[cfg(feature = "std")]
             fn bytes_mut(values: &mut [Self]) -> Option<&mut [u8]> {
                 Some(bytemuck::cast_slice_mut(values))
             }

@@ -14,30 +14,81 @@
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
 use core::ops::Range;
+use std::sync::{Mutex, Once, OnceLock};
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+use rustix::param::page_size;
+
+use crate::format::parallel::lock;
+
+/// The smallest stretch of memory to give advice for. Each piece of advice splits the kernel's
+/// record of a mapping, and a process may have only 65,530 such records by default. So small
+/// buffers never get advice one by one.
+const WORTH_IT: usize = 4 << 20;
+
+/// The size of a huge page on most machines. On a machine with larger ones, fewer small pages
+/// are joined.
+const HUGE: usize = 2 << 20;
+
+/// The size of the pages is decided for so much memory at once.
+const WINDOW: usize = 32 << 20;
+
+/// Buffers no further apart than this are treated as one stretch of memory. Such a gap holds
+/// only the allocator's own records.
+const GAP: usize = 8 << 10;
+
+/// A huge page that takes longer than this is slow: 512 small pages come sooner. A huge page
+/// that is at hand takes a third of it or less.
+// Measured on a virtual machine with 2 cores, over 2 GiB: a huge page at hand takes 0.2 ms, one
+// that the host has taken back 4.2 to 6.3 ms, and 2 MiB of small pages 0.7 to 1.1 ms.
+const SLOW: Duration = Duration::from_micros(1200);
+
+/// The values in `linux/mman.h`, the same on every architecture. Kernels before 5.14 refuse the
+/// first, kernels before 6.1 the second.
+const MADV_POPULATE_WRITE: libc::c_int = 23;
+const MADV_COLLAPSE: libc::c_int = 25;
 
 /// The pages behind the buffers of a load. Their size is decided piece by piece, while the buffers
 /// are filled.
 pub(crate) struct Pages {
-    #[cfg(target_os = "linux")]
-    windows: linux::Windows,
+    /// All memory that is worth advice, in the order of its addresses.
+    windows: Vec<Window>,
+    pace: Mutex<Pace>,
+}
+
+/// Adjacent memory with pages of the same size.
+struct Window {
+    memory: Range<usize>,
+    /// The huge pages in it that the allocator touched. They are small, and can be joined.
+    touched: Vec<Range<usize>>,
+    decided: Once,
 }
 
 impl Pages {
     /// Returns the pages behind newly allocated buffers. The buffers must not have been written to
     /// yet, because a page that was touched already stays small.
     pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
-        #[cfg(not(target_os = "linux"))]
-        let _ = buffers;
-        Self {
-            #[cfg(target_os = "linux")]
-            windows: linux::Windows::of(buffers.into_iter().map(addresses).collect()),
+        let mut buffers: Vec<_> = buffers.into_iter().map(addresses).collect();
+        // Neighbouring buffers share their windows, so that many small buffers get huge pages
+        // too.
+        buffers.sort_unstable_by_key(|buffer| buffer.start);
+        let mut windows = Vec::new();
+        for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
+            let (Some(first), Some(last)) = (buffers.first(), buffers.last()) else { continue };
+            // Only whole pages may be advised: a page at either end may hold other data.
+            let stretch =
+                first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
+            if stretch.len() >= WORTH_IT && may_join() {
+                windows.extend(divide(&stretch, touched(&stretch, buffers)));
+            }
         }
+        Self { windows, pace: Mutex::default() }
     }
 
     /// Asks the kernel for huge pages everywhere, without touching any.
     pub(crate) fn advise(&self) {
-        #[cfg(target_os = "linux")]
-        self.windows.advise();
+        self.windows.iter().for_each(|window| window.decided.call_once(|| window.advise()));
     }
 
     /// Prepares a part of a buffer that is about to be written to: asks the kernel for huge pages
@@ -46,324 +97,229 @@ impl Pages {
     /// The kernel may refuse; then loading is only slower. The advice stays with the memory after
     /// the buffers are freed, until the allocator returns it to the system.
     pub(crate) fn prepare(&self, part: Range<*const u8>) {
-        #[cfg(not(target_os = "linux"))]
-        let _ = part;
-        #[cfg(target_os = "linux")]
-        self.windows.prepare(addresses(part));
+        let part = addresses(part);
+        let first = self.windows.partition_point(|window| window.memory.end <= part.start);
+        let rest = self.windows[first..].iter();
+        for window in rest.take_while(|window| window.memory.start < part.end) {
+            window.decided.call_once(|| self.decide(window));
+        }
+    }
+
+    fn decide(&self, window: &Window) {
+        let Some(before) = lock(&self.pace).try_next() else { return };
+        // One measurement for a load is not enough: the first huge pages often come quickly,
+        // and the rest slowly. With every page timed, the median of 24 loads of 2 GiB was
+        // 729 ms instead of 620 ms.
+        if let Some(time) = window.untouched_page().and_then(time_of)
+            && lock(&self.pace).is_slow(time, before)
+        {
+            return;
+        }
+        window.advise();
     }
 }
 
-#[cfg(target_os = "linux")]
 fn addresses(room: Range<*const u8>) -> Range<usize> {
     room.start.addr()..room.end.addr()
 }
 
-#[cfg(target_os = "linux")]
-mod linux {
-    use core::ops::Range;
-    use std::sync::{Mutex, Once, OnceLock};
-    use std::time::{Duration, Instant};
-    use std::vec::Vec;
-
-    use rustix::param::page_size;
-
-    use crate::format::parallel::lock;
-
-    /// The smallest stretch of memory to give advice for. Each piece of advice splits the kernel's
-    /// record of a mapping, and a process may have only 65,530 such records by default. So small
-    /// buffers never get advice one by one.
-    const WORTH_IT: usize = 4 << 20;
-
-    /// The size of a huge page on most machines. On a machine with larger ones, fewer small pages
-    /// are joined.
-    const HUGE: usize = 2 << 20;
-
-    /// The size of the pages is decided for so much memory at once.
-    const WINDOW: usize = 32 << 20;
-
-    /// Buffers no further apart than this are treated as one stretch of memory. Such a gap holds
-    /// only the allocator's own records.
-    const GAP: usize = 8 << 10;
-
-    /// A huge page that takes longer than this is slow: 512 small pages come sooner. A huge page
-    /// that is at hand takes a third of it or less.
-    // Measured on a virtual machine with 2 cores, over 2 GiB: a huge page at hand takes 0.2 ms, one
-    // that the host has taken back 4.2 to 6.3 ms, and 2 MiB of small pages 0.7 to 1.1 ms.
-    const SLOW: Duration = Duration::from_micros(1200);
-
-    /// The values in `linux/mman.h`, the same on every architecture. Kernels before 5.14 refuse the
-    /// first, kernels before 6.1 the second.
-    const MADV_POPULATE_WRITE: libc::c_int = 23;
-    const MADV_COLLAPSE: libc::c_int = 25;
-
-    /// All memory of a load that is worth advice, in the order of its addresses.
-    pub(super) struct Windows {
-        windows: Vec<Window>,
-        pace: Mutex<Pace>,
-    }
-
-    /// Adjacent memory with pages of the same size.
-    struct Window {
-        memory: Range<usize>,
-        /// The huge pages in it that the allocator touched. They are small, and can be joined.
-        touched: Vec<Range<usize>>,
-        decided: Once,
-    }
-
-    impl Windows {
-        pub(super) fn of(mut buffers: Vec<Range<usize>>) -> Self {
-            // Neighbouring buffers share their windows, so that many small buffers get huge pages
-            // too.
-            buffers.sort_unstable_by_key(|buffer| buffer.start);
-            let mut windows = Vec::new();
-            for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
-                let (Some(first), Some(last)) = (buffers.first(), buffers.last()) else { continue };
-                // Only whole pages may be advised: a page at either end may hold other data.
-                let stretch =
-                    first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
-                if stretch.len() >= WORTH_IT && may_join() {
-                    windows.extend(divide(&stretch, touched(&stretch, buffers)));
-                }
-            }
-            Self { windows, pace: Mutex::default() }
-        }
-
-        pub(super) fn advise(&self) {
-            self.windows.iter().for_each(|window| window.decided.call_once(|| window.advise()));
-        }
-
-        pub(super) fn prepare(&self, part: Range<usize>) {
-            let first = self.windows.partition_point(|window| window.memory.end <= part.start);
-            let rest = self.windows[first..].iter();
-            for window in rest.take_while(|window| window.memory.start < part.end) {
-                window.decided.call_once(|| self.decide(window));
-            }
-        }
-
-        fn decide(&self, window: &Window) {
-            let Some(before) = lock(&self.pace).try_next() else { return };
-            // One measurement for a load is not enough: the first huge pages often come quickly,
-            // and the rest slowly. With every page timed, the median of 24 loads of 2 GiB was
-            // 729 ms instead of 620 ms.
-            if let Some(time) = window.untouched_page().and_then(time_of)
-                && lock(&self.pace).is_slow(time, before)
-            {
-                return;
-            }
-            window.advise();
+impl Window {
+    /// From here on, the first touch of a page brings in a whole huge page.
+    fn advise(&self) {
+        if madvise(self.memory.clone(), libc::MADV_HUGEPAGE) {
+            // After the first failure the rest is left as it is.
+            let mut touched = self.touched.iter().cloned();
+            let _ = touched.all(|range| madvise(range, MADV_COLLAPSE));
         }
     }
 
-    impl Window {
-        /// From here on, the first touch of a page brings in a whole huge page.
-        fn advise(&self) {
-            if madvise(self.memory.clone(), libc::MADV_HUGEPAGE) {
-                // After the first failure the rest is left as it is.
-                let mut touched = self.touched.iter().cloned();
-                let _ = touched.all(|range| madvise(range, MADV_COLLAPSE));
-            }
-        }
+    /// Returns the first whole huge page that nothing was written to.
+    fn untouched_page(&self) -> Option<Range<usize>> {
+        let first = self.memory.start.next_multiple_of(HUGE);
+        (first..)
+            .step_by(HUGE)
+            .map(|page| page..page + HUGE)
+            .take_while(|page| page.end <= self.memory.end)
+            .find(|page| !self.touched.iter().any(|range| range.contains(&page.start)))
+    }
+}
 
-        /// Returns the first whole huge page that nothing was written to.
-        fn untouched_page(&self) -> Option<Range<usize>> {
-            let first = self.memory.start.next_multiple_of(HUGE);
-            (first..)
-                .step_by(HUGE)
-                .map(|page| page..page + HUGE)
-                .take_while(|page| page.end <= self.memory.end)
-                .find(|page| !self.touched.iter().any(|range| range.contains(&page.start)))
-        }
+/// Which windows are tried with huge pages. While these are slow, more and more windows are
+/// skipped before the next is tried, because each try waits for a slow page. Threads try
+/// windows at the same time.
+#[derive(Default)]
+struct Pace {
+    pause: u32,
+    left_out: u32,
+}
+
+impl Pace {
+    /// Returns the pause before this window, if it is tried.
+    fn try_next(&mut self) -> Option<u32> {
+        let is_due = self.left_out >= self.pause;
+        self.left_out = if is_due { 0 } else { self.left_out + 1 };
+        is_due.then_some(self.pause)
     }
 
-    /// Which windows are tried with huge pages. While these are slow, more and more windows are
-    /// skipped before the next is tried, because each try waits for a slow page. Threads try
-    /// windows at the same time.
-    #[derive(Default)]
-    struct Pace {
-        pause: u32,
-        left_out: u32,
+    /// Returns whether a huge page that took so long was slow. `before` is the pause when the
+    /// try began: slow tries at the same time make one longer pause.
+    fn is_slow(&mut self, time: Duration, before: u32) -> bool {
+        let is_slow = time > SLOW;
+        let longer = before.saturating_mul(2).saturating_add(1);
+        // Slow pages come in runs of 26 to 130 neighbours. Of a machine that had just started,
+        // 1,012 of 1,024 were slow: 4.8 s, where small pages took 1.0 s.
+        self.pause = if is_slow { self.pause.max(longer) } else { 0 };
+        is_slow
     }
+}
 
-    impl Pace {
-        /// Returns the pause before this window, if it is tried.
-        fn try_next(&mut self) -> Option<u32> {
-            let is_due = self.left_out >= self.pause;
-            self.left_out = if is_due { 0 } else { self.left_out + 1 };
-            is_due.then_some(self.pause)
+/// Divides a stretch of memory into windows.
+fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<Item = Window> {
+    // Windows meet at boundaries of huge pages, so that none is lost.
+    let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(WINDOW);
+    let stretch = stretch.clone();
+    starts.map(move |start| {
+        let memory = start.max(stretch.start)..(start + WINDOW).min(stretch.end);
+        let within = |range: &Range<usize>| range.start.max(start)..range.end.min(start + WINDOW);
+        let touched = touched.iter().map(within).filter(|range| !range.is_empty()).collect();
+        Window { memory, touched, decided: Once::new() }
+    })
+}
+
+/// Returns whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting,
+/// so it is read here.
+fn may_join() -> bool {
+    static ALLOWED: OnceLock<bool> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        !setting.is_ok_and(|setting| setting.contains("[never]"))
+    })
+}
+
+/// Returns the huge pages of `stretch` that the allocator touched: it writes the length of a
+/// buffer just before its first byte. Adjacent pages are joined into one range, to save system
+/// calls.
+fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for buffer in buffers {
+        // The huge page that holds the word before the buffer. A huge page that is not wholly
+        // inside the stretch cannot be joined.
+        let page = buffer.start.saturating_sub(size_of::<usize>()) / HUGE * HUGE;
+        if page < stretch.start || stretch.end - page < HUGE {
+            continue;
         }
-
-        /// Returns whether a huge page that took so long was slow. `before` is the pause when the
-        /// try began: slow tries at the same time make one longer pause.
-        fn is_slow(&mut self, time: Duration, before: u32) -> bool {
-            let is_slow = time > SLOW;
-            let longer = before.saturating_mul(2).saturating_add(1);
-            // Slow pages come in runs of 26 to 130 neighbours. Of a machine that had just started,
-            // 1,012 of 1,024 were slow: 4.8 s, where small pages took 1.0 s.
-            self.pause = if is_slow { self.pause.max(longer) } else { 0 };
-            is_slow
-        }
-    }
-
-    /// Divides a stretch of memory into windows.
-    fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<Item = Window> {
-        // Windows meet at boundaries of huge pages, so that none is lost.
-        let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(WINDOW);
-        let stretch = stretch.clone();
-        starts.map(move |start| {
-            let memory = start.max(stretch.start)..(start + WINDOW).min(stretch.end);
-            let within =
-                |range: &Range<usize>| range.start.max(start)..range.end.min(start + WINDOW);
-            let touched = touched.iter().map(within).filter(|range| !range.is_empty()).collect();
-            Window { memory, touched, decided: Once::new() }
-        })
-    }
-
-    /// Returns whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting,
-    /// so it is read here.
-    fn may_join() -> bool {
-        static ALLOWED: OnceLock<bool> = OnceLock::new();
-        *ALLOWED.get_or_init(|| {
-            let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-            !setting.is_ok_and(|setting| setting.contains("[never]"))
-        })
-    }
-
-    /// Returns the huge pages of `stretch` that the allocator touched: it writes the length of a
-    /// buffer just before its first byte. Adjacent pages are joined into one range, to save system
-    /// calls.
-    fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
-        let mut ranges: Vec<Range<usize>> = Vec::new();
-        for buffer in buffers {
-            // The huge page that holds the word before the buffer. A huge page that is not wholly
-            // inside the stretch cannot be joined.
-            let page = buffer.start.saturating_sub(size_of::<usize>()) / HUGE * HUGE;
-            if page < stretch.start || stretch.end - page < HUGE {
-                continue;
-            }
-            match ranges.last_mut() {
-                Some(last) if page <= last.end => last.end = page + HUGE,
-                _ => ranges.push(page..page + HUGE),
-            }
-        }
-        ranges
-    }
-
-    /// Brings in a huge page, and returns how long that took. `None` if the kernel refused.
-    fn time_of(page: Range<usize>) -> Option<Duration> {
-        let start = Instant::now();
-        let is_there =
-            madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
-        is_there.then(|| start.elapsed())
-    }
-
-    /// Gives advice about a range of addresses, and returns whether the kernel accepted it.
-    fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
-        let start = core::ptr::without_provenance_mut(range.start);
-        // SAFETY: all three kinds of advice keep the contents of the memory and only change the
-        // pages that back it. This holds for memory of any owner, and for addresses without memory.
-        // The pointer is never dereferenced.
-        unsafe { libc::madvise(start, range.len(), advice) == 0 }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn slow_pages_are_tried_less_and_less_often() {
-            let mut pace = Pace::default();
-            let mut tried = |number: u32, time: Duration| {
-                let mut tried = Vec::new();
-                for window in 0..number {
-                    if let Some(before) = pace.try_next() {
-                        tried.push(window);
-                        assert_eq!(pace.is_slow(time, before), time > SLOW);
-                    }
-                }
-                tried
-            };
-            assert_eq!(tried(3, SLOW / 3), [0, 1, 2]);
-            assert_eq!(tried(20, SLOW * 2), [0, 2, 6, 14]);
-            assert_eq!(tried(12, SLOW / 3), [10, 11], "as soon as one is quick, all are tried");
-        }
-
-        #[test]
-        fn tries_at_the_same_time_count_once() {
-            let mut pace = Pace::default();
-            let begun: Vec<_> = (0..40).map(|_| pace.try_next().unwrap()).collect();
-            assert!(begun.into_iter().all(|before| pace.is_slow(SLOW * 2, before)));
-            assert_eq!((pace.try_next(), pace.try_next()), (None, Some(1)));
-
-            // One of two is quick, after a window was skipped.
-            let mut pace = Pace::default();
-            let slow = pace.try_next().unwrap();
-            let quick = pace.try_next().unwrap();
-            assert!(pace.is_slow(SLOW * 2, slow));
-            assert_eq!(pace.try_next(), None);
-            assert!(!pace.is_slow(SLOW / 3, quick));
-            assert_eq!(pace.try_next(), Some(0));
-        }
-
-        #[test]
-        fn windows_meet_at_huge_pages_and_hold_the_touched_ones() {
-            let stretch = HUGE + 4096..HUGE + 2 * WINDOW + 8192;
-            let last = 2 * WINDOW..HUGE + 2 * WINDOW;
-            let windows =
-                divide(&stretch, vec![2 * HUGE..4 * HUGE, WINDOW..WINDOW + 2 * HUGE, last]);
-            let windows: Vec<_> = windows.map(|window| (window.memory, window.touched)).collect();
-            let middle = HUGE + WINDOW;
-            assert_eq!(
-                windows,
-                [
-                    (stretch.start..middle, vec![2 * HUGE..4 * HUGE, WINDOW..middle],),
-                    (
-                        middle..middle + WINDOW,
-                        vec![middle..middle + HUGE, 2 * WINDOW..middle + WINDOW],
-                    ),
-                    (middle + WINDOW..stretch.end, vec![]),
-                ]
-            );
-        }
-
-        #[test]
-        fn the_timed_page_is_whole_and_untouched() {
-            let page = |memory, touched: Option<Range<usize>>| {
-                let touched = touched.into_iter().collect();
-                let page = Window { memory, touched, decided: Once::new() }.untouched_page();
-                page.map(|page| page.start / HUGE)
-            };
-            assert_eq!(page(4096..4 * HUGE, None), Some(1));
-            assert_eq!(page(4096..4 * HUGE, Some(HUGE..3 * HUGE)), Some(3));
-            assert_eq!(page(4096..4 * HUGE, Some(HUGE..4 * HUGE)), None);
-            assert_eq!(page(4096..2 * HUGE - 4096, None), None);
-        }
-
-        #[test]
-        fn huge_pages_in_which_a_buffer_begins() {
-            let page = |number: usize| number * HUGE;
-            // Three large buffers and many small ones. The first begins before the first whole huge
-            // page.
-            let large =
-                [page(0) + 16..page(4), page(4) + 16..page(8), page(8) + 4096..page(9) - 4096];
-            let small = (0..64).map(|i| page(9) + i * (64 << 10)..page(9) + (i + 1) * (64 << 10));
-            let buffers: Vec<_> = large.into_iter().chain(small).collect();
-            assert_eq!(touched(&(4096..page(11)), &buffers), [page(4)..page(5), page(8)..page(11)]);
-            // The stretch ends inside the last huge page.
-            assert_eq!(
-                touched(&(4096..page(11) - 4096), &buffers),
-                [page(4)..page(5), page(8)..page(10)]
-            );
-            // The word before a buffer that starts on a page boundary is in the page before.
-            let before = page(1)..page(2);
-            let buffer = page(2)..page(3);
-            assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);
+        match ranges.last_mut() {
+            Some(last) if page <= last.end => last.end = page + HUGE,
+            _ => ranges.push(page..page + HUGE),
         }
     }
+    ranges
+}
+
+/// Brings in a huge page, and returns how long that took. `None` if the kernel refused.
+fn time_of(page: Range<usize>) -> Option<Duration> {
+    let start = Instant::now();
+    let is_there = madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
+    is_there.then(|| start.elapsed())
+}
+
+/// Gives advice about a range of addresses, and returns whether the kernel accepted it.
+fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
+    let start = core::ptr::without_provenance_mut(range.start);
+    // SAFETY: all three kinds of advice keep the contents of the memory and only change the
+    // pages that back it. This holds for memory of any owner, and for addresses without memory.
+    // The pointer is never dereferenced.
+    unsafe { libc::madvise(start, range.len(), advice) == 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_pages_are_tried_less_and_less_often() {
+        let mut pace = Pace::default();
+        let mut tried = |number: u32, time: Duration| {
+            let mut tried = Vec::new();
+            for window in 0..number {
+                if let Some(before) = pace.try_next() {
+                    tried.push(window);
+                    assert_eq!(pace.is_slow(time, before), time > SLOW);
+                }
+            }
+            tried
+        };
+        assert_eq!(tried(3, SLOW / 3), [0, 1, 2]);
+        assert_eq!(tried(20, SLOW * 2), [0, 2, 6, 14]);
+        assert_eq!(tried(12, SLOW / 3), [10, 11], "as soon as one is quick, all are tried");
+    }
+
+    #[test]
+    fn tries_at_the_same_time_count_once() {
+        let mut pace = Pace::default();
+        let begun: Vec<_> = (0..40).map(|_| pace.try_next().unwrap()).collect();
+        assert!(begun.into_iter().all(|before| pace.is_slow(SLOW * 2, before)));
+        assert_eq!((pace.try_next(), pace.try_next()), (None, Some(1)));
+
+        // One of two is quick, after a window was skipped.
+        let mut pace = Pace::default();
+        let slow = pace.try_next().unwrap();
+        let quick = pace.try_next().unwrap();
+        assert!(pace.is_slow(SLOW * 2, slow));
+        assert_eq!(pace.try_next(), None);
+        assert!(!pace.is_slow(SLOW / 3, quick));
+        assert_eq!(pace.try_next(), Some(0));
+    }
+
+    #[test]
+    fn windows_meet_at_huge_pages_and_hold_the_touched_ones() {
+        let stretch = HUGE + 4096..HUGE + 2 * WINDOW + 8192;
+        let last = 2 * WINDOW..HUGE + 2 * WINDOW;
+        let windows = divide(&stretch, vec![2 * HUGE..4 * HUGE, WINDOW..WINDOW + 2 * HUGE, last]);
+        let windows: Vec<_> = windows.map(|window| (window.memory, window.touched)).collect();
+        let middle = HUGE + WINDOW;
+        assert_eq!(
+            windows,
+            [
+                (stretch.start..middle, vec![2 * HUGE..4 * HUGE, WINDOW..middle]),
+                (middle..middle + WINDOW, vec![middle..middle + HUGE, 2 * WINDOW..middle + WINDOW]),
+                (middle + WINDOW..stretch.end, vec![]),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_timed_page_is_whole_and_untouched() {
+        let page = |memory, touched: Option<Range<usize>>| {
+            let touched = touched.into_iter().collect();
+            let page = Window { memory, touched, decided: Once::new() }.untouched_page();
+            page.map(|page| page.start / HUGE)
+        };
+        assert_eq!(page(4096..4 * HUGE, None), Some(1));
+        assert_eq!(page(4096..4 * HUGE, Some(HUGE..3 * HUGE)), Some(3));
+        assert_eq!(page(4096..4 * HUGE, Some(HUGE..4 * HUGE)), None);
+        assert_eq!(page(4096..2 * HUGE - 4096, None), None);
+    }
+
+    #[test]
+    fn huge_pages_in_which_a_buffer_begins() {
+        let page = |number: usize| number * HUGE;
+        // Three large buffers and many small ones. The first begins before the first whole huge
+        // page.
+        let large = [page(0) + 16..page(4), page(4) + 16..page(8), page(8) + 4096..page(9) - 4096];
+        let small = (0..64).map(|i| page(9) + i * (64 << 10)..page(9) + (i + 1) * (64 << 10));
+        let buffers: Vec<_> = large.into_iter().chain(small).collect();
+        assert_eq!(touched(&(4096..page(11)), &buffers), [page(4)..page(5), page(8)..page(11)]);
+        // The stretch ends inside the last huge page.
+        assert_eq!(
+            touched(&(4096..page(11) - 4096), &buffers),
+            [page(4)..page(5), page(8)..page(10)]
+        );
+        // The word before a buffer that starts on a page boundary is in the page before.
+        let before = page(1)..page(2);
+        let buffer = page(2)..page(3);
+        assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);
+    }
 
     #[test]
     fn buffers_stay_as_they_are_whatever_their_places_and_sizes() {

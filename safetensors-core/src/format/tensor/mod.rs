@@ -4,8 +4,8 @@ pub(crate) mod boolean;
 mod buf;
 pub mod element;
 #[cfg(feature = "std")]
+#[cfg_attr(not(target_os = "linux"), path = "smallpage.rs")]
 pub(crate) mod hugepage;
-#[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only files have lazy tensors"))]
 mod rows;
 pub mod shape;
 mod source;
@@ -13,15 +13,10 @@ mod storage;
 mod view;
 mod words;
 
-pub(crate) use boolean::check_bools;
-#[cfg(feature = "std")]
-pub(crate) use boolean::non_bools;
-#[cfg(feature = "std")]
-pub(crate) use buf::CLEARED_BY_HAND;
+pub(crate) use boolean::{check_bools, non_bools};
 pub use buf::TensorBuf;
-pub(crate) use buf::swap_on_big_endian;
+pub(crate) use buf::{CLEARED_BY_HAND, swap_on_big_endian};
 pub(crate) use element::Element;
-#[cfg(feature = "std")]
 pub(crate) use rows::Rows;
 pub use source::{PieceSink, Sink, TensorSource, write_exactly, write_in_pieces, write_native};
 pub use storage::Storage;

@@ -22,7 +22,7 @@ pub(crate) struct Rows {
     /// The number of elements of a row.
     elements: u64,
     /// The number of bytes of a row in the file.
-    row_len: u64,
+    pub(crate) row_len: u64,
 }
 
 impl Rows {
@@ -71,11 +71,6 @@ impl Rows {
     /// Returns the number of bytes of all wanted rows in the file.
     pub(crate) fn byte_len(&self) -> u64 {
         self.count() as u64 * self.row_len
-    }
-
-    /// Returns the number of bytes of a row in the file.
-    pub(crate) fn row_len(&self) -> u64 {
-        self.row_len
     }
 
     /// Returns the numbers of the rows as they are wanted.

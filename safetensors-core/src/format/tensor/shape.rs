@@ -53,7 +53,6 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
 /// # Errors
 ///
 /// As for [`element_count`]; [`ErrorKind::TooLargeForMemory`].
-#[cfg(feature = "std")]
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }

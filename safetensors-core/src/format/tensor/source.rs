@@ -1,6 +1,7 @@
 //! [`TensorSource`]: a tensor that can be written, from memory, a file or a device.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result};
@@ -222,7 +223,8 @@ pub fn write_exactly(
 }
 
 /// Passes the bytes of a source on in pieces of `len` bytes, however the source cuts them. The last
-/// piece may be shorter. A piece is aligned for every dtype, and `take` may change it in place.
+/// piece may be shorter. A piece may be a part of what the source gives, so it is aligned for no
+/// dtype.
 ///
 /// # Errors
 ///
@@ -232,23 +234,27 @@ pub fn write_in_pieces(
     source: &(impl TensorSource + ?Sized),
     expected: u64,
     len: usize,
-    mut take: impl FnMut(&mut [u8]) -> Result<()>,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    // No larger than the tensor, because many tensors are small.
-    let len = expected.min(len.max(1) as u64) as usize;
-    let mut words = alloc::vec![0_u64; len.div_ceil(size_of::<u64>())];
-    let buffer = bytemuck::cast_slice_mut::<_, u8>(&mut words);
-    let mut filled = 0;
+    let mut gathered = Vec::new();
     let mut left = expected;
     write_exactly(source, expected, &mut |mut bytes| {
         while !bytes.is_empty() {
-            let piece = left.min(len as u64) as usize;
-            let (now, rest) = bytes.split_at(bytes.len().min(piece - filled));
-            buffer[filled..][..now.len()].copy_from_slice(now);
-            (filled, bytes) = (filled + now.len(), rest);
-            if filled == piece {
-                take(&mut buffer[..piece])?;
-                (filled, left) = (0, left - piece as u64);
+            let len = left.min(len.max(1) as u64) as usize;
+            let (now, rest) = bytes.split_at(bytes.len().min(len - gathered.len()));
+            bytes = rest;
+            // Most sources give whole pieces at once, which are not copied.
+            let piece = if now.len() == len {
+                now
+            } else {
+                gathered.reserve_exact(len - gathered.len());
+                gathered.extend_from_slice(now);
+                &gathered
+            };
+            if piece.len() == len {
+                take(piece)?;
+                gathered.clear();
+                left -= len as u64;
             }
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! [`AlignedVec`]: the storage of a tensor that owns its elements.
 
 use alloc::vec::Vec;
-#[cfg(feature = "std")]
 use core::ops::Range;
 
 use bytemuck::Pod;
@@ -51,7 +50,6 @@ impl AlignedVec {
 
     /// Makes empty storage with capacity for `bytes` bytes for `dtype`, or `None` if the allocation
     /// fails. The memory stays untouched until [`fill_up`](Self::fill_up) fills it with zeros.
-    #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
         fn room<T>(bytes: usize) -> Option<Vec<T>> {
             let mut room = Vec::new();
@@ -66,7 +64,6 @@ impl AlignedVec {
     }
 
     /// Adds zeros until there are `bytes` bytes.
-    #[cfg(feature = "std")]
     pub(crate) fn fill_up(&mut self, bytes: usize) {
         fn fill_up<T: Pod>(vec: &mut Vec<T>, bytes: usize) {
             vec.resize(bytes / size_of::<T>(), T::zeroed());
@@ -75,7 +72,6 @@ impl AlignedVec {
     }
 
     /// Returns the address range of the whole capacity, used or not.
-    #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         fn room<T>(vec: &Vec<T>) -> Range<*const u8> {
             let start = vec.as_ptr();

@@ -66,6 +66,7 @@ pub enum Views {
 /// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
 /// [`ReservedName`](crate::ErrorKind::ReservedName); for shapes see
 /// [`shape::byte_len`](crate::shape::byte_len).
+#[must_use]
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
@@ -82,14 +83,12 @@ impl Tied {
     }
 
     /// Keeps one of these names if possible. The first in sorted order wins.
-    #[must_use]
     pub fn prefer<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.prefer.extend(names.into_iter().map(Into::into));
         self
     }
 
     /// Ties tensors without bytes too.
-    #[cfg(feature = "std")]
     pub(crate) fn with_empty(mut self) -> Self {
         self.empty = true;
         self
@@ -97,7 +96,6 @@ impl Tied {
 
     /// Sets how views are saved: tensors that fill only a part of their storage, or share it with a
     /// tensor that is not the same.
-    #[must_use]
     #[doc(hidden)]
     pub fn views(mut self, views: Views) -> Self {
         self.views = views;

@@ -258,7 +258,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
             }
         }
         // Slots are filled by several threads already.
-        let buf = self.loaded.finish(buf, options.conversions(), 1);
+        let buf = self.loaded.finish(buf, &options.convert, 1);
         place
             .copy_from_slice(buf.map_err(|error| error.at_element(|index| first + index))?.bytes());
         Ok(())

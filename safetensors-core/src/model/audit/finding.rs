@@ -149,8 +149,8 @@ impl fmt::Display for Finding {
         write!(f, "{}: ", Escaped(&self.file().to_string_lossy()))?;
         match self {
             Self::LeadingSpace { bytes, .. } => {
-                let space = Counted(*bytes, "byte");
-                write!(f, "the header starts with {space} of white space, ")?;
+                let s = if *bytes == 1 { "" } else { "s" };
+                write!(f, "the header starts with {bytes} byte{s} of white space, ")?;
                 f.write_str("not with its opening brace")
             }
             Self::ForeignPadding { .. } => {
@@ -213,14 +213,5 @@ impl fmt::Display for Others {
             return Ok(());
         }
         write!(f, "{comma} and {count} other {what}{plural}{too}")
-    }
-}
-
-/// Displays a number of things: `1 byte`, `2 bytes`.
-struct Counted(u64, &'static str);
-
-impl fmt::Display for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
     }
 }

@@ -90,8 +90,8 @@ impl FileLayout {
 }
 
 fn misaligned(data_start: u64, tensor: &TensorInfo<'_>) -> Option<MisalignedTensor> {
-    let (offset, alignment) =
-        (data_start + tensor.data_offsets().start, tensor.dtype().alignment() as u64);
+    let offset = data_start + tensor.data_offsets().start;
+    let alignment = tensor.dtype().alignment() as u64;
     let is_off = !offset.is_multiple_of(alignment) && tensor.byte_len() > 0;
     is_off.then(|| MisalignedTensor { name: tensor.name().into(), offset, alignment })
 }

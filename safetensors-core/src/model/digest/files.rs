@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::file::hash::{DigestOptions, Sha256, of_data, of_range};
 use crate::file::io::ReadAt;
-use crate::format::error::{ErrorKind, Result};
+use crate::format::error::Result;
 
 /// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
 /// [`files`](Checkpoint::files). The ModelSpec standard records it as `hash_sha256`. Several files
@@ -33,7 +33,7 @@ pub fn hash_files<S: ReadAt>(
     options.work.each(files, |file, buffer| {
         let archive = file.safetensors();
         let digest = of_data(archive, buffer, &progress).and_then(|digest| {
-            archive.source().check_unchanged().map_err(ErrorKind::Io)?;
+            archive.source().check_unchanged()?;
             Ok(digest)
         });
         digest.map_err(|error| error.in_path(file.path()))
@@ -53,11 +53,11 @@ pub fn hash_files<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] if the source cannot be read, or has changed since it was opened;
-/// [`ErrorKind::Cancelled`].
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) if the source cannot be read, or has changed since it
+/// was opened; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
 pub fn hash_source<S: ReadAt>(source: &S, options: &DigestOptions) -> Result<Sha256> {
     let len = source.byte_len();
     let hash = of_range(source, 0..len, &mut Vec::new(), &options.work.meter(len))?;
-    source.check_unchanged().map_err(ErrorKind::Io)?;
+    source.check_unchanged()?;
     Ok(hash)
 }

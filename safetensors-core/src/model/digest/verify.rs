@@ -142,26 +142,14 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     fn check_tensor(&self, position: usize, buffer: &mut Vec<u8>, progress: &Meter) -> Result<()> {
         let (tensor, expected) = &self.tensors[position];
         let found = of_tensor(tensor, buffer, progress)?;
-        if found == *expected {
-            return Ok(());
-        }
-        let expected = expected.to_string();
-        let found = found.to_string();
-        Err(tensor
-            .locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
+        compare("XXH3-128", expected, &found).map_err(|error| tensor.locate(error))
     }
 
     fn check_data(&self, buffer: &mut Vec<u8>, progress: &Meter) -> Result<()> {
         let Some(expected) = self.sha256 else { return Ok(()) };
-        let found =
-            of_data(self.archive, buffer, progress).map_err(|error| error.in_path(self.file))?;
-        if found == expected {
-            return Ok(());
-        }
-        let expected = expected.to_string();
-        let found = found.to_string();
-        let mismatch = ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, found };
-        Err(Error::from(mismatch).in_path(self.file))
+        let found = of_data(self.archive, buffer, progress);
+        let compared = found.and_then(|found| compare("SHA-256", &expected, &found));
+        compared.map_err(|error| error.in_path(self.file))
     }
 
     fn verified(&self, faults: &[Error]) -> VerifiedFile<'a> {
@@ -176,6 +164,20 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
             sha256: self.sha256.filter(|_| !changed.contains(&None)),
         }
     }
+}
+
+/// Compares the recorded digest with that of the data.
+fn compare<D: PartialEq + ToString>(
+    algorithm: &'static str,
+    expected: &D,
+    found: &D,
+) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let expected = expected.to_string();
+    let found = found.to_string();
+    Err(ErrorKind::DigestMismatch { algorithm, expected, found }.into())
 }
 
 /// One digest to be compared.

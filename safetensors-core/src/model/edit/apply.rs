@@ -27,15 +27,15 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     }
     if outcome == Edited::InPlace {
         let lock = lock(&edit)?;
-        check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
+        check_unchanged(edit.archive.source(), &edit.destination)?;
         // A delta may have given it another name while this waited.
-        let names = links(edit.archive.source().file()).map_err(ErrorKind::Io)?;
+        let names = links(edit.archive.source().file())?;
         if names == 1 && header::replace(&edit, &plan.layout.prefix)? {
             return Ok(Edited::InPlace);
         }
         drop(lock);
         // The header is unchanged, but the file has a new time of writing.
-        edit.archive.source_mut().refresh().map_err(ErrorKind::Io)?;
+        edit.archive.source_mut().refresh()?;
         let file = rewrite(&edit, &EditPlan::new(&edit)?)?;
         return take_place(edit, file);
     }
@@ -47,7 +47,7 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
 fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
     new.begin_commit()?;
     let source = edit.archive.into_source();
-    check_unchanged(&source, &edit.destination).map_err(ErrorKind::Io)?;
+    check_unchanged(&source, &edit.destination)?;
     // On Unix the old file stays open, and so locked, until the new one is in place. Other systems
     // may not replace an open file.
     let _source = cfg!(unix).then_some(source);
@@ -58,13 +58,13 @@ fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
 /// Locks the directory, so that no save replaces the file between the check for changes and the
 /// edit.
 fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
-    Ok(DirectoryLock::wait_for(directory(&edit.destination)).map_err(ErrorKind::Io)?)
+    Ok(DirectoryLock::wait_for(directory(&edit.destination))?)
 }
 
 /// Writes the new file, but does not put it in place yet.
 fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     let source = edit.archive.source().file();
-    let original = source.metadata().map_err(ErrorKind::Io)?;
+    let original = source.metadata()?;
     let destination = edit.destination.clone();
     // Data that stays is copied together with the old header, because a file system can share only
     // full blocks. The new header comes over the old one.
@@ -73,23 +73,21 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     } else {
         AtomicFile::create_in_place_of(destination, Some(&original))
     };
-    let new = new.map_err(ErrorKind::Io)?.durable(edit.durable);
+    let new = new?.durable(edit.durable);
     let file = new.file();
     if !plan.data_stays {
         // No space is reserved: blocks that are shared with the old file need none.
-        failpoint::hit("set the length")
-            .and_then(|()| file.set_len(plan.layout.file_len()))
-            .map_err(ErrorKind::Io)?;
+        failpoint::hit("set the length").and_then(|()| file.set_len(plan.layout.file_len()))?;
         for Run { from, to, len } in plan.runs(edit.header().data_start()) {
-            copy_range(source, from, file, to, len).map_err(ErrorKind::Io)?;
+            copy_range(source, from, file, to, len)?;
         }
     }
-    write_all_at(file, &plan.layout.prefix, 0).map_err(ErrorKind::Io)?;
+    write_all_at(file, &plan.layout.prefix, 0)?;
     for (i, place) in plan.appended() {
         let (name, tensor) = &edit.appended[i];
         let mut at = place.start;
         write_exactly(tensor, place.end - place.start, &mut |bytes| {
-            write_all_at(file, bytes, at).map_err(ErrorKind::Io)?;
+            write_all_at(file, bytes, at)?;
             at += bytes.len() as u64;
             Ok(())
         })
@@ -97,9 +95,9 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     }
     if plan.records_later(edit) {
         let written = file.try_clone().and_then(|file| FileSource::of(file, &edit.path));
-        let written = SafeTensors::from_source(written.map_err(ErrorKind::Io)?)?;
+        let written = SafeTensors::from_source(written?)?;
         let prefix = plan.prefix_with(edit, edit.digests_of(&written)?)?;
-        write_all_at(file, &prefix, 0).map_err(ErrorKind::Io)?;
+        write_all_at(file, &prefix, 0)?;
     }
     Ok(new)
 }

@@ -22,7 +22,7 @@ use crate::file::io::positional::write_all_at;
 use crate::file::io::unfinished::Steps;
 use crate::file::io::{FileSource, ReadAt, failpoint};
 use crate::file::save::atomic::sync;
-use crate::format::error::{ErrorKind, Result};
+use crate::format::error::Result;
 use crate::format::header::{LENGTH_BYTES, mark};
 
 /// The state of a header that an edit may have left half written.
@@ -43,12 +43,12 @@ pub(super) enum HeaderState {
 pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; new.len()];
-    source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
+    source.read_exact_at(&mut old, 0)?;
     let mark = mark(random());
     let changed = changed(&old, new);
     let write = Write { file: source.file(), mark, changed, durable: edit.durable };
     let backup = header_backup(&edit.destination);
-    Ok(write.replace(old, new.to_vec(), &backup).map_err(ErrorKind::Io)?)
+    Ok(write.replace(old, new.to_vec(), &backup)?)
 }
 
 /// Writes the header of a file.
@@ -149,7 +149,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
     let Some(backup) = fitting_backup(source, &path)? else { return Ok(HeaderState::Torn) };
     let _steps = Steps::begin();
     let all = LENGTH_BYTES..backup.old.len();
-    let write = Write { file: source.file(), mark: backup.mark(), changed: all, durable: true };
+    let write = Write { file: source.file(), mark: backup.mark, changed: all, durable: true };
     write.put_back(&backup.old)?;
     remove_backup(&path);
     Ok(HeaderState::Restored)

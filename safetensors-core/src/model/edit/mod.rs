@@ -144,6 +144,7 @@ pub enum Edited {
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 pub struct Edit<'a> {
     /// The path as the caller gave it, for messages.
     path: PathBuf,
@@ -208,7 +209,6 @@ impl<'a> Edit<'a> {
     }
 
     /// Adds entries to the `__metadata__`, or changes the values of existing ones.
-    #[must_use]
     pub fn set_metadata<K: Into<String>, V: Into<String>>(
         mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -218,7 +218,6 @@ impl<'a> Edit<'a> {
     }
 
     /// Removes entries from the `__metadata__`. Missing keys are ignored.
-    #[must_use]
     pub fn remove_metadata(mut self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         for key in keys {
             self.metadata.remove(key.as_ref());
@@ -229,7 +228,6 @@ impl<'a> Edit<'a> {
     }
 
     /// Removes the whole `__metadata__`.
-    #[must_use]
     pub fn clear_metadata(mut self) -> Self {
         self.metadata.clear();
         self.set.clear();
@@ -239,7 +237,6 @@ impl<'a> Edit<'a> {
 
     /// Renames tensors: pairs of the name in the file and the new name. All renames happen at once,
     /// so two tensors can swap their names.
-    #[must_use]
     pub fn rename<K: Into<String>, V: Into<String>>(
         mut self,
         names: impl IntoIterator<Item = (K, V)>,
@@ -250,7 +247,6 @@ impl<'a> Edit<'a> {
 
     /// Removes tensors, by their names in the file. The format allows no gaps, so the data after
     /// them moves.
-    #[must_use]
     pub fn remove(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.removed.extend(names.into_iter().map(Into::into));
         self
@@ -262,7 +258,6 @@ impl<'a> Edit<'a> {
     /// A tensor may then be misaligned for its dtype, for example F32 after three bytes of U8. It
     /// can be read, but not borrowed as a typed slice. [`Rewrite`](crate::Rewrite) sorts the
     /// tensors of a file and aligns each.
-    #[must_use]
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
         tensors: impl IntoIterator<Item = (N, S)>,
@@ -279,7 +274,6 @@ impl<'a> Edit<'a> {
     /// In place no copy of the file is made, which saves its time and space. In return there is a
     /// moment in which readers refuse the file. If the process is killed or power fails in it, this
     /// lasts until the next edit: see [`edit`](crate::edit#in-place).
-    #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
@@ -288,7 +282,6 @@ impl<'a> Edit<'a> {
     /// Sets whether a file in a cache of the Hub may be changed. Off by default: a change of such a
     /// file fails with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all
     /// revisions and Python share its content. Copy the file first, and change the copy.
-    #[must_use]
     pub fn change_cached(mut self, change_cached: bool) -> Self {
         self.change_cached = change_cached;
         self
@@ -296,7 +289,6 @@ impl<'a> Edit<'a> {
 
     /// Sets whether to wait until everything has reached the disk, so that a power cut loses
     /// nothing. On by default.
-    #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self

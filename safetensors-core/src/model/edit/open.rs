@@ -1,6 +1,6 @@
 //! Opening a file to edit it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
@@ -95,7 +95,7 @@ pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
 }
 
 pub(super) fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
-    refuse_special(destination)?;
+    refuse_special(fs::metadata(destination))?;
     replaceable(destination, &SaveOptions::new())?;
     let mut source = FileSource::open_to_edit(destination)?;
     match lock_and_restore(&mut source, destination) {

@@ -68,7 +68,7 @@ impl<'e> EditPlan<'e> {
         }
         plan.fill_header(edit);
         if plan.data_stays && edit.in_place {
-            let names = links(edit.archive.source().file()).map_err(ErrorKind::Io)?;
+            let names = links(edit.archive.source().file())?;
             plan.notes.extend((names > 1).then_some(Note::SeveralNames { names }));
         }
         Ok(plan)

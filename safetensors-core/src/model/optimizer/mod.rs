@@ -68,6 +68,7 @@ use crate::format::error::{OptimizerProblem, Result};
 /// assert_eq!((head.steps(), state.setting::<f64>("lr")?), (Some(3), Some(0.01)));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
+#[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PyTorchTraining {
     model: String,
@@ -92,7 +93,6 @@ impl PyTorchTraining {
 
     /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Nested keys are
     /// joined by dots. An empty key is for a model that is the entire file, or that has no key.
-    #[must_use]
     pub fn model(mut self, key: impl Into<String>) -> Self {
         self.model = key.into();
         self
@@ -100,7 +100,6 @@ impl PyTorchTraining {
 
     /// Sets the key of the optimizer's `state_dict()`. An empty key is for an optimizer that is the
     /// entire file.
-    #[must_use]
     pub fn optimizer(mut self, key: impl Into<String>) -> Self {
         self.optimizer = key.into();
         self
@@ -108,7 +107,6 @@ impl PyTorchTraining {
 
     /// Adds the names of the optimizer's parameters, in the order in which PyTorch's optimizer has
     /// them, as the model to be loaded names them. They override `param_names` of the file.
-    #[must_use]
     pub fn parameters<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.parameters.extend(names.into_iter().map(Into::into));
         self
@@ -117,7 +115,6 @@ impl PyTorchTraining {
     /// Sets whether the weight decay is decoupled, as in `AdamW`, or not, as in `Adam`. It applies
     /// to groups of parameters that do not record it: PyTorch before 2.7 writes equal groups for
     /// both.
-    #[must_use]
     pub fn decoupled_weight_decay(mut self, is_decoupled: bool) -> Self {
         self.decoupled = Some(is_decoupled);
         self

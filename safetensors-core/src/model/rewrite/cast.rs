@@ -3,13 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{PlannedTensor, Rewrite, take};
-#[cfg(doc)]
-use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::format::convert::ConvertOptions;
 use crate::format::dtype::Dtype;
-#[cfg(doc)]
-use crate::format::error::ErrorKind;
 use crate::format::error::Result;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -22,8 +18,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// already has that dtype. If aliases are left without their tensor, the first replaces it.
     /// Codes and scales of weights that were [quantised](Rewrite::quantize) before stay unchanged.
     ///
-    /// Refuses codes of a quantised weight. Cast a checkpoint from [`Checkpoint::dequantized`]
-    /// instead.
+    /// Refuses codes of a quantised weight. Cast a checkpoint from
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) instead.
     ///
     /// ```
     /// use safetensors_core::{
@@ -56,7 +52,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`] and [`ErrorKind::Quantization`], naming the tensor and its file;
+    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion) and
+    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization), naming the tensor and its file;
     /// for shapes see [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(

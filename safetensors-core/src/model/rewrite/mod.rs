@@ -79,6 +79,7 @@ use crate::model::quantized::Quantization;
 /// assert_eq!((saved.files.len(), saved.total_size), (2, 16));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use]
 #[derive(Debug)]
 pub struct Rewrite<'a, S = Assembled> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
@@ -131,7 +132,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// is saved, so rename or exclude one of the tensors before the merge. For a metadata key that
     /// both have, the earlier value stays. Ids of parameters and the numbers of records of burn are
     /// joined.
-    #[must_use]
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
@@ -206,7 +206,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
     /// saved from a rewrite that never had any.
-    #[must_use]
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -248,7 +247,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn exclude(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         let mut dropped = HashSet::new();
         self.retain(|name, planned| {
@@ -289,7 +287,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Renames every tensor to the name that `rename` returns for its current name.
-    #[must_use]
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
         let mut new_names = HashMap::new();
         for (name, _) in &mut self.tensors {

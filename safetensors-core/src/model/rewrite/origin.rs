@@ -18,20 +18,6 @@ pub(super) enum Origin<'a, S> {
 }
 
 impl<S> Origin<'_, S> {
-    pub(super) fn dtype(&self) -> Dtype {
-        match self {
-            Self::Lazy(tensor) => tensor.dtype(),
-            Self::Added(tensor, _) => tensor.dtype(),
-        }
-    }
-
-    pub(super) fn shape(&self) -> &[usize] {
-        match self {
-            Self::Lazy(tensor) => tensor.shape(),
-            Self::Added(tensor, _) => tensor.shape(),
-        }
-    }
-
     /// Adds the tensor's name, and its file if it has one, to an error.
     pub(super) fn locate(&self, error: Error) -> Error {
         match self {
@@ -59,26 +45,29 @@ impl<S> fmt::Debug for Origin<'_, S> {
     }
 }
 
+impl<S: ReadAt> Origin<'_, S> {
+    fn source(&self) -> &dyn TensorSource {
+        match self {
+            Self::Lazy(tensor) => tensor,
+            Self::Added(tensor, _) => &**tensor,
+        }
+    }
+}
+
 impl<S: ReadAt> TensorSource for Origin<'_, S> {
     fn dtype(&self) -> Dtype {
-        Self::dtype(self)
+        self.source().dtype()
     }
 
     fn shape(&self) -> &[usize] {
-        Self::shape(self)
+        self.source().shape()
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        match self {
-            Self::Lazy(tensor) => tensor.write_to(sink),
-            Self::Added(tensor, _) => tensor.write_to(sink),
-        }
+        self.source().write_to(sink)
     }
 
     fn refuse_codes(&self) -> Result<()> {
-        match self {
-            Self::Lazy(tensor) => tensor.refuse_codes(),
-            Self::Added(tensor, _) => tensor.refuse_codes(),
-        }
+        self.source().refuse_codes()
     }
 }

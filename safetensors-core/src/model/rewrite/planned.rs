@@ -113,6 +113,13 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
+    /// Adds the tensor's name in its source, and its file if it has one, to an error.
+    pub(super) fn locate(&self, error: Error) -> Error {
+        self.origin.locate(error)
+    }
+}
+
+impl<'a, S: ReadAt> PlannedTensor<'a, S> {
     /// Returns the shape in the source. For a tensor that stores a
     /// [quantised](super::Rewrite::quantize) weight, the shape of the weight.
     #[doc(hidden)]
@@ -126,11 +133,6 @@ impl<'a, S> PlannedTensor<'a, S> {
         self.origin.dtype()
     }
 
-    /// Adds the tensor's name in its source, and its file if it has one, to an error.
-    pub(super) fn locate(&self, error: Error) -> Error {
-        self.origin.locate(error)
-    }
-
     /// Returns the number of bytes in the source; for a tensor that stores a part of a quantised
     /// weight, the bytes of the weight.
     #[doc(hidden)]
@@ -138,9 +140,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         // No tensor is planned with an unknown length.
         shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()
     }
-}
 
-impl<'a, S: ReadAt> PlannedTensor<'a, S> {
     /// Returns the dtype that will be saved.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.written {

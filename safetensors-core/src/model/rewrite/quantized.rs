@@ -155,8 +155,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Returns the weights of each matrix of several, by the tie numbers of these.
     fn fused(&self, chosen: &[bool], options: &ConvertOptions) -> Result<FusedByTie<'a, S>> {
-        let (mut groups, mut of_key, mut of_tie) =
-            (Groups::default(), HashMap::new(), HashMap::new());
+        let mut groups = Groups::default();
+        let mut of_key = HashMap::new();
+        let mut of_tie = HashMap::new();
         let chosen = self.tensors.iter().zip(chosen).filter(|(_, is_chosen)| **is_chosen);
         for ((name, planned), _) in chosen {
             let Some(key) = fused_with(name) else { continue };

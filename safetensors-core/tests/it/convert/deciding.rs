@@ -166,14 +166,15 @@ fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
     // The options ask for this dtype, so it does not count as widening.
     assert_eq!(exact(LoadOptions::new().floats_as(Dtype::F32))(Dtype::BF16).unwrap(), Dtype::F32);
     // The framework lacks the dtype of the file, so the dtype for all does not matter.
-    let error = exact(LoadOptions::new().all_as(Dtype::F32))(Dtype::BF16).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BF16, to: Dtype::F32, .. }),
-        "{error}"
+    refused!(
+        exact(LoadOptions::new().all_as(Dtype::F32))(Dtype::BF16),
+        ErrorKind::WouldWiden { dtype: Dtype::BF16, to: Dtype::F32, .. }
     );
     // The framework lacks the dtype that the options ask for.
-    let error = exact(LoadOptions::new().floats_as(Dtype::BF16))(Dtype::F32).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BF16, .. }), "{error}");
+    refused!(
+        exact(LoadOptions::new().floats_as(Dtype::BF16))(Dtype::F32),
+        ErrorKind::WouldWiden { dtype: Dtype::BF16, .. }
+    );
 
     let values = [1.0_f32 / 3.0, -200.0 / 3.0, 1.5, 4.0];
     let bytes = values.map(f32::to_le_bytes).concat();

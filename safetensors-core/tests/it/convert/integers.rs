@@ -171,10 +171,9 @@ fn bool_bytes_other_than_0_and_1_are_refused() {
     let mut bytes = vec![1; 3_000];
     bytes[2_500] = 2;
     for to in [Dtype::BOOL, Dtype::U8, Dtype::F32] {
-        let error = convert(Dtype::BOOL, to, Overflow::Ieee, &bytes).unwrap_err();
-        assert!(
-            matches!(error.kind(), ErrorKind::InvalidBool { index: 2_500, found: 2 }),
-            "{error}"
+        refused!(
+            convert(Dtype::BOOL, to, Overflow::Ieee, &bytes),
+            ErrorKind::InvalidBool { index: 2_500, found: 2 }
         );
     }
 }

@@ -133,19 +133,16 @@ fn a_source_that_goes_on_after_a_failure() {
     let source =
         Converted::new(Stubborn(half, [elements]), Dtype::U8, &ConvertOptions::new()).unwrap();
     let error = serialize([("w", source)], &SaveOptions::new()).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::SourceLength { expected: 0x30000, found: 0 }),
-        "{error}"
-    );
+    let kind = error.kind();
+    assert!(matches!(kind, ErrorKind::SourceLength { expected: 0xc_0000, .. }), "{error}");
 }
 
 #[test]
 fn a_pair_that_cannot_be_converted_is_refused_at_once_and_a_value_when_it_is_saved() {
     let values = TensorBuf::from_vec(vec![3], vec![1.0_f64, 2.0, 1e6]).unwrap();
-    let error = Converted::new(&values, Dtype::F6_E2M3, &ConvertOptions::new()).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F64, to: Dtype::F6_E2M3 }),
-        "{error}"
+    refused!(
+        Converted::new(&values, Dtype::F6_E2M3, &ConvertOptions::new()),
+        ErrorKind::NoConversion { from: Dtype::F64, to: Dtype::F6_E2M3 }
     );
 
     let strict = ConvertOptions::new().overflow(Overflow::Error);

@@ -125,9 +125,10 @@ fn every_shard_of_a_save_records_its_own_tensors() {
 fn a_pipe_gets_nothing_when_a_source_fails_while_it_is_hashed() {
     let short = in_pieces(vec![1; 3], 4, 2);
     let mut piped = Vec::new();
-    let error =
-        write_to(&mut piped, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 4, found: 3 }), "{error}");
+    let error = refused!(
+        write_to(&mut piped, [("w", short)], &SaveOptions::new().digests(true)),
+        ErrorKind::SourceLength { expected: 4, found: 3 }
+    );
     assert_eq!((error.tensor(), piped.len()), (Some("w"), 0));
 }
 

@@ -95,9 +95,10 @@ fn an_appended_tensor_that_fails_leaves_the_old_file() {
     let too_short = bytes_by(10, |sink| sink(&[1; 9]));
     let (directory, path) = roomy_file();
     let before = fs::read(&path).unwrap();
-    let error =
-        Edit::open(&path).unwrap().remove(["a"]).append([("new", too_short)]).apply().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 10, found: 9 }), "{error}");
+    let error = refused!(
+        Edit::open(&path).unwrap().remove(["a"]).append([("new", too_short)]).apply(),
+        ErrorKind::SourceLength { expected: 10, found: 9 }
+    );
     assert_eq!((error.tensor(), error.file()), (Some("new"), path.to_str()));
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(names_in(directory.path()), ["model.safetensors"]);

@@ -60,8 +60,8 @@ fn an_epoch_whose_model_is_a_delta_opens_as_that() {
     write_delta(&delta, r#"{"base_version":"epoch-1","delta_encoding":"xor"}"#);
     let found = CheckpointPath::find(epoch.path()).unwrap();
     assert_eq!(found, CheckpointPath::Index(index.clone()));
-    let error = Checkpoint::open(epoch.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::IsDelta { base } if base == "epoch-1"), "{error}");
+    let error =
+        refused!(Checkpoint::open(epoch.path()), ErrorKind::IsDelta { base } if base == "epoch-1");
     assert_eq!(error.file(), index.to_str());
     assert_eq!(open_delta(epoch.path()).unwrap(), 1);
     // Without the file of a scheduler, and with an optimizer's file.
@@ -74,8 +74,7 @@ fn an_epoch_whose_model_is_a_delta_opens_as_that() {
     // A damaged one, too, is not replaced by another file.
     let text = fs::read_to_string(&index).unwrap();
     write(&delta, "model.safetensors.index.json", &text[1..]);
-    let error = Checkpoint::open(epoch.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
+    refused!(Checkpoint::open(epoch.path()), ErrorKind::BadIndex { .. });
     write(&delta, "model.safetensors.index.json", text);
     // A model that is there is opened.
     write_difference(epoch.path(), "model.safetensors");
@@ -92,8 +91,7 @@ fn a_delta_takes_the_place_of_no_model() {
     fs::create_dir(path("model.delta")).unwrap();
     let find = || CheckpointPath::find(directory.path());
     let no_checkpoint = || {
-        let error = find().unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
+        refused!(find(), ErrorKind::NoCheckpoint { .. });
     };
     // An index of another kind, or none.
     write_index(&path("model.delta"), "model.safetensors.index.json", &[("a", SHARD)]);
@@ -139,8 +137,7 @@ fn a_delta_may_change_nothing_and_a_checkpoint_may_not_be_empty() {
     write(directory.path(), name, r#"{"metadata":{"delta_encoding":"xor"},"weight_map":{}}"#);
     assert_eq!(open_delta(directory.path()).unwrap(), 0);
     write(directory.path(), name, r#"{"metadata":{},"weight_map":{}}"#);
-    let error = open_delta(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }), "{error}");
+    refused!(open_delta(directory.path()), ErrorKind::BadIndex { .. });
 }
 
 #[test]
@@ -148,14 +145,12 @@ fn a_checkpoint_is_no_delta() {
     let directory = tempdir().unwrap();
     let file = write_shard(directory.path(), "model.safetensors", &[("a", 1)]);
     for path in [directory.path(), &file] {
-        let error = open_delta(path).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NotADelta), "{error}");
+        let error = refused!(open_delta(path), ErrorKind::NotADelta);
         assert_eq!(error.file(), file.to_str());
     }
     fs::rename(&file, directory.path().join(SHARD)).unwrap();
     let index = write_index(directory.path(), "model.safetensors.index.json", &[("a", SHARD)]);
-    let error = open_delta(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotADelta), "{error}");
+    let error = refused!(open_delta(directory.path()), ErrorKind::NotADelta);
     assert_eq!(error.file(), index.to_str());
 }
 
@@ -204,8 +199,7 @@ fn a_delta_may_have_the_name_of_a_checkpoint_of_one_file() {
     write(directory.path(), "model.safetensors.index.json", index);
     assert_eq!(open_delta(directory.path()).unwrap(), 1);
     for path in [directory.path(), &file] {
-        let error = Checkpoint::open(path).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::IsDelta { .. }), "{error}");
+        refused!(Checkpoint::open(path), ErrorKind::IsDelta { .. });
     }
     assert!(matches!(open_delta(&file).unwrap_err().kind(), ErrorKind::NotADelta));
 }

@@ -72,10 +72,9 @@ fn wrong_types() {
 fn missing_and_empty_weight_map() {
     refuses("{}", "weight_map");
     refuses(r#"{"metadata":{"weight_map":{"a":"s.safetensors"}}}"#, "weight_map");
-    let error = open(r#"{"weight_map":{}}"#).unwrap_err();
-    assert!(
-        matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Empty }),
-        "{error}"
+    let error = refused!(
+        open(r#"{"weight_map":{}}"#),
+        ErrorKind::BadIndex { problem: IndexProblem::Empty }
     );
     assert!(error.to_string().contains("weight_map is empty"));
 }

@@ -53,8 +53,7 @@ fn what_cannot_be_divided() {
     }
     let twice = [("w", Dtype::U8, vec![1]), ("w", Dtype::U8, vec![1])];
     let rules = RankRules::new().parse_rule("*=replicate").unwrap();
-    let error = rules.plan_tensors(twice, 2).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    refused!(rules.plan_tensors(twice, 2), ErrorKind::DuplicateTensor);
 }
 
 #[test]

@@ -318,8 +318,7 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
     save_rank(directory.path(), (0, 2), "new", 2).unwrap();
     let file = directory.path().join("model-00001-of-00002.safetensors");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
-    let error = save_rank(directory.path(), (1, 2), "new", 2).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+    refused!(save_rank(directory.path(), (1, 2), "new", 2), ErrorKind::ReadOnlyFile);
     assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(complete(&save_rank(directory.path(), (1, 2), "new", 2).unwrap()));
@@ -330,9 +329,10 @@ fn a_read_only_file_and_a_full_disk_leave_the_old_checkpoint() {
     let full = |tensor: &RankTensor| Full(tensor.part(1).unwrap().shape(tensor.shape()).unwrap());
     let tensors: Vec<_> = plan.tensors().map(|tensor| (tensor.name(), full(tensor))).collect();
     save_rank(directory.path(), (0, 2), "third", 3).unwrap();
-    let error =
-        RankSaver::new(&plan, 1, "third").save(directory.path(), tensors, &options).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    refused!(
+        RankSaver::new(&plan, 1, "third").save(directory.path(), tensors, &options),
+        ErrorKind::Io(_)
+    );
     assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
     assert!(complete(&save_rank(directory.path(), (1, 2), "third", 3).unwrap()));
 }

@@ -138,8 +138,10 @@ fn what_cannot_be_converted_is_known_before_a_slot_is_made() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::default();
     let options = LoadOptions::new().all_as(Dtype::F32);
-    let error = read_staged(&tensors, &options, SMALL, &mut device).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+    let error = refused!(
+        read_staged(&tensors, &options, SMALL, &mut device),
+        ErrorKind::NoConversion { .. }
+    );
     assert_eq!((error.tensor(), device.slots), (Some("C64"), 0));
 }
 

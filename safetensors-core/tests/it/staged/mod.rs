@@ -123,8 +123,10 @@ fn quantised_weights_arrive_with_their_scales_applied() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::default();
     let refused = LoadOptions::new().floats_as(Dtype::F32);
-    let error = read_staged(&tensors, &refused, SMALL, &mut device).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
+    let error = refused!(
+        read_staged(&tensors, &refused, SMALL, &mut device),
+        ErrorKind::Quantization { .. }
+    );
     assert_eq!((error.tensor(), device.slots), (Some("blocks"), 0));
 }
 

@@ -13,9 +13,9 @@ use super::directories::NewDirectories;
 use super::leftovers::NEW;
 use super::temporary::TempDirectory;
 use crate::file::io::failpoint;
+use crate::file::io::identity::unless_missing;
 use crate::file::io::lock::DirectoryLock;
 use crate::file::io::names::refuse_impossible;
-use crate::file::io::remove::unless_missing;
 use crate::file::io::unfinished::Steps;
 use crate::format::error::{Error, ErrorKind, Result};
 

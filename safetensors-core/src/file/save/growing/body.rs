@@ -123,7 +123,7 @@ impl Body {
 
     /// Returns a new hidden file.
     pub(super) fn spill(&self) -> io::Result<TempFile> {
-        TempFile::create(self.file.destination(), true)
+        TempFile::create(&self.file.destination, true)
     }
 
     /// Writes bytes of a tensor at `start` of its file. Small ones can wait until

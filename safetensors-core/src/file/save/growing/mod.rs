@@ -129,10 +129,8 @@ impl Writing {
         synced: Synced,
         before: Option<Before>,
     ) -> Result<Self> {
-        if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
-            return Err(Error::from(ErrorKind::BadAlignment { found: options.align }).in_path(path));
-        }
-        let body = Body::create(path, options).map_err(|error| error.in_path(path))?;
+        let body = options.check_align().and_then(|()| Body::create(path, options));
+        let body = body.map_err(|error| error.in_path(path))?;
         Ok(Self { body, before, synced: Mutex::new(synced) })
     }
 
@@ -210,7 +208,7 @@ impl GrowingWriter {
         let dtype = tensor.dtype();
         let shape = tensor.shape();
         let len = shape::byte_len(dtype, shape)?;
-        check_ndim(shape.len())?;
+        Limits::default().check_ndim(shape.len())?;
         self.shared.while_writing(|Writing { body, .. }| self.write_to(body, name, tensor, len))
     }
 
@@ -231,12 +229,11 @@ impl GrowingWriter {
         lock(&self.shared.passes).add();
         let write = || {
             if len >= RESERVED {
-                let (file, start) = body.locate(home, *start).map_err(ErrorKind::Io)?;
+                let (file, start) = body.locate(home, *start)?;
                 reserve_ahead(file, start, len);
             }
-            Pieces::new(len).write(tensor, &mut |offset, bytes| {
-                Ok(body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
-            })
+            Pieces::new(len)
+                .write(tensor, &mut |offset, bytes| Ok(body.write(home, bytes, start + offset)?))
         };
         let written = write();
         let state = if written.is_ok() { &whole.written } else { &whole.failed };
@@ -285,7 +282,7 @@ impl GrowingWriter {
     ) -> Result<GrowingTensor> {
         let series = Series::new(name, dtype, axis, step_shape).map_err(Error::from);
         let series = series.and_then(|series| {
-            check_ndim(step_shape.len() + 1)?;
+            Limits::default().check_ndim(step_shape.len() + 1)?;
             self.shared.while_writing(|_| self.grow_on(series))
         });
         match series {
@@ -375,10 +372,4 @@ impl Shared {
     fn locate(&self, error: Error) -> Error {
         error.in_path(&self.path)
     }
-}
-
-/// Refuses a tensor that readers would refuse.
-fn check_ndim(ndim: usize) -> Result<(), ErrorKind> {
-    let limit = Limits::default().ndim;
-    if ndim > limit { Err(ErrorKind::TooManyDimensions { limit }) } else { Ok(()) }
 }

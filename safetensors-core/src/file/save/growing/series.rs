@@ -101,7 +101,7 @@ pub(super) struct Series {
     step_len: u64,
     pub(super) layers: Layers,
     /// The number of steps that are in the file that is appended to.
-    kept: u64,
+    pub(super) kept: u64,
     pub(super) state: Mutex<SeriesState>,
 }
 
@@ -157,14 +157,9 @@ impl Series {
         Ok(())
     }
 
-    /// Returns the number of steps that are in the file that is appended to.
-    pub(super) fn kept_steps(&self) -> u64 {
-        self.kept
-    }
-
     /// Returns the steps that were not synced yet.
     pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
-        state.synced.unwrap_or(self.kept_steps())..state.steps
+        state.synced.unwrap_or(self.kept)..state.steps
     }
 
     /// Returns the shape of a tensor of this many steps.
@@ -200,7 +195,7 @@ impl Series {
         steps: Range<u64>,
         write: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let first = self.byte_len(steps.start - self.kept_steps());
+        let first = self.byte_len(steps.start - self.kept);
         let read = |buf: &mut [u8], offset| state.stored.read_exact_at(body, buf, first + offset);
         write_layers(self.layers, steps.end - steps.start, &read, write)
     }
@@ -217,7 +212,7 @@ impl SeriesState {
     ) -> Result<()> {
         let too_long = || ErrorKind::Io(std::io::ErrorKind::FileTooLarge.into());
         series.byte_len(self.steps).checked_add(len).ok_or_else(too_long)?;
-        let kept = series.byte_len(series.kept_steps());
+        let kept = series.byte_len(series.kept);
         let before = series.byte_len(self.steps) - kept;
         // Steps without elements take no bytes.
         let after = self.steps.checked_add(steps).filter(|&after| usize::try_from(after).is_ok());
@@ -225,7 +220,7 @@ impl SeriesState {
         self.stored.truncate(before);
         let written = write_exactly(source, len, &mut |bytes| {
             let tail = series.may_be_tail().then_some(kept);
-            Ok(self.stored.push(bytes, body, tail).map_err(ErrorKind::Io)?)
+            Ok(self.stored.push(bytes, body, tail)?)
         });
         match written {
             Ok(()) => self.steps = after,

@@ -7,7 +7,7 @@
 use std::io;
 
 use crate::file::load::streaming::PIECE;
-use crate::format::error::{ErrorKind, Result};
+use crate::format::error::Result;
 
 /// The bytes that are transposed at once. Memory holds twice this.
 const TILE: u64 = 8 << 20;
@@ -60,7 +60,7 @@ pub(super) fn write_layers(
             let count = wide.min(steps - first_step) as usize;
             for (step, place) in stored.chunks_exact_mut(rows * unit).take(count).enumerate() {
                 let row = (first_step + step as u64) * outer + first_row;
-                read(place, row * inner).map_err(ErrorKind::Io)?;
+                read(place, row * inner)?;
             }
             for (row, line) in turned.chunks_exact_mut(count * unit).take(rows).enumerate() {
                 for (step, place) in line.chunks_exact_mut(unit).enumerate() {
@@ -90,7 +90,7 @@ fn copy(
     buffer.resize(len.min(PIECE as u64) as usize, 0);
     for start in (0..len).step_by(PIECE) {
         let piece = &mut buffer[..(len - start).min(PIECE as u64) as usize];
-        read(piece, from + start).map_err(ErrorKind::Io)?;
+        read(piece, from + start)?;
         write(to + start, piece)?;
     }
     Ok(())

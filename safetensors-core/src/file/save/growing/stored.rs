@@ -22,7 +22,7 @@ const AHEAD: u64 = 64 << 20;
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
-    flushed: u64,
+    pub(super) flushed: u64,
     /// The reserved bytes of the file.
     reserved: u64,
     pending: Vec<u8>,
@@ -103,11 +103,6 @@ impl StoredSteps {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;
         }
         write_all_at(file, &self.pending, offset + self.flushed)
-    }
-
-    /// Returns the number of bytes in a file.
-    pub(super) fn flushed(&self) -> u64 {
-        self.flushed
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
 use crate::file::io::hidden::{is_temporary_name, with_suffix};
+use crate::file::io::identity::unless_missing;
 use crate::file::io::{FileSource, SafeTensors, beside};
 use crate::file::load::LazyTensor;
 use crate::file::save::{AtomicFile, SaveOptions};
@@ -89,7 +90,7 @@ pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSour
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
-    write!(file, "{files}").map_err(ErrorKind::Io)?;
+    write!(file, "{files}")?;
     file.commit()
 }
 
@@ -121,10 +122,8 @@ impl Listed {
 /// Lists a directory of synced steps; `None` if there is none.
 pub(super) fn list(directory: &Path) -> Result<Option<Listed>> {
     let failed = |error| Error::io(error, directory);
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        entries => entries.map_err(failed)?,
-    };
+    let entries = unless_missing(fs::read_dir(directory)).map_err(failed)?;
+    let Some(entries) = entries else { return Ok(None) };
     let mut listed = Listed { last: 0, count: 0, marked: None, has_others: false };
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();

@@ -55,6 +55,13 @@ impl GrowingEntry {
             Self::Growing(series) => &series.name,
         }
     }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        match self {
+            Self::Whole(whole) => whole.dtype,
+            Self::Growing(series) => series.dtype,
+        }
+    }
 }
 
 impl Tensors {

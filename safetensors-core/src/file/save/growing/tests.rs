@@ -96,7 +96,7 @@ fn a_struct_can_have_a_writer_and_its_tensors_and_ends_both() {
     let large = TensorBuf::from_vec(vec![1 << 20], vec![1_u8; 1 << 20]).unwrap();
     let others = ["tail", "spill"].map(|name| writer.grow(name, Dtype::U8, 0, &[1 << 20]).unwrap());
     others.iter().for_each(|tensor| tensor.append(&large).unwrap());
-    let flushed = |tensor: &GrowingTensor| lock(&tensor.series.state).stored.flushed();
+    let flushed = |tensor: &GrowingTensor| lock(&tensor.series.state).stored.flushed;
     assert!(others.iter().all(|tensor| flushed(tensor) > 0));
     drop(writer);
     assert!(others.iter().all(|tensor| flushed(tensor) == 0));

@@ -25,7 +25,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::file::io::hidden::{BACKUP_MAGIC, directory};
-use crate::file::io::identity::Identity;
+use crate::file::io::identity::{Identity, unless_missing};
 use crate::file::io::positional::write_all_at;
 use crate::file::io::{FileSource, ReadAt, beside};
 use crate::file::save::atomic::{sync, sync_directory};
@@ -45,7 +45,7 @@ const SECTOR: usize = 512;
 
 /// Two headers, and which file they belong to.
 pub(super) struct Backup {
-    mark: [u8; LENGTH_BYTES],
+    pub(super) mark: [u8; LENGTH_BYTES],
     /// The number of the file's inode. The device is not stored, because its number may change when
     /// the machine restarts.
     inode: u64,
@@ -87,11 +87,6 @@ impl Backup {
         Ok(true)
     }
 
-    /// Returns the bytes that replace the length while the header is written.
-    pub(super) fn mark(&self) -> [u8; LENGTH_BYTES] {
-        self.mark
-    }
-
     fn to_bytes(&self) -> Vec<u8> {
         let fields = [self.mark, self.inode.to_le_bytes(), self.file_len.to_le_bytes()];
         let mut bytes = [&BACKUP_MAGIC[..], &fields.concat(), &self.old, &self.new].concat();
@@ -126,11 +121,7 @@ impl Backup {
     /// owner of `original` nor the user of this process: in a directory that others may write to,
     /// their backups must not change this file.
     pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
-        let metadata = match fs::symlink_metadata(path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(metadata) = unless_missing(fs::symlink_metadata(path))? else { return Ok(None) };
         let headers = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
         let most = headers + (FIELDS + HASH) as u64;
         if !metadata.is_file()
@@ -174,9 +165,10 @@ impl Backup {
         let new = &self.new[LENGTH_BYTES..];
         let halves = [0..LENGTH_BYTES / 2, LENGTH_BYTES / 2..LENGTH_BYTES];
         let marked = |half: &Range<usize>| length[half.clone()] == self.mark[half.clone()];
-        let old_half = |half: &Range<usize>| length[half.clone()] == old_length[half.clone()];
-        let is_marked =
-            halves.iter().any(marked) && halves.iter().all(|half| marked(half) || old_half(half));
+        let is_marked = halves.iter().any(marked)
+            && halves
+                .iter()
+                .all(|half| marked(half) || length[half.clone()] == old_length[half.clone()]);
         // The text begins within the first sector, after the length.
         let first = SECTOR - LENGTH_BYTES;
         let bounds = |i: usize| (first + i * SECTOR).min(text.len());
@@ -185,8 +177,9 @@ impl Backup {
             std::iter::once(0..bounds(0)).chain((0..sectors).map(|i| bounds(i)..bounds(i + 1)));
         is_marked
             && ranges.into_iter().all(|range| {
-                let (found, old, new) =
-                    (&text[range.clone()], &old[range.clone()], &new[range.clone()]);
+                let found = &text[range.clone()];
+                let old = &old[range.clone()];
+                let new = &new[range];
                 is_split(found, old, new) || is_split(found, new, old)
             })
     }

@@ -118,7 +118,7 @@ const SAVES: [fn(&Path) -> Result<()>; 2] = [
         use std::io::Write;
 
         let mut file = AtomicFile::create(path, &SaveOptions::new())?;
-        file.write_all(&file_of(2)).map_err(ErrorKind::Io)?;
+        file.write_all(&file_of(2))?;
         file.commit()
     },
 ];

@@ -1,11 +1,13 @@
 //! The numbers of a weight that is quantised, piece by piece.
 
+use std::borrow::Cow;
+
 use super::Quantization;
 use super::rounding::largest;
 use crate::format::convert::{Converted, STREAMED};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
-use crate::format::tensor::{TensorSource, shape, swap_on_big_endian, write_in_pieces};
+use crate::format::tensor::{TensorSource, shape, write_in_pieces};
 
 /// The number of elements that are quantised at a time: whole groups of all schemes.
 pub(super) const ELEMENTS: usize = STREAMED / 8;
@@ -20,10 +22,12 @@ pub(super) fn pieces<S: TensorSource>(
     let len = shape::byte_len(Dtype::F32, weight.shape())?;
     let mut first = 0;
     write_in_pieces(weight, len, ELEMENTS * 4, |piece| {
-        swap_on_big_endian(Dtype::F32, piece);
-        let numbers = bytemuck::cast_slice(piece);
-        refuse_infinite(first, numbers, how)?;
-        take(first, numbers)?;
+        let numbers = match bytemuck::try_cast_slice(piece) {
+            Ok(numbers) if cfg!(target_endian = "little") => Cow::Borrowed(numbers),
+            _ => piece.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        };
+        refuse_infinite(first, &numbers, how)?;
+        take(first, &numbers)?;
         first += numbers.len() as u64;
         Ok(())
     })

@@ -100,20 +100,7 @@ fn remove_settings(entries: &mut Entries<'_>) -> bool {
 
 /// Returns the settings that transformers and vLLM expect.
 fn settings(how: Quantization, modules: &[&str]) -> Value {
-    let dynamic = |bits: u32, kind: &str| {
-        json!({
-            "num_bits": bits, "type": kind, "symmetric": true, "strategy": "token",
-            "group_size": null, "dynamic": true,
-        })
-    };
-    let weights =
-        |bits: u32, kind: &str, strategy: &str, group: Option<u32>, scale: Option<&str>| {
-            json!({
-                "num_bits": bits, "type": kind, "symmetric": true, "strategy": strategy,
-                "group_size": group, "dynamic": false, "scale_dtype": scale, "zp_dtype": scale,
-            })
-        };
-    let (format, weights, activations) = match how {
+    let (format, bits, kind, strategy) = match how {
         Quantization::Fp8Block128 => {
             return json!({
                 "quant_method": "fp8",
@@ -123,26 +110,23 @@ fn settings(how: Quantization, modules: &[&str]) -> Value {
                 "modules_to_not_convert": modules,
             });
         }
-        Quantization::Fp8Channel => {
-            ("float-quantized", weights(8, "float", "channel", None, None), dynamic(8, "float"))
-        }
-        Quantization::Fp8Tensor => {
-            ("float-quantized", weights(8, "float", "tensor", None, None), dynamic(8, "float"))
-        }
-        Quantization::Int8Channel => {
-            ("int-quantized", weights(8, "int", "channel", None, None), dynamic(8, "int"))
-        }
-        Quantization::Nvfp4 => (
-            "nvfp4-pack-quantized",
-            weights(4, "float", "tensor_group", Some(16), Some("torch.float8_e4m3fn")),
-            Value::Null,
-        ),
-        Quantization::Mxfp4 => (
-            "mxfp4-pack-quantized",
-            weights(4, "float", "group", Some(32), Some("torch.uint8")),
-            Value::Null,
-        ),
+        Quantization::Fp8Channel => ("float-quantized", 8, "float", "channel"),
+        Quantization::Fp8Tensor => ("float-quantized", 8, "float", "tensor"),
+        Quantization::Int8Channel => ("int-quantized", 8, "int", "channel"),
+        Quantization::Nvfp4 => ("nvfp4-pack-quantized", 4, "float", "tensor_group"),
+        Quantization::Mxfp4 => ("mxfp4-pack-quantized", 4, "float", "group"),
     };
+    let scale = match how {
+        Quantization::Nvfp4 => Some("torch.float8_e4m3fn"),
+        Quantization::Mxfp4 => Some("torch.uint8"),
+        _ => None,
+    };
+    let activations = (bits == 8).then(|| {
+        json!({
+            "num_bits": bits, "type": kind, "symmetric": true, "strategy": "token",
+            "group_size": null, "dynamic": true,
+        })
+    });
     json!({
         "quant_method": "compressed-tensors",
         "format": format,
@@ -150,7 +134,11 @@ fn settings(how: Quantization, modules: &[&str]) -> Value {
         "config_groups": {
             "group_0": {
                 "targets": ["Linear"],
-                "weights": weights,
+                "weights": {
+                    "num_bits": bits, "type": kind, "symmetric": true, "strategy": strategy,
+                    "group_size": Some(how.group()).filter(|&group| group > 1),
+                    "dynamic": false, "scale_dtype": scale, "zp_dtype": scale,
+                },
                 "input_activations": activations,
                 "output_activations": null,
                 "format": format,

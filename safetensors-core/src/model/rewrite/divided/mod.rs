@@ -12,11 +12,9 @@ use crate::file::io::ReadAt;
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
-use crate::format::slice::{Index, Selection, TensorPart};
+use crate::format::slice::{IntoIndices, Selection, TensorPart};
 use crate::format::tensor::{Sink, TensorSource};
 use crate::format::tied;
-#[cfg(doc)]
-use crate::ranks::RankSaver;
 use crate::ranks::{RankPlan, RankRules, stage_ranks};
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -48,7 +46,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// If a tensor is taken from a file unchanged, only its parts are read. A tensor that is cast
     /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no other save
-    /// to this directory has: the index records it, as after a [`RankSaver`].
+    /// to this directory has: the index records it, as after a
+    /// [`RankSaver`](crate::ranks::RankSaver).
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
@@ -122,12 +121,7 @@ struct PartOf<'r, 'a, S> {
 
 impl<'r, 'a, S: ReadAt> PartOf<'r, 'a, S> {
     fn new(tensor: &'r PlannedTensor<'a, S>, part: TensorPart) -> Result<Self> {
-        let ranges = part.ranges(tensor.shape())?.into_iter().zip(tensor.shape());
-        let indices = ranges.map(|(range, &len)| match range {
-            whole if whole == (0..len) => Index::ALL,
-            range => Index::from(range),
-        });
-        let indices: Vec<_> = indices.collect();
+        let indices = part.into_indices(tensor.shape())?;
         let selection = Selection::new(tensor.dtype(), tensor.shape(), &indices)?;
         Ok(Self { tensor, part, selection })
     }

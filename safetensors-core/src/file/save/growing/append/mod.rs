@@ -120,8 +120,8 @@ impl Before {
         let Some(file) = &self.file else {
             return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into());
         };
-        file.check_unchanged().map_err(ErrorKind::Io)?;
-        if file.is_replaced().map_err(ErrorKind::Io)? {
+        file.check_unchanged()?;
+        if file.is_replaced()? {
             let replaced = "another file replaced it at this moment: finish again";
             return Err(Error::from(ErrorKind::Io(std::io::Error::other(replaced))));
         }

@@ -112,7 +112,7 @@ impl GrowingWriter {
     fn put_in_place(&self, writing: &mut Writing) -> Result<()> {
         let Writing { body, before, synced } = writing;
         let synced = unpoisoned(synced.get_mut());
-        body.flush().map_err(ErrorKind::Io)?;
+        body.flush()?;
         let mut metadata = match before {
             Some(before) => before.refresh(&self.shared.path)?,
             None => Metadata::new(),
@@ -178,7 +178,7 @@ impl<'a> Assembly<'a> {
             self.put_tensor(part, range.start - shortest + start, &mut copies)?;
         }
         copies.flush()?;
-        file.set_len(start + data_len).map_err(ErrorKind::Io)?;
+        file.set_len(start + data_len)?;
         if options.digests {
             let mut buffer = Vec::new();
             let digests = needed.iter().map(|(_, range)| {
@@ -190,7 +190,7 @@ impl<'a> Assembly<'a> {
         // Spaces at the end of the header fill the rest of its room.
         prefix.resize(start as usize, b' ');
         prefix[..LENGTH_BYTES].copy_from_slice(&(start - LENGTH_BYTES as u64).to_le_bytes());
-        write_all_at(file, &prefix, 0).map_err(ErrorKind::Io)?;
+        write_all_at(file, &prefix, 0)?;
         Ok(moved)
     }
 
@@ -203,9 +203,9 @@ impl<'a> Assembly<'a> {
         }
         let moved = AtomicFile::create(self.path, options)?;
         let tail = self.parts.iter().find_map(FinishedTensor::tail_len).unwrap_or(0);
-        let metadata = body.file().metadata().map_err(ErrorKind::Io)?;
+        let metadata = body.file().metadata()?;
         let len = metadata.len().saturating_sub(body.room()).min(body.end() + tail);
-        copy_range(body.file(), body.room(), moved.file(), start, len).map_err(ErrorKind::Io)?;
+        copy_range(body.file(), body.room(), moved.file(), start, len)?;
         Ok(Some(moved))
     }
 
@@ -223,8 +223,7 @@ impl<'a> Assembly<'a> {
                     Home::Body => return Ok(()),
                     Home::Before => self.before_place(name),
                     _ => self.body.locate(&place.home, place.start),
-                }
-                .map_err(ErrorKind::Io)?;
+                }?;
                 copies.copy(Range { from, start, offset, len: part.len, tensor: name })
             }
             (GrowingEntry::Growing(series), Some(state)) => {
@@ -243,21 +242,21 @@ impl<'a> Assembly<'a> {
         offset: u64,
     ) -> Result<()> {
         let layers = series.layers;
-        let kept = series.kept_steps();
+        let kept = series.kept;
         let all = state.steps;
         if kept > 0 {
-            let (from, start) = self.before_place(&series.name).map_err(ErrorKind::Io)?;
+            let (from, start) = self.before_place(&series.name)?;
             let spread = Spread::new(layers, 0, kept, all);
-            put_kept(layers, &spread, (from, start), (to, offset)).map_err(ErrorKind::Io)?;
+            put_kept(layers, &spread, (from, start), (to, offset))?;
         }
         let spread = Spread::new(layers, kept, all - kept, all);
         if series.is_in_order() {
             let put = state.stored.put(to, offset + series.byte_len(kept));
-            return Ok(put.map_err(ErrorKind::Io)?);
+            return Ok(put?);
         }
         series.write_steps(state, self.body, kept..all, &mut |at, bytes| {
             let at = offset + spread.place(at);
-            Ok(write_all_at(to, bytes, at).map_err(ErrorKind::Io)?)
+            Ok(write_all_at(to, bytes, at)?)
         })
     }
 
@@ -288,31 +287,22 @@ impl<'a> FinishedTensor<'a> {
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
-        Some(series.byte_len(series.kept_steps()) + state.stored.flushed())
+        Some(series.byte_len(series.kept) + state.stored.flushed)
     }
 
     fn rank(&self) -> Rank {
-        let dtype = match (self.entry, &self.state) {
+        match (self.entry, &self.state) {
             (GrowingEntry::Whole(Whole { place, .. }), _) if matches!(place.home, Home::Body) => {
-                return Rank::InPlace(place.start);
+                Rank::InPlace(place.start)
             }
-            (_, Some(state)) if state.stored.is_tail() => return Rank::Tail,
-            (GrowingEntry::Whole(whole), _) => whole.dtype,
-            (GrowingEntry::Growing(series), _) => series.dtype,
-        };
-        if self.len.is_multiple_of(ALIGN) {
-            Rank::Copied
-        } else {
-            Rank::Misaligning(Reverse(dtype.alignment()))
+            (_, Some(state)) if state.stored.is_tail() => Rank::Tail,
+            _ if self.len.is_multiple_of(ALIGN) => Rank::Copied,
+            _ => Rank::Misaligning(Reverse(self.entry.dtype().alignment())),
         }
     }
 
     fn spec(&self) -> Spec<'_> {
-        let dtype = match self.entry {
-            GrowingEntry::Whole(whole) => whole.dtype,
-            GrowingEntry::Growing(series) => series.dtype,
-        };
-        Spec { name: self.entry.name(), dtype, shape: &self.shape }
+        Spec { name: self.entry.name(), dtype: self.entry.dtype(), shape: &self.shape }
     }
 }
 

@@ -15,16 +15,16 @@ use std::{fs, io};
 use super::body::Home;
 use super::finished::is_finished;
 use super::series::{Series, SeriesState};
+use super::steps::{Layers, write_layers};
 use super::synced::{
     Growth, Listed, MARK, file_name, incomplete_directory, list, mark, synced_directory,
 };
 use super::{GrowingEntry, GrowingWriter, Shared, Whole, Writing};
 use crate::file::io::failpoint;
 use crate::file::io::hidden::directory;
+use crate::file::io::identity::unless_missing;
 use crate::file::io::lock::GrowingLock;
 use crate::file::io::positional::read_exact_at;
-use crate::file::io::remove::unless_missing;
-use crate::file::load::streaming::PIECE;
 use crate::file::save::SaveOptions;
 use crate::file::save::atomic::{destination, sync_directory};
 use crate::file::save::spec::Spec;
@@ -49,9 +49,12 @@ pub(super) struct Synced {
 }
 
 /// A new tensor, or the new steps of a tensor.
-enum News<'a> {
-    Whole(&'a Whole),
-    Steps(&'a Series, MutexGuard<'a, SeriesState>),
+struct News<'a> {
+    entry: &'a GrowingEntry,
+    /// The state of a tensor that grows.
+    state: Option<MutexGuard<'a, SeriesState>>,
+    /// The shape of the bytes to be synced.
+    shape: Vec<usize>,
 }
 
 impl GrowingWriter {
@@ -93,26 +96,25 @@ impl Shared {
         if news.is_empty() {
             return Ok(());
         }
-        let shapes: Vec<_> = news.iter().map(News::shape).collect();
-        let specs: Vec<_> =
-            news.iter().zip(&shapes).map(|(news, shape)| news.spec(shape)).collect();
+        let specs: Vec<_> = news.iter().map(News::spec).collect();
         if writing.before.is_some() {
             metadata.insert(CONTINUES_KEY.into(), String::new());
         }
         for news in &news {
-            if let News::Steps(series, _) = news {
-                let growth = Growth { axis: series.axis, kept: series.kept_steps() };
+            if let GrowingEntry::Growing(series) = news.entry {
+                let growth = Growth { axis: series.axis, kept: series.kept };
                 metadata.insert(format!("{AXIS_PREFIX}{}", series.name), growth.to_string());
             }
         }
         let options = SaveOptions { metadata, durable: self.options.durable, ..SaveOptions::new() };
-        writing.body.flush().map_err(ErrorKind::Io)?;
+        writing.body.flush()?;
         synced.begin(options.durable)?;
         let path = synced.directory.join(file_name(synced.files + 1));
         let writer = StreamWriter::create_for(&path, &specs, &options)?;
         for news in &news {
-            let tensor = writer.tensor(news.name())?;
-            write_news(writing, news, tensor).map_err(|error| error.in_tensor(news.name()))?;
+            let name = news.entry.name();
+            write_news(writing, news, writer.tensor(name)?)
+                .map_err(|error| error.in_tensor(name))?;
         }
         writer.finish()?;
         synced.files += 1;
@@ -134,22 +136,17 @@ impl Shared {
 }
 
 fn write_news(writing: &Writing, news: &News<'_>, tensor: TensorWriter<'_>) -> Result<()> {
-    match news {
-        News::Whole(Whole { place, .. }) => {
-            let (file, start) =
-                writing.body.locate(&place.home, place.start).map_err(ErrorKind::Io)?;
-            let mut buffer = vec![0; place.len.min(PIECE as u64) as usize];
-            for offset in (0..place.len).step_by(PIECE) {
-                let piece = &mut buffer[..(place.len - offset).min(PIECE as u64) as usize];
-                read_exact_at(file, piece, start + offset).map_err(ErrorKind::Io)?;
-                tensor.write_bytes_at(offset, piece)?;
-            }
-            Ok(())
+    let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
+    match (news.entry, &news.state) {
+        (GrowingEntry::Whole(Whole { place, .. }), _) => {
+            let (file, start) = writing.body.locate(&place.home, place.start)?;
+            let read = |buf: &mut [u8], offset| read_exact_at(file, buf, start + offset);
+            write_layers(Layers { outer: 1, inner: place.len }, 1, &read, write)
         }
-        News::Steps(series, state) => {
-            let write = &mut |offset, bytes: &[u8]| tensor.write_bytes_at(offset, bytes);
+        (GrowingEntry::Growing(series), Some(state)) => {
             series.write_steps(state, &writing.body, series.new_steps(state), write)
         }
+        (GrowingEntry::Growing(_), None) => Ok(()),
     }
 }
 
@@ -157,7 +154,7 @@ impl Synced {
     /// Returns the directory of a run that writes to `path`, or an error if another run is alive.
     pub(super) fn new(path: &Path) -> Result<Self> {
         let destination = destination(path)?;
-        let lock = GrowingLock::try_for(&destination).map_err(ErrorKind::Io)?;
+        let lock = GrowingLock::try_for(&destination)?;
         let lock = lock.ok_or(ErrorKind::FileBusy)?;
         let directory = synced_directory(&destination);
         Ok(Self { destination, directory, _lock: lock, made: false, files: 0 })
@@ -266,7 +263,7 @@ impl Synced {
             }
             if durable { sync_directory(directory(&self.destination)) } else { Ok(()) }
         };
-        Ok(retire().map_err(ErrorKind::Io)?)
+        Ok(retire()?)
     }
 
     /// Moves the directory to a hidden one. Returns `None` if the disk is too full for that, or the
@@ -302,45 +299,28 @@ impl<'a> News<'a> {
             GrowingEntry::Whole(whole) => {
                 let is_new =
                     whole.written.load(Ordering::Acquire) && !whole.synced.load(Ordering::Relaxed);
-                is_new.then_some(Self::Whole(whole))
+                is_new.then(|| Self { entry, state: None, shape: whole.shape.clone() })
             }
             GrowingEntry::Growing(series) => {
                 let state = lock(&series.state);
-                (state.synced != Some(state.steps)).then_some(Self::Steps(series, state))
+                let Range { start, end } = series.new_steps(&state);
+                let shape = series.shape(end - start);
+                let is_new = state.synced != Some(state.steps);
+                is_new.then_some(Self { entry, state: Some(state), shape })
             }
         }
     }
 
-    fn name(&self) -> &str {
-        match self {
-            Self::Whole(whole) => &whole.name,
-            Self::Steps(series, _) => &series.name,
-        }
-    }
-
-    fn shape(&self) -> Vec<usize> {
-        match self {
-            Self::Whole(whole) => whole.shape.clone(),
-            Self::Steps(series, state) => {
-                let Range { start, end } = series.new_steps(state);
-                series.shape(end - start)
-            }
-        }
-    }
-
-    fn spec<'s>(&'s self, shape: &'s [usize]) -> Spec<'s> {
-        let dtype = match self {
-            Self::Whole(whole) => whole.dtype,
-            Self::Steps(series, _) => series.dtype,
-        };
-        Spec { name: self.name(), dtype, shape }
+    fn spec(&self) -> Spec<'_> {
+        Spec { name: self.entry.name(), dtype: self.entry.dtype(), shape: &self.shape }
     }
 
     /// Remembers that it was synced.
     fn mark(&mut self) {
-        match self {
-            Self::Whole(whole) => whole.synced.store(true, Ordering::Relaxed),
-            Self::Steps(_, state) => state.synced = Some(state.steps),
+        match (self.entry, &mut self.state) {
+            (GrowingEntry::Whole(whole), _) => whole.synced.store(true, Ordering::Relaxed),
+            (GrowingEntry::Growing(_), Some(state)) => state.synced = Some(state.steps),
+            (GrowingEntry::Growing(_), None) => {}
         }
     }
 }
