@@ -1,12 +1,13 @@
 //! Opening the files of a checkpoint while others may replace it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use super::index::Index;
 use super::locate::files_of;
-use super::store::{FileKind, Store, Version, is_not_fetched};
+use super::store::{FileKind, Store, Version, is_not_fetched, is_not_found};
 use super::{
     Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX, dcp, divided, whole,
 };
@@ -355,14 +356,14 @@ fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
             | ErrorKind::TooShort { .. }
             | ErrorKind::HeaderPastEnd { .. }
     );
-    match (names.first(), error.kind()) {
-        (Some(name), ErrorKind::Io(system)) if system.kind() == std::io::ErrorKind::NotFound => {
+    match names.first() {
+        Some(name) if is_not_found(&error) => {
             let (count, end) = (names.len(), if names.len() == 1 { "" } else { "s" });
             let missing =
                 format!("the shard is missing; the index needs it for {count} tensor{end}");
-            Error::io(std::io::Error::new(system.kind(), missing), file).in_tensor(name)
+            Error::io(io::Error::new(io::ErrorKind::NotFound, missing), file).in_tensor(name)
         }
-        (Some(name), _) if is_lost => error.in_tensor(name),
+        Some(name) if is_lost => error.in_tensor(name),
         _ => error,
     }
 }

@@ -307,15 +307,19 @@ impl Output {
                     Ok(writer.write(out.get_ref(), |bytes| progress.add(bytes))?)
                 })?;
             }
-            (Form::Npy | Form::Npz, None) => {
+            (Form::Npy, None) => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
                 file::replace(&self.path, options, |out| {
-                    match (self.form, plan.tensors().next()) {
-                        (Form::Npy, Some((name, tensor))) => {
-                            numpy::write_npy(out, name, tensor, progress)?;
-                        }
-                        _ => numpy::write_npz(out, plan.tensors(), progress)?,
+                    for (name, tensor) in plan.tensors() {
+                        numpy::write_npy(out, name, tensor, progress)?;
                     }
+                    Ok(rewrite.check_unchanged()?)
+                })?;
+            }
+            (Form::Npz, None) => {
+                let plan = rewrite.plan(&SaveOptions::new())?;
+                file::replace(&self.path, options, |out| {
+                    numpy::write_npz(out, plan.tensors(), progress)?;
                     Ok(rewrite.check_unchanged()?)
                 })?;
             }
