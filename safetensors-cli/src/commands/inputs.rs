@@ -210,63 +210,55 @@ impl<'o, W: Write> Several<'o, W> {
         show: impl FnOnce(&mut dyn Write) -> anyhow::Result<ShownInput>,
     ) -> anyhow::Result<()> {
         let mut part = Vec::new();
-        let error = match show(&mut part) {
+        match show(&mut part) {
             Ok(shown) => {
-                self.put(target, &part)?;
+                self.put(target, None, &part)?;
                 self.shown += 1;
                 self.totals += shown.totals;
                 self.is_sound &= shown.is_sound;
-                return Ok(());
             }
             Err(error) if error.is::<clap::Error>() => return Err(error),
-            Err(_) if part.is_empty() && target.is_gone() => return Ok(()),
-            Err(error) => error,
-        };
-        if self.json {
-            let opening = self.opening(&target.name(), Some(&format!("{error:#}")))?;
-            write!(self.out, "{opening}null\n    }}")?;
-        } else {
-            if !part.is_empty() {
-                self.put(target, &part)?;
+            Err(_) if part.is_empty() && target.is_gone() => {}
+            Err(error) => {
+                let error = format!("{error:#}");
+                if self.json || !part.is_empty() {
+                    self.put(target, Some(&error), &part)?;
+                }
+                if !self.json {
+                    // Standard error is not buffered. Its lines must not overtake lines of earlier
+                    // inputs.
+                    self.out.flush()?;
+                    report(error);
+                }
+                self.failed += 1;
             }
-            // Standard error is not buffered. Its lines must not overtake lines of earlier inputs.
-            self.out.flush()?;
-            report(format!("{error:#}"));
-        }
-        self.failed += 1;
-        Ok(())
-    }
-
-    /// Writes the text or the document of an input.
-    fn put(&mut self, target: &Target, part: &[u8]) -> anyhow::Result<()> {
-        let opening = self.opening(&target.name(), None)?;
-        self.out.write_all(opening.as_bytes())?;
-        let part = part.strip_suffix(b"\n").unwrap_or(part);
-        for (number, line) in part.split(|&byte| byte == b'\n').enumerate() {
-            let indent = if self.json && number > 0 { "      " } else { "" };
-            self.out.write_all(indent.as_bytes())?;
-            self.out.write_all(line)?;
-            self.out.write_all(b"\n")?;
-        }
-        if self.json {
-            self.out.write_all(b"    }")?;
         }
         Ok(())
     }
 
-    /// Returns the text before the output of an input: a heading, or the start of an entry of the
-    /// list.
-    fn opening(&self, name: &str, error: Option<&str>) -> anyhow::Result<String> {
+    /// Writes the part of an input: its text below a heading, or an entry of the list.
+    fn put(&mut self, target: &Target, error: Option<&str>, part: &[u8]) -> anyhow::Result<()> {
+        let name = target.name();
+        let part = String::from_utf8_lossy(part);
+        let part = part.strip_suffix('\n').unwrap_or(&part);
         if !self.json {
             let before = if self.shown == 0 { "" } else { "\n" };
-            return Ok(format!("{before}{}:\n", text::printable(name)));
+            writeln!(self.out, "{before}{}:\n{part}", text::printable(&name))?;
+            return Ok(());
         }
         let before = if self.shown + self.failed == 0 { START } else { "," };
-        let (path, error) = (json::inline(&name)?, json::inline(&error)?);
-        Ok(format!(
-            "{before}\n    {{\n      \"path\": {path},\n      \"error\": {error},\n      \
-             \"checkpoint\": "
-        ))
+        let document = match error {
+            Some(_) => "null".to_owned(),
+            None => part.replace('\n', "\n      "),
+        };
+        write!(
+            self.out,
+            "{before}\n    {{\n      \"path\": {},\n      \"error\": {},\n      \
+             \"checkpoint\": {document}\n    }}",
+            json::inline(&name)?,
+            json::inline(&error)?
+        )?;
+        Ok(())
     }
 
     /// Sums up.

@@ -144,20 +144,19 @@ impl Run for Args {
     }
 }
 
-/// A range of bytes that ranks hold of some tensors.
-fn held(bytes: impl Iterator<Item = (u64, u64)>) -> String {
-    let (least, most) = bytes.fold((0, 0), |(least, most), (a, b)| (least + a, most + b));
-    if least == most {
-        text::size(most)
-    } else {
-        format!("{} to {}", text::size(least), text::size(most))
+/// Returns the fewest and the most bytes that a rank holds of some tensors.
+fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result<String> {
+    let mut least = 0;
+    let mut most = 0;
+    for tensor in tensors {
+        let lens = tensor.byte_lens()?;
+        least += lens.iter().map(|(_, bytes)| *bytes).min().unwrap_or_default();
+        most += lens.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default();
     }
-}
-
-/// Returns the fewest and the most bytes that a rank holds of a tensor.
-fn bounds(tensor: &RankTensor) -> anyhow::Result<(u64, u64)> {
-    let lens = tensor.byte_lens()?.into_iter().map(|(_, bytes)| bytes);
-    Ok(lens.fold((u64::MAX, 0), |(least, most), bytes| (least.min(bytes), most.max(bytes))))
+    Ok(match least == most {
+        true => text::size(most),
+        false => format!("{} to {}", text::size(least), text::size(most)),
+    })
 }
 
 /// Shows how many tensors are divided in each way, and the part of each rank.
@@ -168,11 +167,9 @@ fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     }
     let mut rows = Vec::new();
     for (kind, tensors) in &kinds {
-        let each = tensors.iter().map(|tensor| bounds(tensor));
-        let each = each.collect::<anyhow::Result<Vec<_>>>()?;
         let count = text::count(tensors.len() as u64);
         let whole: u64 = tensors.iter().map(|tensor| whole_len(tensor)).sum();
-        rows.push([kind.clone(), count, text::size(whole), held(each.into_iter())]);
+        rows.push([kind.clone(), count, text::size(whole), held(tensors.iter().copied())?]);
     }
     let columns = [
         Column::name("division"),
@@ -222,8 +219,7 @@ fn whole_len(tensor: &RankTensor) -> u64 {
 
 /// Every tensor.
 fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
-    let each = plan.tensors().map(bounds);
-    let each = each.collect::<anyhow::Result<Vec<_>>>()?;
+    let held = plan.tensors().map(|tensor| held([tensor])).collect::<anyhow::Result<Vec<_>>>()?;
     let columns = [
         Column::name("name").rank(0).distinct(),
         Column::word("dtype").rank(3),
@@ -232,13 +228,13 @@ fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
         Column::number("each rank holds").rank(2),
     ];
     table::write(&columns, out, |table| {
-        for (tensor, bounds) in plan.tensors().zip(&each) {
+        for (tensor, held) in plan.tensors().zip(&held) {
             table.row([
                 text::name(tensor.name()),
                 tensor.dtype().to_string(),
                 text::shape(tensor.shape()),
                 shown(tensor),
-                held([*bounds].into_iter()),
+                held.clone(),
             ]);
         }
     })?;

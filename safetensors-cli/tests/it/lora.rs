@@ -238,16 +238,18 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     let missing = dir.at("missing");
     let codes = text(&dir.at("codes"));
     dir.convert(&[&*model, &*codes, "--quantize", "int8-channel"]).success();
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&[&*codes, "out.safetensors"], " as int8; --dequantize f32 does that\n"),
         (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
         (&[&*model, &*model, "out.safetensors"], "--lora is for one IN"),
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),
         (&[&*model, "out.safetensors", "--lora", &model], "cannot be merged"),
-        (&["a.npy", "out.safetensors"], "--lora is for a checkpoint"),
+        (&["a.npy", "out.safetensors"], "which the checkpoint does not have"),
+        (&["a.npz", "out.safetensors"], "--lora is for a checkpoint"),
         (&[&*model, "out.safetensors", "--dry-run"], ""),
     ];
     dir.write("a.npy", npy());
+    dir.convert("a.npy a.npz").quiet();
     for (args, expected) in cases {
         let done = dir.convert(&[args, &["--lora", &*adapter]].concat());
         if expected.is_empty() {

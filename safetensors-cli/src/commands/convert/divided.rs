@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use safetensors_core::ranks::{RankPlan, RankRules};
+use safetensors_core::ranks::RankPlan;
 use safetensors_core::{SaveOptions, ShardOptions, TensorSource};
 
 use crate::input::Rewrite;
@@ -42,17 +42,9 @@ pub(super) struct Ranks {
 /// How the output is divided among ranks.
 #[derive(Debug)]
 pub(super) struct Divided {
-    division: Division,
+    pub(super) plan: RankPlan,
     /// Whether the files are PyTorch's.
     dcp: bool,
-}
-
-#[derive(Debug)]
-enum Division {
-    /// By rules, among this many ranks.
-    Rules(usize, RankRules),
-    /// By a plan.
-    Plan(RankPlan),
 }
 
 impl Ranks {
@@ -72,42 +64,34 @@ impl Ranks {
         Ok(())
     }
 
-    /// How tensors of these names are divided; `None` if they are not.
+    /// Returns how the tensors are divided; `None` if they are not.
     pub(super) fn divided(
         &self,
-        names: &[&str],
-        matcher: Matcher<'_>,
-    ) -> anyhow::Result<Option<Divided>> {
-        let division = match (self.ranks, &self.plan) {
-            (_, Some(plan)) => Division::Plan(read_plan(plan)?),
-            (Some(ranks), None) => Division::Rules(ranks, self.rules.rules(names, matcher)?),
-            (None, None) => return Ok(None),
-        };
-        Ok(Some(Divided { division, dcp: self.dcp }))
-    }
-}
-
-impl Divided {
-    /// Returns the plan of the output.
-    pub(super) fn plan(
-        &self,
         rewrite: &Rewrite<'_>,
+        matcher: Matcher<'_>,
         options: &SaveOptions,
-    ) -> anyhow::Result<RankPlan> {
-        match &self.division {
-            Division::Rules(ranks, rules) => {
-                rewrite.plan_ranks(rules, *ranks, options).map_err(advise)
-            }
-            Division::Plan(plan) => {
+    ) -> anyhow::Result<Option<Divided>> {
+        let plan = match (self.ranks, &self.plan) {
+            (_, Some(plan)) => {
+                let plan = read_plan(plan)?;
                 let written = rewrite.plan(options)?;
                 let tensors = written.tensors();
                 plan.check_tensors(tensors.map(|(name, it)| (name, it.dtype(), it.shape())))?;
                 plan.check_index(&ShardOptions::new().save_options(options.clone()))?;
-                Ok(plan.clone())
+                plan
             }
-        }
+            (Some(ranks), None) => {
+                let names: Vec<_> = rewrite.tensors().map(|(name, _)| name).collect();
+                let rules = self.rules.rules(&names, matcher)?;
+                rewrite.plan_ranks(&rules, ranks, options).map_err(advise)?
+            }
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(Divided { plan, dcp: self.dcp }))
     }
+}
 
+impl Divided {
     /// Writes the files of all ranks.
     pub(super) fn write(
         &self,
@@ -115,8 +99,7 @@ impl Divided {
         directory: &Path,
         options: ShardOptions,
     ) -> anyhow::Result<()> {
-        let plan = self.plan(rewrite, &SaveOptions::new())?;
-        rewrite.save_ranks(directory, &plan, &attempt(), &options.dcp(self.dcp))?;
+        rewrite.save_ranks(directory, &self.plan, &attempt(), &options.dcp(self.dcp))?;
         Ok(())
     }
 }

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use safetensors_formats::gguf::{Model, Notes, Type, Writer};
 use safetensors_formats::{Error, ErrorKind, Format};
 
-use super::output::OUT;
+use super::casts::Scheme;
+use super::output::{FOR_DIRECTORY, OUT};
 use super::source::Source;
 use super::{Args, open, report, take};
 use crate::input::{self, address, other};
@@ -16,14 +17,15 @@ use crate::terminal::report::wrong_usage;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
-/// Converts a model to a GGUF file with weights of this type.
+/// Converts a model to a GGUF file.
 pub(super) fn run(
     args: &Args,
-    kind: Type,
     inputs: &[PathBuf],
     output: &Path,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
+    let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(output)));
+    let kind = stored_as(args).map_err(wrong)?;
     let directory = directory_of(inputs)?;
     let change = args.changes.prepare()?.dequantizing();
     let adapters = args.loras.open()?;
@@ -41,7 +43,7 @@ pub(super) fn run(
     let bytes = writer.total_size();
     let count = text::counted(writer.tensors().len() as u64, "tensor");
     let summary = format!("{count}, {}{}", text::size(bytes), told(&notes));
-    let summary = summary + &report::merged(&adapters, &sources, &change);
+    let summary = summary + &report::merged(&adapters, &sources, &rewrite);
     if args.writing.dry_run {
         show(&writer, out)?;
         writeln!(out, "\n{}", destination.would(summary))?;
@@ -55,6 +57,27 @@ pub(super) fn run(
     drop(progress);
     destination.tell(out, summary)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How a GGUF file stores weights. Refuses options that are for other outputs.
+fn stored_as(args: &Args) -> Result<Type, String> {
+    if args.is_for_directory() {
+        return Err(FOR_DIRECTORY.into());
+    }
+    if args.changes.name_dtypes() {
+        return Err("--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
+                    --keep-quantized and --overflow are for other outputs"
+            .into());
+    }
+    if args.report {
+        return Err("--report is for other outputs".into());
+    }
+    match args.changes.quantize {
+        Some(Scheme::Gguf(kind)) => Ok(kind),
+        Some(Scheme::Tensors(_)) | None => {
+            Err(format!("say how weights are stored: --quantize with {}", Scheme::for_gguf()))
+        }
+    }
 }
 
 /// Returns the directory with the files next to the weights.

@@ -1,4 +1,4 @@
-//! [`Adapters`]: LoRA adapters that are merged into the input.
+//! LoRA adapters that are merged into the input.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -57,17 +57,14 @@ fn scaled(path: &Path) -> Result<Scaled, String> {
     }
 }
 
-/// Open adapters.
-pub(super) struct Adapters(Vec<Adapter>);
-
 impl Loras {
     /// Opens the adapters.
-    pub(super) fn open(&self) -> anyhow::Result<Adapters> {
+    pub(super) fn open(&self) -> anyhow::Result<Vec<Adapter>> {
         let open = |Scaled { path, scale }: &Scaled| {
             let checkpoint = open(path).context("--lora")?;
             Ok(Adapter::of(checkpoint).context("--lora")?.scale(*scale))
         };
-        self.loras.iter().map(open).collect::<anyhow::Result<_>>().map(Adapters)
+        self.loras.iter().map(open).collect()
     }
 }
 
@@ -84,35 +81,22 @@ fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     }
 }
 
-impl Adapters {
-    /// Returns `true` if there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// Returns the checkpoint with adapters merged into it, and the dtypes that the merged tensors have
+/// there. They are F32 until they are written, so that a sum is rounded once, as the options say.
+pub(super) fn merged(
+    adapters: &[Adapter],
+    checkpoint: Checkpoint,
+) -> anyhow::Result<(Checkpoint, HashMap<String, Dtype>)> {
+    let mut dtypes = HashMap::new();
+    if adapters.is_empty() {
+        return Ok((checkpoint, dtypes));
     }
-
-    /// Returns the checkpoint with the adapters merged into it, and the dtypes that the merged
-    /// tensors have there. They are F32 until they are written, so that a sum is rounded once, as
-    /// the options say.
-    pub(super) fn merged(
-        &self,
-        checkpoint: Checkpoint,
-    ) -> anyhow::Result<(Checkpoint, HashMap<String, Dtype>)> {
-        let mut dtypes = HashMap::new();
-        if self.is_empty() {
-            return Ok((checkpoint, dtypes));
-        }
-        let dtype = |name: &str, dtype| {
-            dtypes.insert(name.to_owned(), dtype);
-            Dtype::F32
-        };
-        let merged = checkpoint.merged_as(self.0.iter().cloned(), dtype).context("--lora")?;
-        Ok((merged.into_boxed(), dtypes))
-    }
-
-    /// Returns the number of adapters.
-    pub(super) fn count(&self) -> usize {
-        self.0.len()
-    }
+    let dtype = |name: &str, dtype| {
+        dtypes.insert(name.to_owned(), dtype);
+        Dtype::F32
+    };
+    let merged = checkpoint.merged_as(adapters.iter().cloned(), dtype).context("--lora")?;
+    Ok((merged.into_boxed(), dtypes))
 }
 
 #[cfg(test)]

@@ -40,19 +40,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use changes::{Change, Changes, Stored};
-use divided::Ranks;
-use lora::{Adapters, Loras};
+use divided::{Divided, Ranks};
+use lora::Loras;
 use others::Others;
-use output::{Output, Target};
+use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::error::{QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
+use safetensors_core::lora::Adapter;
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::{FLOATS_STAY, Source, layers_of};
 
 use super::Run;
 use crate::input::{self, Rewrite};
+use crate::model::ranks::warn_of_split_heads;
 use crate::output::edit::warn_of_notes;
 use crate::output::existing::identity;
 use crate::output::file;
@@ -225,9 +227,9 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
-    match Target::new(args, output)? {
-        Target::Gguf(kind) => gguf::run(args, kind, inputs, output, out),
-        Target::Tensors(output) => save(args, inputs, *output, out),
+    match Output::new(args, output)? {
+        None => gguf::run(args, inputs, output, out),
+        Some(output) => save(args, inputs, output, out),
     }
 }
 
@@ -242,15 +244,18 @@ fn save(
     let adapters = args.loras.open()?;
     let sources = open(inputs, &change, &adapters)?;
     let mut rewrite = take(&sources, &change)?;
-    let names: Vec<_> = rewrite.tensors().map(|(name, _)| name).collect();
-    output.divide(args.ranks.divided(&names, change.select)?);
     let metadata = output.take_metadata(&mut rewrite);
     output.name_files(&sources)?;
-    let others = Others::new(args, &sources, &rewrite, output.is_directory())?;
-    let read = others.config.as_ref().map(|(path, _)| identity(path));
-    output.put_others(others);
-    let plan =
-        output.plan(&rewrite, &sources).map_err(|error| name_twice(error, &sources, &change))?;
+    output.others = Others::new(args, &sources, &rewrite, output.is_directory())?;
+    let read = output.others.config.as_ref().map(|(path, _)| identity(path));
+    let mut plan = output
+        .plan(&rewrite, args.ranks.is_given())
+        .map_err(|error| name_twice(error, &sources, &change))?;
+    output.ranks = args.ranks.divided(&rewrite, change.select, &args.writing.options())?;
+    if let Some(Divided { plan: ranks, .. }) = &output.ranks {
+        warn_of_split_heads(ranks, sources.iter().filter_map(Source::checkpoint))?;
+        plan.ranks = Some(ranks.world_size());
+    }
     sources.iter().try_for_each(Source::check)?;
     let existing = output.existing()?;
     let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
@@ -261,25 +266,22 @@ fn save(
     let destination =
         args.writing.permit(existing, &content).map_err(|error| output.advise(error, 0))?;
     sources.iter().for_each(Source::warn_of_notes);
-    output.warn_of_loss(&plan.lost(&metadata));
+    output.warn_of_loss(&metadata, &plan);
     warn_of_notes(output.path(), &plan.notes);
     let summary =
-        plan.summary() + &report::share(&rewrite) + &report::merged(&adapters, &sources, &change);
+        plan.summary() + &report::share(&rewrite) + &report::merged(&adapters, &sources, &rewrite);
     let unmade = match args.changes.names {
         Some(_) => "; not made, and needed by transformers: config.json and the tokenizer",
         None => "",
     };
+    let removed = plan.removed(!args.writing.dry_run);
+    let end = [removed, plan.others(), unmade.to_owned(), destination.hides()].concat();
     if args.writing.dry_run {
         plan.show(&rewrite, out)?;
-        let would = destination.would(summary);
-        let [named, removed, hides] = [plan.named(), plan.removed(false), destination.hides()];
-        let others = plan.others();
-        writeln!(out, "\n{would}{named}{removed}{others}{unmade}{hides}")?;
+        writeln!(out, "\n{}{}{end}", destination.would(summary), plan.named())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let is_changed = sources.iter().any(Source::makes_numbers);
-    let is_changed = is_changed || change.quantization().is_some();
-    let stale = output.stale_settings(&sources, &rewrite, is_changed);
+    let stale = output.stale_settings(&sources, &rewrite);
     let progress = Progress::bytes(plan.bytes);
     output
         .write(&rewrite, &destination.options(), &progress)
@@ -290,15 +292,14 @@ fn save(
         let told = report::report(&rewrite, out);
         file::printed(told, &input::shown(output.path()), "written")?;
     }
-    let [removed, others, hides] = [plan.removed(true), plan.others(), destination.hides()];
-    destination.tell(out, format_args!("{summary}{removed}{others}{unmade}{hides}"))?;
+    destination.tell(out, format_args!("{summary}{end}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn open(
     inputs: &[PathBuf],
     change: &Change<'_>,
-    adapters: &Adapters,
+    adapters: &[Adapter],
 ) -> anyhow::Result<Vec<Source>> {
     if !adapters.is_empty() && inputs.len() > 1 {
         return Err(wrong_usage("--lora is for one IN"));
@@ -413,17 +414,14 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
         }
         _ => return error,
     };
-    let of_source = |source: &Source| {
-        // An alias is taken along with its tensor, even if it is not taken by its own name.
-        let names = source
-            .names()
-            .into_iter()
-            .filter(|old| !change.drops(old) && change.rename(old) == name);
-        names
-            .map(|old| (!change.takes(old), format!("{} of {}", text::short(old), source.name())))
-            .collect::<Vec<_>>()
-    };
-    let mut from: Vec<_> = sources.iter().flat_map(of_source).collect();
+    let mut from = Vec::new();
+    for source in sources {
+        let names = source.names().into_iter();
+        for old in names.filter(|old| !change.drops(old) && change.rename(old) == name) {
+            from.push((!change.takes(old), format!("{} of {}", text::short(old), source.name())));
+        }
+    }
+    // An alias is taken along with its tensor, even if it is not taken by its own name.
     from.sort_by_key(|(is_not_taken, _)| *is_not_taken);
     // Two names are enough to explain the error.
     let from: Vec<_> = from.into_iter().take(2).map(|(_, name)| name).collect();

@@ -107,11 +107,6 @@ impl Others {
         }
     }
 
-    /// Returns `true` if a `config.json` is written.
-    pub(super) fn has_config(&self) -> bool {
-        self.names().any(|name| name == CONFIG)
-    }
-
     /// Returns the names of the files.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.config.iter().map(|_| CONFIG).chain(self.files.names())
@@ -119,7 +114,7 @@ impl Others {
 
     /// Adds these files to the summary. Hidden files are not named.
     pub(super) fn preview(&self, preview: &mut Preview) {
-        preview.has_config = self.has_config();
+        preview.has_config = self.names().any(|name| name == CONFIG);
         let names = self.names().filter(|name| *name != CONFIG);
         preview.others = names.map(|name| text::path(name.as_ref())).collect();
         let left = self.files.left_out().iter().map(|path| text::path(path));

@@ -1,4 +1,4 @@
-//! [`Target`]: the kind of OUT. [`Output`]: the file or directory to write, unless it is GGUF.
+//! [`Output`]: the file or directory to write, unless it is GGUF.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
 use safetensors_core::rewrite::Plan;
+use safetensors_core::{Error, ErrorKind as CoreKind};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
-use safetensors_formats::gguf::Type;
 use safetensors_formats::{ErrorKind, burn};
 
 use super::Args;
@@ -23,7 +23,6 @@ use super::source::{CONFIG, Source};
 use crate::input;
 use crate::input::Rewrite;
 use crate::input::address;
-use crate::model::ranks::warn_of_split_heads;
 use crate::output::existing::{Existing, identity};
 use crate::output::file::Argument;
 use crate::output::writing::Writing;
@@ -31,15 +30,6 @@ use crate::output::{file, numpy};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
-
-/// The kind of OUT.
-#[derive(Debug)]
-pub(super) enum Target {
-    /// A GGUF file with weights that are stored as this type.
-    Gguf(Type),
-    /// Any other.
-    Tensors(Box<Output>),
-}
 
 /// A path, and the form of the output there.
 #[derive(Debug)]
@@ -51,12 +41,12 @@ pub(super) struct Output {
     /// The names of the files of a directory.
     pattern: FilePattern,
     /// How a directory is divided among ranks.
-    ranks: Option<Divided>,
+    pub(super) ranks: Option<Divided>,
     writing: Writing,
     contention: Contention,
     keeps_codes: bool,
     /// The other files of a directory.
-    others: Others,
+    pub(super) others: Others,
 }
 
 /// The argument that names the output.
@@ -66,77 +56,11 @@ pub(super) const OUT: Argument =
 /// The error of weights that stay quantised in an output of these formats.
 const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
 
-impl Target {
-    /// Decides what to write to a path. Refuses a path that nothing can be written to, and options
-    /// that do not suit the output.
-    pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Self> {
-        if input::is_stdin(path) {
-            return Err(wrong_usage(
-                "OUT cannot be standard output: the layout of a file is decided beforehand; name a \
-                 file or a directory",
-            ));
-        }
-        let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(path)));
-        args.ranks.check()?;
-        let form = form(path).map_err(wrong)?;
-        if let Some(address) = address::of(path) {
-            address::check_writable(address)?;
-        } else if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
-            let (path, remedy) = (input::name(path), OUT.stream);
-            anyhow::bail!("{path}: convert cannot write to a pipe or a device; {remedy}");
-        }
-        match (form, args.changes.quantize) {
-            (None, scheme) => for_gguf(args, scheme).map(Self::Gguf).map_err(wrong),
-            (Some(form), scheme) => {
-                let is_remote = address::of(path).is_some();
-                check_options(args, form, scheme, is_remote).map_err(wrong)?;
-                Ok(Self::Tensors(Box::new(Output {
-                    path: path.into(),
-                    form,
-                    size: args.max_shard_size,
-                    pattern: FilePattern::default(),
-                    ranks: None,
-                    writing: args.writing,
-                    contention: if args.no_wait { Contention::Fail } else { Contention::Wait },
-                    keeps_codes: args.changes.keep_quantized,
-                    others: Others::default(),
-                })))
-            }
-        }
-    }
-}
-
-/// How a GGUF file stores weights. Refuses options that are for other outputs.
-fn for_gguf(args: &Args, scheme: Option<Scheme>) -> Result<Type, String> {
-    if args.is_for_directory() {
-        return Err(FOR_DIRECTORY.into());
-    }
-    if args.changes.name_dtypes() {
-        return Err("--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
-                    --keep-quantized and --overflow are for other outputs"
-            .into());
-    }
-    if args.report {
-        return Err("--report is for other outputs".into());
-    }
-    match scheme {
-        Some(Scheme::Gguf(kind)) => Ok(kind),
-        Some(Scheme::Tensors(_)) | None => {
-            Err(format!("say how weights are stored: --quantize with {}", Scheme::for_gguf()))
-        }
-    }
-}
-
-const FOR_DIRECTORY: &str =
+pub(super) const FOR_DIRECTORY: &str =
     "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output";
 
 /// Refuses options that do not suit an output.
-fn check_options(
-    args: &Args,
-    form: Form,
-    scheme: Option<Scheme>,
-    is_remote: bool,
-) -> Result<(), String> {
+fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String> {
     if form != Form::Directory && args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
     }
@@ -146,7 +70,7 @@ fn check_options(
     if args.no_tokenizer {
         return Err("--no-tokenizer is for a .gguf file as output".into());
     }
-    match (scheme, form) {
+    match (args.changes.quantize, form) {
         (None, _) => Ok(()),
         (Some(scheme @ Scheme::Gguf(_)), _) => {
             Err(format!("--quantize {scheme} is for a .gguf file as output"))
@@ -161,16 +85,39 @@ fn check_options(
     }
 }
 
-/// Returns `true` if a file exists that is not to be replaced.
-fn is_of_existing(error: &anyhow::Error) -> bool {
-    let error: Option<&safetensors_core::Error> = error.downcast_ref();
-    error.is_some_and(|error| matches!(error.kind(), safetensors_core::ErrorKind::FileExists))
-}
-
 impl Output {
-    /// Divides the output among ranks.
-    pub(super) fn divide(&mut self, ranks: Option<Divided>) {
-        self.ranks = ranks;
+    /// Decides what to write to a path. Refuses a path that nothing can be written to, and options
+    /// that do not suit the output. `None` for a GGUF file.
+    pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Option<Self>> {
+        if input::is_stdin(path) {
+            return Err(wrong_usage(
+                "OUT cannot be standard output: the layout of a file is decided beforehand; name a \
+                 file or a directory",
+            ));
+        }
+        let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(path)));
+        args.ranks.check()?;
+        let form = form(path).map_err(wrong)?;
+        let is_remote = address::of(path).is_some();
+        if let Some(address) = address::of(path) {
+            address::check_writable(address)?;
+        } else if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+            let (path, remedy) = (input::name(path), OUT.stream);
+            anyhow::bail!("{path}: convert cannot write to a pipe or a device; {remedy}");
+        }
+        let Some(form) = form else { return Ok(None) };
+        check_options(args, form, is_remote).map_err(wrong)?;
+        Ok(Some(Self {
+            path: path.into(),
+            form,
+            size: args.max_shard_size,
+            pattern: FilePattern::default(),
+            ranks: None,
+            writing: args.writing,
+            contention: if args.no_wait { Contention::Fail } else { Contention::Wait },
+            keeps_codes: args.changes.keep_quantized,
+            others: Others::default(),
+        }))
     }
 
     /// Names the files of a directory as expected by the library that loads the input's files.
@@ -191,36 +138,27 @@ impl Output {
         Ok(())
     }
 
-    /// Adds other files next to the tensors.
-    pub(super) fn put_others(&mut self, others: Others) {
-        self.others = others;
-    }
-
     /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
-        match address::of(&self.path) {
-            Some(_) if is_of_existing(&error) => {
+        if address::of(&self.path).is_none() {
+            return file::advise(error, &self.path, bytes, OUT);
+        }
+        match error.downcast_ref().map(Error::kind) {
+            Some(CoreKind::FileExists) => {
                 anyhow::anyhow!("{} exists; --force replaces it", self.name())
             }
-            // The advice is about the disk.
-            Some(_) => error,
-            None => file::advise(error, &self.path, bytes, OUT),
+            _ => error,
         }
     }
 
     /// Returns warnings of settings next to the output that describe weights as they will not be
     /// stored there.
-    pub(super) fn stale_settings(
-        &self,
-        sources: &[Source],
-        rewrite: &Rewrite<'_>,
-        is_changed: bool,
-    ) -> Vec<String> {
+    pub(super) fn stale_settings(&self, sources: &[Source], rewrite: &Rewrite<'_>) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
             Form::File if self.is_model(sources) => self.path.parent(),
             // Other files may be there.
-            _ => self.path.parent().filter(|_| is_changed),
+            _ => self.path.parent().filter(|_| config::changes(sources, rewrite)),
         };
         match directory.filter(|_| address::of(&self.path).is_none()) {
             Some(directory) => {
@@ -269,18 +207,12 @@ impl Output {
     /// Removes the metadata that this output cannot hold, and returns it. Left in place, it could
     /// make the plan fail.
     pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
-        match self.form {
-            Form::File | Form::Directory | Form::Burnpack => Metadata::new(),
-            Form::Npy | Form::Npz => std::mem::take(rewrite.metadata_mut()),
-        }
+        let is_bare = matches!(self.form, Form::Npy | Form::Npz);
+        if is_bare { std::mem::take(rewrite.metadata_mut()) } else { Metadata::new() }
     }
 
     /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
-    pub(super) fn plan(
-        &self,
-        rewrite: &Rewrite<'_>,
-        sources: &[Source],
-    ) -> anyhow::Result<Preview> {
+    pub(super) fn plan(&self, rewrite: &Rewrite<'_>, is_divided: bool) -> anyhow::Result<Preview> {
         let options = self.writing.options();
         let plan = match self.form {
             Form::Directory => rewrite.plan_sharded(&self.shards(options)),
@@ -295,10 +227,7 @@ impl Output {
         }
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
-        if let Some(divided) = &self.ranks {
-            let ranks = divided.plan(rewrite, &self.writing.options())?;
-            warn_of_split_heads(&ranks, sources.iter().filter_map(Source::checkpoint))?;
-            preview.ranks = Some(ranks.world_size());
+        if is_divided {
             return Ok(preview);
         }
         match self.form {
@@ -342,13 +271,14 @@ impl Output {
         Ok(())
     }
 
-    /// Warns of the metadata that this output cannot hold.
-    pub(super) fn warn_of_loss(&self, lost: &BTreeSet<&str>) {
-        if lost.is_empty() {
-            return;
+    /// Warns of the metadata that this output cannot hold: these keys, and the other names of tied
+    /// weights.
+    pub(super) fn warn_of_loss(&self, metadata: &Metadata, plan: &Preview) {
+        let lost: BTreeSet<_> = metadata.keys().chain(plan.aliases.keys()).collect();
+        if plan.is_bare && !lost.is_empty() {
+            let (path, keys) = (text::path(&self.path), text::some(lost));
+            warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
         }
-        let (path, keys) = (text::path(&self.path), text::some(lost));
-        warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
     }
 
     /// Writes all tensors. The output is then complete, or as it was before, or the error says

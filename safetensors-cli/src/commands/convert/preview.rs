@@ -1,10 +1,10 @@
 //! [`Preview`]: a summary of the output, made before anything is written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 
+use safetensors_core::TensorSource;
 use safetensors_core::digest::Note;
-use safetensors_core::{Metadata, TensorSource};
 
 use crate::input::{Rewrite, Source};
 use crate::terminal::table::Column;
@@ -19,7 +19,7 @@ pub(super) struct Preview {
     /// The names of the files, unless the output is always one.
     files: Vec<String>,
     /// The other names of tied weights. Each maps to the name that is written.
-    aliases: BTreeMap<String, String>,
+    pub(super) aliases: BTreeMap<String, String>,
     /// Whether the output has no metadata, and so loses these names.
     pub(super) is_bare: bool,
     /// The files of an earlier save that are removed.
@@ -48,15 +48,6 @@ impl Preview {
         }
     }
 
-    /// Returns the metadata keys that will be lost: the keys of `metadata`, and the other names of
-    /// tied weights.
-    pub(super) fn lost<'a>(&'a self, metadata: &'a Metadata) -> BTreeSet<&'a str> {
-        if !self.is_bare {
-            return BTreeSet::new();
-        }
-        metadata.keys().chain(self.aliases.keys()).map(String::as_str).collect()
-    }
-
     /// Returns `true` if the output has this name of a tensor.
     pub(super) fn writes(&self, name: &str) -> bool {
         !self.is_bare || !self.aliases.contains_key(name)
@@ -75,14 +66,13 @@ impl Preview {
             _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
-        let others = text::counted(self.others.len() as u64, "other file");
-        let others = match (self.has_config, self.others.len()) {
-            (false, 0) => String::new(),
-            (true, 0) => ", with config.json".into(),
-            (false, _) => format!(", with {others}"),
-            (true, _) => format!(", with config.json and {others}"),
-        };
-        format!("{tensors}, {}{files}{aliases}{others}", text::size(self.bytes))
+        let mut along = Vec::new();
+        along.extend(self.has_config.then(|| "config.json".to_owned()));
+        let others = self.others.len() as u64;
+        along.extend((others > 0).then(|| text::counted(others, "other file")));
+        let with = if along.is_empty() { "" } else { ", with " };
+        let along = along.join(" and ");
+        format!("{tensors}, {}{files}{aliases}{with}{along}", text::size(self.bytes))
     }
 
     /// Returns the names of the files, as the end of the summary of a dry run.

@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
+use safetensors_core::lora::Adapter;
 use safetensors_core::quantized::QuantizationError;
 
-use super::changes::Change;
-use super::lora::Adapters;
 use super::source::Source;
-use crate::input::{Checkpoint, Rewrite};
+use crate::input::Rewrite;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
@@ -75,20 +74,15 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
 }
 
 /// Returns the number of written tensors that adapters change, as the end of the summary.
-pub(super) fn merged(adapters: &Adapters, sources: &[Source], change: &Change<'_>) -> String {
+pub(super) fn merged(adapters: &[Adapter], sources: &[Source], rewrite: &Rewrite<'_>) -> String {
     if adapters.is_empty() {
         return String::new();
     }
-    let mut written = HashSet::new();
-    for source in sources {
-        let names = source.merged.keys().map(String::as_str);
-        written.extend(names.filter(|name| change.takes(name)));
-        // A tensor that is not taken by its own name may be taken by another one.
-        let aliases = source.checkpoint().into_iter().flat_map(Checkpoint::aliases);
-        let taken = aliases.filter(|(alias, _)| change.takes(alias)).map(|(_, it)| it.name());
-        let merged = taken.filter(|name| source.merged.contains_key(*name));
-        written.extend(merged.filter(|name| !change.drops(name)));
-    }
-    let tensors = text::counted(written.len() as u64, "tensor");
-    format!(", {tensors} changed by {}", text::counted(adapters.count() as u64, "adapter"))
+    let written =
+        rewrite.tensors().map(|(_, it)| it.tensor().map_or(it.source_name(), |it| it.name()));
+    let written: HashSet<_> = written.collect();
+    let changed = sources.iter().flat_map(|source| source.merged.keys());
+    let changed = changed.filter(|name| written.contains(name.as_str())).count();
+    let tensors = text::counted(changed as u64, "tensor");
+    format!(", {tensors} changed by {}", text::counted(adapters.len() as u64, "adapter"))
 }

@@ -4,15 +4,17 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use safetensors_core::framework::Quoted;
+use safetensors_core::lora::Adapter;
 use safetensors_core::quantized::{LinearLayers, QuantizedWeight};
 use safetensors_core::{Dtype, Error};
-use safetensors_formats::{Format, Stored, npy, npz};
+use safetensors_formats::{Format, Stored, npz};
 
 use super::changes::Change;
-use super::lora::Adapters;
+use super::lora;
 use crate::input;
 use crate::input::find;
 use crate::input::kind::Kind;
+use crate::input::other::TensorFile;
 use crate::input::{Checkpoint, Opening, Rewrite};
 use crate::input::{address, other};
 pub(super) use crate::model::config::{CONFIG, MOST, config_of};
@@ -37,11 +39,8 @@ pub(super) struct Source {
 }
 
 enum Content {
-    /// A safetensors file, or a checkpoint of several.
     Checkpoint(Box<Checkpoint>),
-    /// One array of NumPy.
-    Npy(npy::Array),
-    /// An archive of such arrays.
+    /// An archive of NumPy's arrays, of which not all need be readable.
     Npz(npz::Archive),
 }
 
@@ -52,16 +51,13 @@ impl Source {
     pub(super) fn open(
         path: &Path,
         change: &Change<'_>,
-        adapters: &Adapters,
+        adapters: &[Adapter],
     ) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
-            Kind::Other(Format::Npy | Format::Npz) if address::of(path).is_some() => anyhow::bail!(
-                "{}: NumPy's files are read from the disk only; download it first",
+            Kind::Other(Format::Npz) if address::of(path).is_some() => anyhow::bail!(
+                "{}: NumPy's archives are read from the disk only; download it first",
                 input::name(path)
             ),
-            Kind::Other(Format::Npy) => {
-                Content::Npy(npy::Array::open(path).map_err(numpy::unread)?)
-            }
             Kind::Other(Format::Npz) => {
                 Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?)
             }
@@ -77,7 +73,7 @@ impl Source {
             }
         };
         if !adapters.is_empty() {
-            return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's files"));
+            return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's archives"));
         }
         let (numbers, kept, merged) = Default::default();
         Ok(Self { path: path.into(), content, numbers, kept, merged })
@@ -86,7 +82,7 @@ impl Source {
     fn of_checkpoint(
         path: &Path,
         change: &Change<'_>,
-        adapters: &Adapters,
+        adapters: &[Adapter],
     ) -> anyhow::Result<Self> {
         let optimizer_state = change.changes.optimizer_state;
         let dequantize = change.may_make_numbers();
@@ -119,7 +115,7 @@ impl Source {
             kept.extend(names.map(str::to_owned));
             kept.retain(|name| change.takes(name));
         }
-        let (checkpoint, merged) = adapters.merged(checkpoint)?;
+        let (checkpoint, merged) = lora::merged(adapters, checkpoint)?;
         let content = Content::Checkpoint(Box::new(checkpoint));
         Ok(Self { path: path.into(), content, numbers, kept, merged })
     }
@@ -132,19 +128,21 @@ impl Source {
     /// Warns of parts of a trainer's directory that are not read, such as files, as `inspect` shows
     /// it.
     pub(super) fn warn_of_notes(&self) {
-        for file in self.checkpoint().map_or(&[][..], |it| it.files()) {
-            let other = other::of(file.safetensors().source());
-            let other = other.filter(|other| other.format().is_of_directories());
-            for note in other.map_or(&[][..], |other| other.notes()) {
-                warn(format!("{}: {}", text::path(file.path()), text::printable(note)));
+        for (path, file) in self.others().filter(|(_, it)| it.format().is_of_directories()) {
+            for note in file.notes() {
+                warn(format!("{}: {}", text::path(path), text::printable(note)));
             }
         }
     }
 
-    pub(super) fn is_of_gguf(&self) -> bool {
+    /// Returns the files of other formats.
+    fn others(&self) -> impl Iterator<Item = (&Path, &TensorFile)> {
         let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
-        let mut others = files.filter_map(|file| other::of(file.safetensors().source()));
-        others.any(|other| other.format() == Format::Gguf)
+        files.filter_map(|it| Some((it.path(), other::of(it.safetensors().source())?)))
+    }
+
+    pub(super) fn is_of_gguf(&self) -> bool {
+        self.others().any(|(_, file)| file.format() == Format::Gguf)
     }
 
     /// Returns `true` if codes of it are read as numbers, also by the format of its file.
@@ -160,11 +158,11 @@ impl Source {
         }
     }
 
-    /// The checkpoint, unless it is one of NumPy's files.
+    /// The checkpoint, unless it is an archive of NumPy.
     pub(super) fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.content {
             Content::Checkpoint(checkpoint) => Some(checkpoint),
-            Content::Npy(_) | Content::Npz(_) => None,
+            Content::Npz(_) => None,
         }
     }
 
@@ -185,7 +183,6 @@ impl Source {
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
             Content::Checkpoint(checkpoint) => find::names(checkpoint),
-            Content::Npy(array) => vec![array.name()],
             Content::Npz(archive) => archive.names().collect(),
         }
     }
@@ -203,13 +200,13 @@ impl Source {
         let weights = self.checkpoint().map(|it| it.quantized_weights_but(&mut |_| true));
         let mut lost = Vec::new();
         for weight in weights.into_iter().flatten().flatten() {
-            let old: Vec<_> = weight.tensors.iter().map(String::as_str).collect();
-            let new: Vec<_> = old.iter().filter_map(|name| written.get(name).copied()).collect();
-            if new.len() < old.len() && written.contains_key(old[0]) {
-                let missing = old.into_iter().filter(|name| !written.contains_key(name));
-                lost.extend(missing.map(str::to_owned));
-            } else if new.len() == old.len() && ends(&old) != ends(&new) {
-                lost.extend(old[1..].iter().copied().map(str::to_owned));
+            let [old_codes, companions @ ..] = &weight.tensors[..] else { continue };
+            let Some(codes) = written.get(old_codes.as_str()) else { continue };
+            for old in companions {
+                let new = written.get(old.as_str());
+                if new.is_none_or(|new| ends(codes, new) != ends(old_codes, old)) {
+                    lost.push(old.clone());
+                }
             }
         }
         if !lost.is_empty() {
@@ -235,8 +232,6 @@ impl Source {
                 self.refuse_unreadable(change, layers)?;
                 Ok(rewrite.merge(checkpoint))
             }
-            Content::Npy(array) if !change.takes(array.name()) => Ok(rewrite),
-            Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),
             Content::Npz(archive) => {
                 let mut taken = archive.names().enumerate().filter(|(_, name)| change.takes(name));
                 taken.try_fold(rewrite, |rewrite, (i, name)| {
@@ -248,9 +243,7 @@ impl Source {
 
     /// Returns the tensors that are stored in another way than their dtypes say, by name.
     pub(super) fn stored(&self) -> impl Iterator<Item = (&str, &Stored)> {
-        let files = self.checkpoint().map_or(&[][..], |it| it.files()).iter();
-        let files = files.filter_map(|file| other::of(file.safetensors().source()));
-        files.flat_map(|file| file.all_stored())
+        self.others().flat_map(|(_, file)| file.all_stored())
     }
 
     /// Refuses a tensor that is taken and cannot be read, before anything is written.
@@ -276,17 +269,15 @@ impl Source {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match &self.content {
             Content::Npz(archive) => archive.check().map_err(numpy::unread),
-            Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
+            Content::Checkpoint(_) => Ok(()),
         }
     }
 }
 
-/// Returns the ends of names, after their longest common start.
-fn ends<'n>(names: &[&'n str]) -> Vec<&'n [u8]> {
-    let first = names.first().map_or(&[][..], |name| name.as_bytes());
-    let is_common = |&at: &usize| names.iter().all(|name| name.as_bytes().get(at) == first.get(at));
-    let common = (0..first.len()).take_while(is_common).count();
-    names.iter().map(|name| &name.as_bytes()[common..]).collect()
+/// Returns the ends of two names, after their longest common start.
+fn ends<'n>(one: &'n str, other: &'n str) -> [&'n [u8]; 2] {
+    let common = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
+    [one, other].map(|name| &name.as_bytes()[common..])
 }
 
 /// Adds the description of the model's layers in `config.json` next to a checkpoint, if weights are

@@ -186,7 +186,7 @@ fn wrong_usage_is_told_before_any_request() {
         (&["hf://owner/name/unet", "config.json"], "name all files as FILE"),
         (&["hf://owner/name/unet", "--exclude", "*.bin"], "name all files as FILE"),
         (&["owner/name", "a", "--also", "b"], "cannot be used with"),
-        (&["owner/name", "--max-workers", "0"], "0 is not in 1.."),
+        (&["owner/name", "--max-workers", "0"], "a whole number from 1 to 65535"),
         (&["owner/name", "--repo-type", "bucket"], "invalid value 'bucket'"),
         (&["datasets/owner/name", "--repo-type", "dataset"], "is no repository"),
         (&["hf://datasets/owner/name", "--repo-type", "dataset"], "an address says the type"),

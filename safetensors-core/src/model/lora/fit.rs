@@ -1,5 +1,6 @@
 //! [`Names`]: finds the tensors of a checkpoint that an adapter changes.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::checkpoint::Checkpoint;
@@ -27,12 +28,12 @@ pub(super) struct Names<'a> {
 }
 
 /// The difference between the names of an adapter and of the checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Change {
-    /// The checkpoint's names lack this at the start.
-    Drop(String),
-    /// They have this more.
-    Add(String),
+#[derive(Clone, Debug)]
+struct Change {
+    /// The start that the checkpoint's names lack.
+    drop: String,
+    /// The start that they have instead.
+    add: String,
 }
 
 /// The most changes of names that are compared for the text of an error.
@@ -90,24 +91,17 @@ impl<'a> Names<'a> {
 
     /// Returns the tensor for a name that is changed.
     fn get(&self, wanted: &Wanted, change: Option<&Change>) -> Result<Option<&'a str>, Error> {
-        let changed;
-        let name = match change {
-            None => &*wanted.name,
-            Some(Change::Drop(prefix)) => match wanted.name.strip_prefix(&**prefix) {
-                Some(name) => name,
-                None => return Ok(None),
-            },
-            Some(Change::Add(prefix)) => {
-                changed = format!("{prefix}{}", wanted.name);
-                &changed
-            }
-        };
+        let mut name = Cow::from(&*wanted.name);
+        if let Some(Change { drop, add }) = change {
+            let Some(rest) = name.strip_prefix(&**drop) else { return Ok(None) };
+            name = format!("{add}{rest}").into();
+        }
         if !wanted.is_flattened {
-            return Ok(self.all.get(name).copied());
+            return Ok(self.all.get(&*name).copied());
         }
         // kohya's names have `_` where the model has `.` or `_`, so two weights may have the same
         // one.
-        match self.flattened.get(name).map(Vec::as_slice) {
+        match self.flattened.get(&*name).map(Vec::as_slice) {
             None | Some([]) => Ok(None),
             Some([name]) => Ok(Some(name)),
             Some([one, other, ..]) => Err(ambiguous(one.min(other), one.max(other))),
@@ -130,14 +124,16 @@ impl<'a> Names<'a> {
         if first.is_flattened {
             let ending = format!("_{}", first.name);
             let longer = self.flattened.keys().filter_map(|name| name.strip_suffix(&*ending));
-            candidates.extend(longer.map(|prefix| Change::Add(format!("{prefix}_"))));
+            candidates
+                .extend(longer.map(|prefix| Change { drop: "".into(), add: format!("{prefix}_") }));
         } else {
             let ending = format!(".{}", first.name);
             let longer = self.all.iter().filter_map(|name| name.strip_suffix(&*ending));
-            candidates.extend(longer.map(|prefix| Change::Add(format!("{prefix}."))));
+            candidates
+                .extend(longer.map(|prefix| Change { drop: "".into(), add: format!("{prefix}.") }));
             let dots = first.name.match_indices('.').map(|(dot, _)| &first.name[..=dot]);
             let shorter = dots.filter(|prefix| self.all.contains(&first.name[prefix.len()..]));
-            candidates.extend(shorter.map(|prefix| Change::Drop(prefix.to_owned())));
+            candidates.extend(shorter.map(|prefix| Change { drop: prefix.into(), add: "".into() }));
         }
         let is_found =
             |one: &Wanted, change: &Change| matches!(self.get(one, Some(change)), Ok(Some(_)));

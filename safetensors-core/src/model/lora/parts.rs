@@ -1,6 +1,6 @@
 //! [`Parts`]: the purposes of an adapter's tensors.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
@@ -108,8 +108,7 @@ impl Parts {
     /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT.
     pub(super) fn of(source: &Source, config: Option<&Config>) -> Result<Self> {
         let mut parts = Self { modules: Vec::new(), whole: Vec::new() };
-        let mut order = Vec::<&str>::new();
-        let mut found = HashMap::<&str, Found>::new();
+        let mut found = BTreeMap::<&str, Found>::new();
         for (position, tensor) in source.tensors().enumerate() {
             let name = tensor.name();
             if config.is_none() && name.starts_with(PEFT) {
@@ -134,10 +133,7 @@ impl Parts {
                 continue;
             };
             let module = &name[..name.len() - end.len()];
-            let of_module = found.entry(module).or_insert_with(|| {
-                order.push(module);
-                Found::default()
-            });
+            let of_module = found.entry(module).or_default();
             of_module.is_embedding |= is_embedding;
             if of_module.tensors.insert(*role, position).is_some() {
                 let found = format!("two tensors for one end of module {module:?}");
@@ -145,9 +141,8 @@ impl Parts {
             }
         }
         let configs = if config.is_some() { BTreeMap::new() } else { of_diffusers(source)? };
-        for name in order {
-            let Some(found) = found.remove(name) else { continue };
-            parts.modules.push(module(source, name, &found, (config, &configs))?);
+        for (name, found) in &found {
+            parts.modules.push(module(source, name, found, (config, &configs))?);
         }
         Ok(parts)
     }
