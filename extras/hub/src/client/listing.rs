@@ -12,7 +12,7 @@ use super::refusal::RequestSubject;
 use super::retry::Failure;
 #[cfg(feature = "remote")]
 use super::url::Url;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 
 /// The most bytes of a listing.
@@ -106,8 +106,7 @@ impl Client {
                 return Err(asked.refusal(&answer));
             }
         }
-        let problem = "it sends from one address to the next".into();
-        Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
+        Err(self.http().endpoint().in_a_circle().into())
     }
 
     /// Lists the direct content of a directory of a bucket. A missing directory has nothing.
