@@ -28,13 +28,13 @@ pub(super) fn fetch_local(
         Some(progress_of(repo, file.blob()))
     };
     // Held until the record is written: the last one is of the last file with this name.
-    let lock = Lock::wait(lock, meter.stop(), &progress)?;
+    let lock = Lock::wait(lock, meter.stop(), progress)?;
     if has_content(repo, file, meter)? {
         meter.add(file.byte_len(), file.path())?;
     } else {
         path.parent().map_or(Ok(()), fs::create_dir_all).map_err(|error| io_at(error, &path))?;
         // A file with another name may have the same content.
-        let of_content = Lock::wait(&repo.lock_path(file.blob()), meter.stop(), &progress)?;
+        let of_content = Lock::wait(&repo.lock_path(file.blob()), meter.stop(), progress)?;
         complete(repo, file, &path, of_content.is_some(), meter)?;
     }
     repo.set_record(file.commit(), file.path(), file.blob())?;
