@@ -62,9 +62,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`], [`ErrorKind::Gated`],
-    /// [`ErrorKind::Renamed`], [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like;
-    /// [`ErrorKind::Changed`] if the revision is a commit and the Hub lists another one.
+    /// Kinds of [`ErrorKind`](crate::ErrorKind): `RepoNotFound`, `RevisionNotFound`, `Gated`,
+    /// `Renamed`, `RateLimited`, `Network` and the like; `Changed` if the revision is a commit and the
+    /// Hub lists another one.
     pub fn files(&self, repo: &RepoId, revision: &Revision) -> Result<RepoFiles> {
         self.files_until(repo, revision, &AtomicBool::new(false))
     }
