@@ -250,24 +250,19 @@ fn is_base(directory: &Path) -> bool {
 
 /// Returns `true` if an error may come from another base than the deltas were made of.
 fn is_about_base(error: &Error) -> bool {
-    use ErrorKind::{
-        ContentSize, ContentTooLong, InBase, NotInBase, PositionOutside, TooExpanded,
-        TooManyPositions, WrongBase, WrongResult, WrongTensor,
-    };
-
     matches!(
         error.other(),
         Some(
-            ContentSize { .. }
-                | ContentTooLong { .. }
-                | InBase { .. }
-                | NotInBase { .. }
-                | PositionOutside { .. }
-                | TooExpanded { .. }
-                | TooManyPositions { .. }
-                | WrongBase { .. }
-                | WrongResult { .. }
-                | WrongTensor { .. }
+            ErrorKind::ContentSize { .. }
+                | ErrorKind::ContentTooLong { .. }
+                | ErrorKind::InBase { .. }
+                | ErrorKind::NotInBase { .. }
+                | ErrorKind::PositionOutside { .. }
+                | ErrorKind::TooExpanded { .. }
+                | ErrorKind::TooManyPositions { .. }
+                | ErrorKind::WrongBase { .. }
+                | ErrorKind::WrongResult { .. }
+                | ErrorKind::WrongTensor { .. }
         )
     )
 }

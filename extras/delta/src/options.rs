@@ -21,7 +21,7 @@ use crate::format::{ChecksumFormat, Encoding, is_decimal};
 ///     .checksums(ChecksumFormat::Xxh3);
 /// # let _ = options;
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) base_version: String,
     pub(crate) version: String,
@@ -34,12 +34,19 @@ pub struct Options {
     pub(crate) metadata: Option<Metadata>,
     /// Whether a tensor may be whole in a new delta although only its bytes differ.
     pub(crate) whole: bool,
-    progress: Option<Arc<Callback>>,
+    progress: Option<Callback>,
     /// The most tensors that are worked on at a time; 0 for the default.
     pub(crate) threads: usize,
 }
 
-type Callback = dyn Fn(u64) + Send + Sync;
+#[derive(Clone)]
+struct Callback(Arc<dyn Fn(u64) + Send + Sync>);
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
 
 /// A program that a delta is made for.
 #[derive(Clone, Copy, Debug)]
@@ -63,21 +70,6 @@ impl Default for Options {
             progress: None,
             threads: 0,
         }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("base_version", &self.base_version)
-            .field("version", &self.version)
-            .field("encoding", &self.encoding)
-            .field("checksums", &self.checksums)
-            .field("reader", &self.reader)
-            .field("overwrite", &self.overwrite)
-            .field("durable", &self.durable)
-            .field("metadata", &self.metadata)
-            .finish_non_exhaustive()
     }
 }
 
@@ -164,12 +156,12 @@ impl Options {
     /// threads call it.
     #[must_use]
     pub fn progress(mut self, callback: impl Fn(u64) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Arc::new(callback));
+        self.progress = Some(Callback(Arc::new(callback)));
         self
     }
 
     pub(crate) fn advance(&self, bytes: usize) {
-        if let Some(progress) = &self.progress {
+        if let Some(Callback(progress)) = &self.progress {
             progress(bytes as u64);
         }
     }

@@ -28,6 +28,12 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
+/// Returns whether an error says that a file is not the expected one.
+#[cfg(feature = "download")]
+pub(crate) fn is_wrong(error: &Error) -> bool {
+    matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
+}
+
 /// Returns the error of cancelled work.
 #[cfg(feature = "download")]
 pub(crate) fn cancelled() -> Error {

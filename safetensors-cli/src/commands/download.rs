@@ -180,7 +180,6 @@ mod what {
 
     impl What {
         pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
-            let wrong = |error: safetensors_core::Error| wrong_usage(error);
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let kind = args.repo_type.as_deref().filter(|kind| *kind != "model");
@@ -189,7 +188,7 @@ mod what {
             }
             let given = kind.map_or_else(|| args.repo.clone(), |it| format!("{it}s/{}", args.repo));
             let (repo, revision, path) = if args.repo.starts_with("hf://") {
-                let address: HubAddress = args.repo.parse().map_err(wrong)?;
+                let address: HubAddress = args.repo.parse().map_err(wrong_usage)?;
                 let revision = Some(address.revision()).filter(|it| **it != Revision::default());
                 let path = Some(address.path().to_owned()).filter(|path| !path.is_empty());
                 (address.repo().to_string(), revision.map(ToString::to_string), path)
@@ -198,7 +197,7 @@ mod what {
                     Some((repo, revision)) => (repo, Some(revision.to_owned())),
                     None => (given.as_str(), None),
                 };
-                (repo.parse::<RepoId>().map_err(wrong)?.to_string(), revision, None)
+                (repo.parse::<RepoId>().map_err(wrong_usage)?.to_string(), revision, None)
             };
             if asks_for_files && let Some(path) = &path {
                 let path = crate::terminal::text::short(path);
@@ -212,7 +211,7 @@ mod what {
             }
             let revision = revision.or_else(|| args.revision.clone());
             if let Some(revision) = &revision {
-                revision.parse::<Revision>().map_err(wrong)?;
+                revision.parse::<Revision>().map_err(wrong_usage)?;
             }
             Ok(Self { repo, revision, path })
         }

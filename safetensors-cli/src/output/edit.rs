@@ -50,9 +50,10 @@ pub(crate) struct Way {
     /// .NAME.header-backup. A file with several names (hard links) is copied
     #[arg(long)]
     pub(crate) in_place: bool,
-    /// Change the file even if it lies in a cache of the Hub, where other programs read it
+    /// Change the file even if it is read-only, or in a cache of the Hub, where other programs read
+    /// it
     ///
-    /// A read-only file is refused all the same: `chmod u+w` makes it writable
+    /// A read-only file is replaced by a copy, which is read-only too
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -104,7 +105,8 @@ pub(crate) fn change_all<'a>(
     }
     let mut printed = Ok(());
     for file in files.iter().filter(|_| !dry_run) {
-        let edit = way.advised(Edit::open(file), file)?;
+        let opened = if force { Edit::open_to_replace(file) } else { Edit::open(file) };
+        let edit = way.advised(opened, file)?;
         if edit.was_restored() {
             warn_of_restored(file);
         }
@@ -140,7 +142,8 @@ fn check_all<'a>(
     let Way { dry_run, in_place, force } = way;
     let mut keys = BTreeSet::new();
     for file in files {
-        if !dry_run && way.advised(restore_header(file), file)? {
+        let is_kept = dry_run || force && is_read_only(file);
+        if !is_kept && way.advised(restore_header(file), file)? {
             warn_of_restored(file);
         }
         let edit = way.advised(Edit::open_read_only(file), file)?;
@@ -163,8 +166,12 @@ impl Way {
     /// Returns the message of a dry run. Fails where the edit would.
     pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
         let outcome = || {
-            check_file(path, &SaveOptions::new().replace_cached(self.force))?;
-            File::options().append(true).open(path).map_err(|it| Error::from(it).in_path(path))?;
+            let options = SaveOptions::new().replace_cached(self.force);
+            check_file(path, &options.replace_read_only(self.force))?;
+            if !is_read_only(path) {
+                let opened = File::options().append(true).open(path);
+                opened.map_err(|error| Error::from(error).in_path(path))?;
+            }
             let outcome = edit.dry_run()?;
             if outcome != Edited::Unchanged {
                 check_writable(identity(path).parent().unwrap_or(path), path)?;
@@ -197,7 +204,7 @@ impl Way {
             ErrorKind::InManifest { .. } => error.into(),
             _ if other::detect(path).is_some() => other::advise_change(error, path),
             ErrorKind::ReadOnlyFile => {
-                anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does")
+                anyhow::anyhow!("{error}; --force replaces it")
             }
             ErrorKind::Io(system) if file::is_full(system.kind()) => {
                 let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -213,6 +220,10 @@ impl Way {
             _ => file::advise(error.into(), path, 0, PATH),
         })
     }
+}
+
+fn is_read_only(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.permissions().readonly())
 }
 
 /// Warns of the side effects of a change.

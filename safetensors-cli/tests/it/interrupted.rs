@@ -188,16 +188,42 @@ fn a_read_only_output_is_replaced_only_with_force() {
         dir.run(&[args, &["--force"]].concat()).success();
         assert_eq!(mode(&path), 0o600, "{name}");
     }
-    let path = dir.at("in.safetensors");
-    set_mode(&path, 0o444);
-    let told = ends_with("; make it writable first, as `chmod u+w` does\n");
+}
+
+#[test]
+fn a_read_only_file_is_changed_only_with_force() {
+    let dir = temp_dir();
+    fs::create_dir_all(dir.at("w/m")).unwrap();
+    let path = small_file(&dir.at("w"), "in.safetensors");
+    sharded(&dir.at("w/m"));
+    let shard = dir.at("w/m/model-00002-of-00002.safetensors");
+    for path in [&path, &shard] {
+        set_mode(path, 0o444);
+    }
+    // Permissions mean nothing to an administrator.
+    let _ = Command::new("chown").args(["-R", "65534"]).arg(dir.at("w")).status();
+    let told = ends_with("; --force replaces it\n");
+    let user = |args: &[&str]| {
+        let mut command = as_a_user(dir.path());
+        command.args(args).output().unwrap().status.success()
+    };
     for args in [
-        &["metadata", "set", "in.safetensors", "a=b"][..],
-        &["digest", "--record", "in.safetensors"],
+        &["metadata", "set", "w/in.safetensors", "a=b"][..],
+        &["metadata", "set", "w/in.safetensors", "a=b", "-n"],
+        &["metadata", "clear", "w/m"],
+        &["digest", "--record", "w/in.safetensors"],
     ] {
         dir.run(args).code(1).stderr(told.clone());
+        assert!(user(&[args, &["--force"]].concat()), "{args:?}");
+        assert_eq!([mode(&path), mode(&shard)], [0o444; 2]);
     }
+    // It is not written to, also in place.
+    let before = fs::read(&path).unwrap();
+    fs::hard_link(&path, dir.at("w/name.safetensors")).unwrap();
+    assert!(user(&["metadata", "set", "w/in.safetensors", "a=c", "--force", "--in-place"]));
+    assert_eq!(fs::read(dir.at("w/name.safetensors")).unwrap(), before);
+    assert_ne!(fs::read(&path).unwrap(), before);
     set_mode(&path, 0o600);
-    dir.run("metadata set in.safetensors a=b").success();
+    dir.run("metadata set w/in.safetensors a=b").success();
     assert_eq!(mode(&path), 0o600);
 }

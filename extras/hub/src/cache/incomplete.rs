@@ -52,8 +52,8 @@ impl Incomplete {
                 }
             }
         }
-        let create = || OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = create().map_err(|error| io_at(error, &path))?;
+        let file = OpenOptions::new().write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| io_at(error, &path))?;
         // The file system may share the bytes of a copy.
         let copied = repo.shared_blob(etag, size).map_or(Ok(0), |blob| fs::copy(blob, &path));
         let len = copied.map_err(|error| io_at(error, &path))?;

@@ -18,13 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use safetensors_core::ReadAt;
 use safetensors_core::io::beside;
 
 use super::{Cache, CachedRepo, joined};
-use crate::client::HubFile;
-use crate::download::{is_blob, is_wrong};
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, is_wrong};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision};
 
@@ -65,11 +62,18 @@ impl CachedRepo {
     }
 
     /// Returns whether the content of a file is there.
-    pub(crate) fn has_content(&self, file: &HubFile, stop: &AtomicBool) -> Result<bool> {
-        let size = file.byte_len();
-        match &self.local {
-            None => Ok(is_blob(&self.blob(file.blob()), size)),
-            Some(dir) => holds(dir, file.path(), file.blob(), Some(size), stop),
+    pub(crate) fn has_content(
+        &self,
+        name: &str,
+        etag: &Etag,
+        size: u64,
+        stop: &AtomicBool,
+    ) -> Result<bool> {
+        let Some(dir) = &self.local else { return Ok(is_blob(&self.blob(etag), size)) };
+        let path = joined(dir, name);
+        match record(dir, name) {
+            Some(it) if it.etag == etag.as_str() && it.is_younger_than(&path) => Ok(true),
+            _ => holds(&path, etag, Some(size), stop),
         }
     }
 
@@ -92,12 +96,15 @@ impl CachedRepo {
         for parent in written.iter().flat_map(|path| path.ancestors().skip(1)) {
             beside::find(dir, parent)?;
         }
-        if fs::symlink_metadata(joined(dir, name)).is_err() {
+        let path = joined(dir, name);
+        if fs::symlink_metadata(&path).is_err() {
             return Ok(false);
         }
-        match record(dir, name).and_then(|it| Etag::of_blob(&it.etag)) {
-            Some(etag) => Ok(!holds(dir, name, &etag, None, stop)?),
-            None => Ok(true),
+        let Some(record) = record(dir, name) else { return Ok(true) };
+        match Etag::of_blob(&record.etag) {
+            // Its time would not show a file that was moved there.
+            Some(etag) if etag.is_digest() => Ok(!holds(&path, &etag, None, stop)?),
+            _ => Ok(!record.is_younger_than(&path)),
         }
     }
 
@@ -106,22 +113,16 @@ impl CachedRepo {
         self.local.as_ref().map(|dir| joined(dir, &own(name, ".lock")))
     }
 
-    /// Returns whether the last download left other content in the place of a file.
-    pub(crate) fn has_other_record(&self, file: &HubFile) -> bool {
-        let found = self.local.as_ref().and_then(|dir| record(dir, file.path()));
-        found.is_some_and(|it| it.etag != file.blob().as_str())
-    }
-
     /// Records a file that is in its place now.
-    pub(crate) fn set_record(&self, file: &HubFile) -> Result<()> {
+    pub(crate) fn set_record(&self, commit: &Revision, name: &str, etag: &Etag) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         let ignore = joined(dir, OWN).join(".gitignore");
         if !ignore.exists() {
             self.write(&ignore, "*\n")?;
         }
         let time = seconds(SystemTime::now()).unwrap_or_default();
-        let text = format!("{}\n{}\n{time}\n", file.commit(), file.blob());
-        self.write(&joined(dir, &own(file.path(), ".metadata")), &text)
+        let record = joined(dir, &own(name, ".metadata"));
+        self.write(&record, &format!("{commit}\n{etag}\n{time}\n"))
     }
 }
 
@@ -153,25 +154,18 @@ fn seconds(time: SystemTime) -> Option<f64> {
     time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|it| it.as_secs_f64())
 }
 
-/// Returns whether a regular file has the content of an ETag. An ETag that is no digest cannot be
-/// compared, so the record of the file must have it.
-fn holds(
-    dir: &Path,
-    name: &str,
-    etag: &Etag,
-    size: Option<u64>,
-    stop: &AtomicBool,
-) -> Result<bool> {
-    let path = joined(dir, name);
-    if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+/// Returns whether a regular file has the digest of an ETag.
+fn holds(path: &Path, etag: &Etag, size: Option<u64>, stop: &AtomicBool) -> Result<bool> {
+    if !etag.is_digest() || !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return Ok(false);
     }
-    if !etag.is_digest() {
-        let is_it = |it: Record| it.etag == etag.as_str() && it.is_younger_than(&path);
-        return Ok(record(dir, name).is_some_and(is_it));
-    }
-    match etag.check(&path, size, stop) {
+    match etag.check(path, size, stop) {
         Err(error) if is_wrong(&error) => Ok(false),
         checked => checked.map(|()| true),
     }
+}
+
+/// Returns `true` if a blob, or the file that it links to, is there with its size.
+pub(crate) fn is_blob(blob: &Path, size: u64) -> bool {
+    blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }

@@ -54,6 +54,8 @@ pub(crate) use incomplete::{Incomplete, progress, resumable_bytes};
 #[cfg(feature = "download")]
 pub(crate) use link::link;
 #[cfg(feature = "download")]
+pub(crate) use local::is_blob;
+#[cfg(feature = "download")]
 pub(crate) use lock::Lock;
 pub use scan::CachedSnapshot;
 #[cfg(feature = "download")]

@@ -72,8 +72,7 @@ pub(super) fn open(
         let body = body.into_reader();
         return Ok(RangeBody { url, body, skip, left, ends_with_range, _span: span });
     }
-    let problem = "it sends from one address to the next".into();
-    Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))
+    Err(Failure::passing(url.in_a_circle()))
 }
 
 /// Fails if a complete file has another length, or if too much of it would be read in vain.

@@ -12,7 +12,7 @@ use super::refusal::RequestSubject;
 use super::retry::Failure;
 #[cfg(feature = "remote")]
 use super::url::Url;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 
 /// The most bytes of a listing.
@@ -62,9 +62,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`], [`ErrorKind::Gated`],
-    /// [`ErrorKind::Renamed`], [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like;
-    /// [`ErrorKind::Changed`] if the revision is a commit and the Hub lists another one.
+    /// Kinds of [`ErrorKind`](crate::ErrorKind): `RepoNotFound`, `RevisionNotFound`, `Gated`,
+    /// `Renamed`, `RateLimited`, `Network` and the like; `Changed` if the revision is a commit and the
+    /// Hub lists another one.
     pub fn files(&self, repo: &RepoId, revision: &Revision) -> Result<RepoFiles> {
         self.files_until(repo, revision, &AtomicBool::new(false))
     }
@@ -106,8 +106,7 @@ impl Client {
                 return Err(asked.refusal(&answer));
             }
         }
-        let problem = "it sends from one address to the next".into();
-        Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
+        Err(self.http().endpoint().in_a_circle().into())
     }
 
     /// Lists the direct content of a directory of a bucket. A missing directory has nothing.

@@ -79,8 +79,7 @@ impl Client {
                 None => url = target,
             }
         }
-        let problem = "it sends from one address to the next".into();
-        Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
+        Err(self.http().endpoint().in_a_circle().into())
     }
 
     /// Returns the address of a file on the Hub.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use ureq::http::Uri;
 
+use crate::error::ErrorKind;
 use crate::proxy::{Proxies, Proxy};
 
 /// An absolute address of the scheme `http` or `https`.
@@ -67,6 +68,12 @@ impl Url {
     /// Returns the host, with the port if the address has one, for messages.
     pub(super) fn host(&self) -> String {
         self.0.authority().map_or_else(String::new, |authority| authority.to_string())
+    }
+
+    /// Returns the error of a host that redirects too often.
+    pub(super) fn in_a_circle(&self) -> ErrorKind {
+        let problem = "it sends from one address to the next".into();
+        ErrorKind::BadAnswer { host: self.host(), problem }
     }
 
     pub(super) fn uri(&self) -> &Uri {

@@ -8,20 +8,18 @@ use std::time::{Duration, Instant};
 use safetensors_core::{self as core, ReadAt};
 
 use super::progress::Meter;
-use crate::cache::{CachedRepo, Incomplete, Lock, link, progress as progress_of};
+use crate::cache::{CachedRepo, Incomplete, Lock, is_blob, link, progress as progress_of};
 use crate::client::HubFile;
-use crate::error::{Error, ErrorKind, Result, io_at};
+use crate::error::{Error, Result, io_at, is_wrong};
 
 /// How often the file is touched while its digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
 
-/// Downloads a file into its place in a directory of the user, and records it there. `was_there`
-/// says that its content was found equal.
+/// Downloads a file into its place in a directory of the user, unless it is there, and records it.
 pub(super) fn fetch_local(
     repo: &CachedRepo,
     file: &HubFile,
     lock: &Path,
-    was_there: bool,
     meter: &Meter,
 ) -> Result<()> {
     let path = repo.pointer(file.commit(), file.path());
@@ -31,17 +29,21 @@ pub(super) fn fetch_local(
     };
     // Held until the record is written: the last one is of the last file with this name.
     let lock = Lock::wait(lock, meter.stop(), progress)?;
-    // Another process may have replaced it since, or downloaded the same file.
-    let is_there = was_there && !repo.has_other_record(file);
-    if is_there || repo.has_content(file, meter.stop())? {
+    if has_content(repo, file, meter)? {
         meter.add(file.byte_len(), file.path())?;
     } else {
         path.parent().map_or(Ok(()), fs::create_dir_all).map_err(|error| io_at(error, &path))?;
-        complete(repo, file, &path, lock.is_some(), meter)?;
+        // A file with another name may have the same content.
+        let of_content = Lock::wait(&repo.lock_path(file.blob()), meter.stop(), progress)?;
+        complete(repo, file, &path, of_content.is_some(), meter)?;
     }
-    repo.set_record(file)?;
+    repo.set_record(file.commit(), file.path(), file.blob())?;
     drop(lock);
     meter.report(file.path())
+}
+
+fn has_content(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<bool> {
+    repo.has_content(file.path(), file.blob(), file.byte_len(), meter.stop())
 }
 
 /// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
@@ -94,7 +96,7 @@ fn complete(
         // Where locks have no effect, another process may have taken the unfinished file over. It
         // may have put the blob in place since then, or it may be killed before that.
         Err(error) if is_absent(&error) => {
-            if is_blob(blob, file.byte_len()) {
+            if has_content(repo, file, meter)? {
                 return Ok(false);
             }
             meter.take_back(file.byte_len());
@@ -149,16 +151,6 @@ fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
     link(blob, pointer, depth, is_new).map_err(|error| io_at(error, pointer))
-}
-
-/// Returns `true` if a blob, or the file that it links to, is there with its size.
-pub(crate) fn is_blob(blob: &Path, size: u64) -> bool {
-    blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
-}
-
-/// Returns whether an error says that a file is not the expected one.
-pub(crate) fn is_wrong(error: &Error) -> bool {
-    matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
 }
 
 /// Returns whether an error of the system says that a file is not there.

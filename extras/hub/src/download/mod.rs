@@ -11,7 +11,6 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use blob::{is_blob, is_wrong};
 pub use options::DownloadOptions;
 pub use preview::{PreviewedFile, preview};
 pub use progress::DownloadProgress;
@@ -216,11 +215,8 @@ impl Job<'_> {
         self.check_space(&files)?;
         let sizes = files.iter().map(|it| it.file.byte_len());
         self.meter.expect(sizes.fold(0, u64::saturating_add));
-        let fetch = |AskedFile { file, is_there, .. }: &AskedFile| match self
-            .cached
-            .local_lock(file.path())
-        {
-            Some(lock) => blob::fetch_local(self.cached, file, &lock, *is_there, self.meter),
+        let fetch = |AskedFile { file, .. }: &AskedFile| match self.cached.local_lock(file.path()) {
+            Some(lock) => blob::fetch_local(self.cached, file, &lock, self.meter),
             None => blob::fetch(self.cached, file, self.meter),
         };
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
@@ -237,7 +233,8 @@ impl Job<'_> {
         let stop = self.meter.stop();
         let files = each(names, self.threads.max(1), stop, |name| {
             let file = self.file(name)?;
-            let is_there = self.cached.has_content(&file, stop)?;
+            let size = file.byte_len();
+            let is_there = self.cached.has_content(name, file.blob(), size, stop)?;
             let is_changed = !is_there && self.cached.is_changed(name, stop)?;
             Ok(AskedFile { file, is_there, is_changed })
         })?;

@@ -1,6 +1,5 @@
 //! [`DownloadOptions`]: the files to download, their source, and the cache.
 
-use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::client::ClientOptions;
 /// let snapshot = download("owner/name", &options)?;
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct DownloadOptions {
     pub(super) revision: Option<String>,
     pub(super) checkpoint: Option<String>,
@@ -152,30 +151,12 @@ impl DownloadOptions {
         self,
         callback: impl Fn(DownloadProgress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        Self { progress: Some(Arc::new(callback)), ..self }
+        Self { progress: Some(Callback(Arc::new(callback))), ..self }
     }
 }
 
 impl Default for DownloadOptions {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// Without the token.
-impl fmt::Debug for DownloadOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DownloadOptions")
-            .field("revision", &self.revision)
-            .field("checkpoint", &self.checkpoint)
-            .field("patterns", &self.patterns)
-            .field("excluded", &self.excluded)
-            .field("client", &self.client)
-            .field("cache", &self.cache)
-            .field("local_dir", &self.local_dir)
-            .field("overwrite", &self.overwrite)
-            .field("offline", &self.offline)
-            .field("threads", &self.threads)
-            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 //! [`DownloadProgress`]: how far a download has come. [`Meter`] counts it.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,16 @@ pub struct DownloadProgress<'a> {
     pub file: &'a str,
 }
 
-pub(super) type Callback = Arc<dyn Fn(DownloadProgress<'_>) -> ControlFlow<()> + Send + Sync>;
+#[derive(Clone)]
+pub(super) struct Callback(
+    pub(super) Arc<dyn Fn(DownloadProgress<'_>) -> ControlFlow<()> + Send + Sync>,
+);
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
 
 /// The callback is called once per this many bytes, and at the end of each file.
 const STEP: u64 = 1 << 20;
@@ -80,7 +90,7 @@ impl Meter {
     ///
     /// `Cancelled` if it asks for it.
     pub(super) fn report(&self, file: &str) -> Result<()> {
-        let Some(callback) = &self.callback else { return Ok(()) };
+        let Some(Callback(callback)) = &self.callback else { return Ok(()) };
         let bytes_done = self.done.load(Ordering::Relaxed);
         let bytes_total = self.total.load(Ordering::Relaxed);
         if callback(DownloadProgress { bytes_done, bytes_total, file }).is_continue() {

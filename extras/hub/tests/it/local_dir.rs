@@ -172,13 +172,18 @@ fn downloads_at_once_leave_one_of_them_and_its_record() {
     ]);
     let (server, dir) = served(repo.commit("other", other));
     let wanted = into_model(&server, dir.path()).no_checkpoint().include("*").overwrite(true);
+    let model = dir.path().join("model");
+    fs::create_dir(&model).unwrap();
+    for name in ["b.safetensors", "model.safetensors"] {
+        // Its length says nothing.
+        fs::write(model.join(name), vec![0; tensor_file("w", 90_000).len()]).unwrap();
+    }
     thread::scope(|scope| {
         for i in 0..6 {
             let wanted = wanted.clone().revision(["main", "other"][i % 2]);
             scope.spawn(move || download(REPO, &wanted).unwrap());
         }
     });
-    let model = dir.path().join("model");
     assert_eq!(plain(&model), ["a.json", "b.safetensors", "model.safetensors"]);
     assert_eq!(unfinished(&model), [""; 0]);
     let main = server.commit(REPO, "main");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use safetensors_core::checkpoint::store::LocalStore;
-use safetensors_core::{Error, ErrorKind};
+use safetensors_core::ErrorKind;
 use safetensors_delta::{Follower, Options, Update};
 
 use super::{advise, refuse_address, warn_of_left_out};
@@ -114,10 +114,9 @@ impl Follow {
             return follower.poll_in(LocalStore, &self.root).map_err(advise);
         };
         let (store, path) = address::store(address)?;
-        let is_there = |error: &Error| matches!(error.kind(), ErrorKind::FileExists);
-        follower.poll_in(store, path).map_err(|error| match is_there(&error) {
-            true => advise(error),
-            false => address::explain(error, address),
+        follower.poll_in(store, path).map_err(|error| match error.kind() {
+            ErrorKind::FileExists => advise(error),
+            _ => address::explain(error, address),
         })
     }
 

@@ -76,7 +76,8 @@ pub(crate) struct Args {
     /// With --record: print what would be changed, and change nothing
     #[arg(short = 'n', long, requires = "record")]
     dry_run: bool,
-    /// With --record: change files even in a cache of the Hub, where other programs read them
+    /// With --record: change files even if they are read-only, or in a cache of the Hub, where other
+    /// programs read them
     #[arg(long, requires = "record")]
     force: bool,
     /// Print everything as one JSON document

@@ -135,8 +135,7 @@ impl Init {
             ("implementation", &self.implementation),
             ("title", &self.title),
         ];
-        let is_hash = |key: &str| key.trim_start_matches("modelspec.") == "hash_sha256";
-        if set.iter().any(|(key, _)| is_hash(key)) {
+        if set.iter().any(|(key, _)| key.trim_start_matches("modelspec.") == "hash_sha256") {
             return Err(wrong_usage("hash_sha256 is not set: --hash computes it from the data"));
         }
         let set = set.iter().map(|(key, value)| (&**key, &**value));

@@ -305,10 +305,7 @@ fn what_is_no_address_is_an_error_that_says_so() {
     let mut offline = safetensors(dir.path(), &["inspect", "hf://owner/name"]);
     offline.env("HF_HUB_OFFLINE", "1");
     let error = error(offline, 1);
-    assert!(
-        error.starts_with("error: hf://owner/name: \"revision main\" is not in "),
-        "{error}"
-    );
+    assert!(error.starts_with("error: hf://owner/name: \"revision main\" is not in "), "{error}");
     assert!(error.contains("unset HF_HUB_OFFLINE"), "{error}");
     // A directory of that name is on the disk.
     fs::create_dir_all(dir.path().join("ftp:/host")).unwrap();

@@ -55,7 +55,7 @@
 //!   replaced, and the link stays.
 //! - A new file has the mode of the old one and, where the system allows it, its owner and group.
 //!   Extended attributes and access control lists stay only in place.
-//! - A read-only file is not edited. A file in a cache of the Hub is edited only with
+//! - A read-only file is edited only by [`Edit::open_to_replace`]. A file in a cache of the Hub is edited only with
 //!   [`Edit::change_cached`].
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
 //!   does not keep readers out.
@@ -85,6 +85,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use open::Access;
 pub use open::{is_torn, restore_header};
 use plan::EditPlan;
 
@@ -164,6 +165,8 @@ pub struct Edit<'a> {
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
     appended: Vec<(String, Box<dyn TensorSource + 'a>)>,
+    /// Whether the file is read-only.
+    is_protected: bool,
     in_place: bool,
     change_cached: bool,
     durable: bool,
@@ -182,7 +185,17 @@ impl<'a> Edit<'a> {
     /// backup is next to the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be
     /// read and written, or another edit has locked it; and as for [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        open::open(path.as_ref(), false)
+        open::open(path.as_ref(), Access::Write)
+    }
+
+    /// Opens a file like [`open`](Self::open), also if it is read-only: then a new file with its
+    /// permissions replaces it, and it is not edited [in place](Self::in_place).
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn open_to_replace(path: impl AsRef<Path>) -> Result<Self> {
+        open::open(path.as_ref(), Access::Replace)
     }
 
     /// Opens a file only to preview an edit, with [`dry_run`](Edit::dry_run). The file is neither
@@ -194,7 +207,7 @@ impl<'a> Edit<'a> {
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io); and as for [`Header::parse`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
-        open::open(path.as_ref(), true)
+        open::open(path.as_ref(), Access::Preview)
     }
 
     /// Returns the header before the edit.
@@ -275,7 +288,7 @@ impl<'a> Edit<'a> {
     /// moment in which readers refuse the file. If the process is killed or power fails in it, this
     /// lasts until the next edit: see [`edit`](crate::edit#in-place).
     pub fn in_place(mut self, in_place: bool) -> Self {
-        self.in_place = in_place;
+        self.in_place = in_place && !self.is_protected;
         self
     }
 

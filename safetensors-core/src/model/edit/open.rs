@@ -12,20 +12,32 @@ use crate::file::io::lock::DirectoryLock;
 use crate::file::io::{FileSource, ReadAt, SafeTensors};
 use crate::file::save::SaveOptions;
 use crate::file::save::atomic::{destination, directory, refuse_special, replaceable};
-use crate::format::error::{Error, Result};
+use crate::file::save::permissions::is_read_only;
+use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Metadata;
 
-pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
-    open_file(path, read_only).map_err(|error| error.in_path(path))
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Preview,
+    Write,
+    /// Like `Write`, also if the file is read-only.
+    Replace,
 }
 
-fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
+pub(super) fn open(path: &Path, access: Access) -> Result<Edit<'static>> {
+    open_file(path, access).map_err(|error| error.in_path(path))
+}
+
+fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
     let destination = destination(path)?;
+    let read_only = access == Access::Preview;
     let (source, found) = if read_only {
         (FileSource::open(&destination)?, HeaderState::Whole)
     } else {
-        open_and_restore(&destination)?
+        open_and_restore(&destination, access == Access::Replace)?
     };
+    let is_protected = is_read_only(&source.file().metadata().map_err(ErrorKind::Io)?);
     let archive = SafeTensors::from_source(source)?;
     Ok(Edit {
         path: path.into(),
@@ -40,6 +52,7 @@ fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
         renamed: Vec::new(),
         removed: Vec::new(),
         appended: Vec::new(),
+        is_protected,
         in_place: false,
         change_cached: false,
         durable: true,
@@ -72,11 +85,12 @@ fn open_file(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// matching backup is next to the file, because the file was moved or copied without it.
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
-    let found = destination(path).and_then(|destination| match open_and_restore(&destination)? {
-        // This fails with the error for a torn header.
-        (source, HeaderState::Torn) => SafeTensors::from_source(source).map(|_| false),
-        (_, found) => Ok(found == HeaderState::Restored),
-    });
+    let found =
+        destination(path).and_then(|destination| match open_and_restore(&destination, false)? {
+            // This fails with the error for a torn header.
+            (source, HeaderState::Torn) => SafeTensors::from_source(source).map(|_| false),
+            (_, found) => Ok(found == HeaderState::Restored),
+        });
     found.map_err(|error| error.in_path(path))
 }
 
@@ -94,10 +108,17 @@ pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     header::can_be_restored(&source, &destination).map_err(|error| Error::io(error, path))
 }
 
-pub(super) fn open_and_restore(destination: &Path) -> Result<(FileSource, HeaderState)> {
+pub(super) fn open_and_restore(
+    destination: &Path,
+    replace_read_only: bool,
+) -> Result<(FileSource, HeaderState)> {
     refuse_special(fs::metadata(destination))?;
-    replaceable(destination, &SaveOptions::new())?;
-    let mut source = FileSource::open_to_edit(destination)?;
+    let options = SaveOptions::new().replace_read_only(replace_read_only);
+    let found = replaceable(destination, &options)?;
+    let mut source = match found.is_some_and(|found| is_read_only(&found)) {
+        true => FileSource::open_now(destination),
+        false => FileSource::open_to_edit(destination),
+    }?;
     match lock_and_restore(&mut source, destination) {
         Ok(found) => Ok((source, found)),
         Err(error) => Err(Error::io(error, destination)),

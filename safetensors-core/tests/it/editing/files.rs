@@ -137,6 +137,23 @@ mod unix {
         assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     }
 
+    #[test]
+    fn a_read_only_file_is_replaced_on_request_and_never_written_to() {
+        let (directory, path) = roomy_file();
+        let before = fs::read(&path).unwrap();
+        fs::hard_link(&path, directory.path().join("name")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        let edit = Edit::open_to_replace(&path).unwrap().in_place(true);
+        assert_eq!(edit.set_metadata([("a", "b")]).apply().unwrap(), Edited::Rewritten);
+        assert_eq!(fs::read(directory.path().join("name")).unwrap(), before);
+        assert_ne!(fs::read(&path).unwrap(), before);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o444);
+        // One that may be written to is edited as ever.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let edit = Edit::open_to_replace(&path).unwrap().in_place(true);
+        assert_eq!(edit.set_metadata([("a", "c")]).apply().unwrap(), Edited::InPlace);
+    }
+
     /// An administrator may write everywhere, and then the edits must succeed.
     #[test]
     fn directories_that_may_not_be_written_to() {
