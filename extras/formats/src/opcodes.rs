@@ -1,71 +1,100 @@
 //! The opcodes of pickles of all protocols, by the names that Python's `pickle` and `pickletools`
-//! give them.
+//! give them, and their arguments.
 
-pub(crate) const ADDITEMS: u8 = 0x90;
-pub(crate) const APPEND: u8 = b'a';
-pub(crate) const APPENDS: u8 = b'e';
-pub(crate) const BINBYTES: u8 = b'B';
-pub(crate) const BINBYTES8: u8 = 0x8e;
-pub(crate) const BINFLOAT: u8 = b'G';
-pub(crate) const BINGET: u8 = b'h';
-pub(crate) const BININT: u8 = b'J';
-pub(crate) const BININT1: u8 = b'K';
-pub(crate) const BININT2: u8 = b'M';
-pub(crate) const BINPERSID: u8 = b'Q';
-pub(crate) const BINPUT: u8 = b'q';
-pub(crate) const BINSTRING: u8 = b'T';
-pub(crate) const BINUNICODE: u8 = b'X';
-pub(crate) const BINUNICODE8: u8 = 0x8d;
-pub(crate) const BUILD: u8 = b'b';
-pub(crate) const BYTEARRAY8: u8 = 0x96;
-pub(crate) const DICT: u8 = b'd';
-pub(crate) const DUP: u8 = b'2';
-pub(crate) const EMPTY_DICT: u8 = b'}';
-pub(crate) const EMPTY_LIST: u8 = b']';
-pub(crate) const EMPTY_SET: u8 = 0x8f;
-pub(crate) const EMPTY_TUPLE: u8 = b')';
-pub(crate) const EXT1: u8 = 0x82;
-pub(crate) const EXT2: u8 = 0x83;
-pub(crate) const EXT4: u8 = 0x84;
-pub(crate) const FLOAT: u8 = b'F';
-pub(crate) const FRAME: u8 = 0x95;
-pub(crate) const FROZENSET: u8 = 0x91;
-pub(crate) const GET: u8 = b'g';
-pub(crate) const GLOBAL: u8 = b'c';
-pub(crate) const INST: u8 = b'i';
-pub(crate) const INT: u8 = b'I';
-pub(crate) const LIST: u8 = b'l';
-pub(crate) const LONG: u8 = b'L';
-pub(crate) const LONG1: u8 = 0x8a;
-pub(crate) const LONG4: u8 = 0x8b;
-pub(crate) const LONG_BINGET: u8 = b'j';
-pub(crate) const LONG_BINPUT: u8 = b'r';
-pub(crate) const MARK: u8 = b'(';
-pub(crate) const MEMOIZE: u8 = 0x94;
-pub(crate) const NEWFALSE: u8 = 0x89;
-pub(crate) const NEWOBJ: u8 = 0x81;
-pub(crate) const NEWOBJ_EX: u8 = 0x92;
-pub(crate) const NEWTRUE: u8 = 0x88;
-pub(crate) const NEXT_BUFFER: u8 = 0x97;
-pub(crate) const NONE: u8 = b'N';
-pub(crate) const OBJ: u8 = b'o';
-pub(crate) const PERSID: u8 = b'P';
-pub(crate) const POP: u8 = b'0';
-pub(crate) const POP_MARK: u8 = b'1';
-pub(crate) const PROTO: u8 = 0x80;
-pub(crate) const PUT: u8 = b'p';
-pub(crate) const READONLY_BUFFER: u8 = 0x98;
-pub(crate) const REDUCE: u8 = b'R';
-pub(crate) const SETITEM: u8 = b's';
-pub(crate) const SETITEMS: u8 = b'u';
-pub(crate) const SHORT_BINBYTES: u8 = b'C';
-pub(crate) const SHORT_BINSTRING: u8 = b'U';
-pub(crate) const SHORT_BINUNICODE: u8 = 0x8c;
-pub(crate) const STACK_GLOBAL: u8 = 0x93;
-pub(crate) const STOP: u8 = b'.';
-pub(crate) const STRING: u8 = b'S';
-pub(crate) const TUPLE: u8 = b't';
-pub(crate) const TUPLE1: u8 = 0x85;
-pub(crate) const TUPLE2: u8 = 0x86;
-pub(crate) const TUPLE3: u8 = 0x87;
-pub(crate) const UNICODE: u8 = b'V';
+/// The argument of an opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Argument {
+    Nothing,
+    /// This many bytes.
+    Bytes(u64),
+    /// Bytes after their length, which is a number of this many bytes.
+    Text(u32),
+    /// A line, or two.
+    Line,
+}
+
+macro_rules! opcodes {
+    ($($name:ident = $code:literal: $argument:expr;)*) => {
+        $(pub(crate) const $name: u8 = $code;)*
+
+        /// Returns the argument of an opcode; `None` if it is none.
+        pub(crate) fn argument(opcode: u8) -> Option<Argument> {
+            use Argument::{Bytes, Line, Nothing, Text};
+            match opcode {
+                $($name => Some($argument),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+opcodes! {
+    ADDITEMS = 0x90: Nothing;
+    APPEND = b'a': Nothing;
+    APPENDS = b'e': Nothing;
+    BINBYTES = b'B': Text(4);
+    BINBYTES8 = 0x8e: Text(8);
+    BINFLOAT = b'G': Bytes(8);
+    BINGET = b'h': Bytes(1);
+    BININT = b'J': Bytes(4);
+    BININT1 = b'K': Bytes(1);
+    BININT2 = b'M': Bytes(2);
+    BINPERSID = b'Q': Nothing;
+    BINPUT = b'q': Bytes(1);
+    BINSTRING = b'T': Text(4);
+    BINUNICODE = b'X': Text(4);
+    BINUNICODE8 = 0x8d: Text(8);
+    BUILD = b'b': Nothing;
+    BYTEARRAY8 = 0x96: Text(8);
+    DICT = b'd': Nothing;
+    DUP = b'2': Nothing;
+    EMPTY_DICT = b'}': Nothing;
+    EMPTY_LIST = b']': Nothing;
+    EMPTY_SET = 0x8f: Nothing;
+    EMPTY_TUPLE = b')': Nothing;
+    EXT1 = 0x82: Bytes(1);
+    EXT2 = 0x83: Bytes(2);
+    EXT4 = 0x84: Bytes(4);
+    FLOAT = b'F': Line;
+    FRAME = 0x95: Bytes(8);
+    FROZENSET = 0x91: Nothing;
+    GET = b'g': Line;
+    GLOBAL = b'c': Line;
+    INST = b'i': Line;
+    INT = b'I': Line;
+    LIST = b'l': Nothing;
+    LONG = b'L': Line;
+    LONG1 = 0x8a: Text(1);
+    LONG4 = 0x8b: Text(4);
+    LONG_BINGET = b'j': Bytes(4);
+    LONG_BINPUT = b'r': Bytes(4);
+    MARK = b'(': Nothing;
+    MEMOIZE = 0x94: Nothing;
+    NEWFALSE = 0x89: Nothing;
+    NEWOBJ = 0x81: Nothing;
+    NEWOBJ_EX = 0x92: Nothing;
+    NEWTRUE = 0x88: Nothing;
+    NEXT_BUFFER = 0x97: Nothing;
+    NONE = b'N': Nothing;
+    OBJ = b'o': Nothing;
+    PERSID = b'P': Line;
+    POP = b'0': Nothing;
+    POP_MARK = b'1': Nothing;
+    PROTO = 0x80: Bytes(1);
+    PUT = b'p': Line;
+    READONLY_BUFFER = 0x98: Nothing;
+    REDUCE = b'R': Nothing;
+    SETITEM = b's': Nothing;
+    SETITEMS = b'u': Nothing;
+    SHORT_BINBYTES = b'C': Text(1);
+    SHORT_BINSTRING = b'U': Text(1);
+    SHORT_BINUNICODE = 0x8c: Text(1);
+    STACK_GLOBAL = 0x93: Nothing;
+    STOP = b'.': Nothing;
+    STRING = b'S': Line;
+    TUPLE = b't': Nothing;
+    TUPLE1 = 0x85: Nothing;
+    TUPLE2 = 0x86: Nothing;
+    TUPLE3 = 0x87: Nothing;
+    UNICODE = b'V': Line;
+}

@@ -8,7 +8,7 @@ use std::io;
 
 use safetensors_core::ReadAt;
 
-use crate::opcodes as op;
+use crate::opcodes::{self as op, Argument};
 
 /// The most opcodes that are followed. A file with more is a pickle.
 const STEPS: u32 = 100_000;
@@ -41,42 +41,6 @@ enum Stop {
     TooMuch,
     Io(io::Error),
 }
-
-/// The opcodes without an argument, other than opcodes that take a name from the stack.
-const HAVE_NO_ARGUMENT: &[u8] = &[
-    op::MARK,
-    op::EMPTY_TUPLE,
-    op::EMPTY_LIST,
-    op::EMPTY_DICT,
-    op::NONE,
-    op::BINPERSID,
-    op::REDUCE,
-    op::APPEND,
-    op::BUILD,
-    op::DICT,
-    op::APPENDS,
-    op::LIST,
-    op::OBJ,
-    op::SETITEM,
-    op::TUPLE,
-    op::SETITEMS,
-    op::POP,
-    op::POP_MARK,
-    op::DUP,
-    op::NEWOBJ,
-    op::TUPLE1,
-    op::TUPLE2,
-    op::TUPLE3,
-    op::NEWTRUE,
-    op::NEWFALSE,
-    op::EMPTY_SET,
-    op::ADDITEMS,
-    op::FROZENSET,
-    op::NEWOBJ_EX,
-    op::MEMOIZE,
-    op::NEXT_BUFFER,
-    op::READONLY_BUFFER,
-];
 
 /// Follows the opcodes to the first import. Every opcode of every protocol is followed, and the
 /// search ends only where no reader of pickles continues. Types of values on the stack are not
@@ -115,22 +79,23 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
 /// Passes the argument of an opcode, and counts the texts that it puts on the stack. Returns false
 /// for the end, for no opcode, and for an argument that no reader of pickles takes.
 fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Result<bool, Stop> {
-    match opcode {
+    match (opcode, op::argument(opcode)) {
+        // The end, or no opcode.
+        (op::STOP, _) | (_, None) => return Ok(false),
+        // A call, an object or its state needs no import to be passed: some values take the state
+        // None, and a program may have its own names.
+        (_, Some(Argument::Nothing)) => {}
         // Numbers, positions in the memo, and codes of classes.
-        op::BININT1 | op::BINPUT | op::BINGET | op::PROTO | op::EXT1 => bytes.skip(1),
-        op::BININT2 | op::EXT2 => bytes.skip(2),
-        op::BININT | op::LONG_BINPUT | op::LONG_BINGET | op::EXT4 => bytes.skip(4),
-        op::BINFLOAT | op::FRAME => bytes.skip(8),
-        op::INT | op::LONG | op::FLOAT | op::GET | op::PUT => {
-            // Some readers ignore the text after a zero behind the number.
-            if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
-                return Ok(false);
-            }
-            *texts += u32::from(opcode == op::GET && *texts > 0);
+        (_, Some(Argument::Bytes(len))) => bytes.skip(len),
+        // Texts, bytes and long numbers.
+        (_, Some(Argument::Text(number))) => {
+            *texts += 1;
+            let len = bytes.number(number)?;
+            bytes.skip(len);
         }
         // Only a program with its own names passes such a name. A file of zeros with such a length
         // of its header would be one name of megabytes, and is no pickle.
-        op::PERSID => {
+        (op::PERSID, _) => {
             let is_first = bytes.at == 1;
             match bytes.line(|_, byte| byte.is_ascii()) {
                 Ok(true) => *texts += 1,
@@ -139,27 +104,21 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
                 Err(stop) => return Err(stop),
             }
         }
-        // Texts, bytes and long numbers.
-        op::STRING => {
+        (op::STRING, _) => {
             *texts += 1;
-            if !bytes.line(|at, byte| at > 0 || b"'\"".contains(&byte))? {
-                return Ok(false);
-            }
+            return bytes.line(|at, byte| at > 0 || b"'\"".contains(&byte));
         }
-        op::UNICODE => {
+        (op::UNICODE, _) => {
             *texts += 1;
             bytes.line(|_, _| true)?;
         }
-        op::SHORT_BINSTRING | op::LONG1 | op::SHORT_BINUNICODE | op::SHORT_BINBYTES => {
-            bytes.skip_text(1, texts)?;
+        (_, Some(Argument::Line)) => {
+            // Some readers ignore the text after a zero behind the number.
+            if !bytes.line(|at, byte| at > 0 || begins_number(byte))? {
+                return Ok(false);
+            }
+            *texts += u32::from(opcode == op::GET && *texts > 0);
         }
-        op::BINUNICODE | op::BINSTRING | op::BINBYTES | op::LONG4 => bytes.skip_text(4, texts)?,
-        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => bytes.skip_text(8, texts)?,
-        // No argument. A call, an object or its state needs no import to be passed: some values
-        // take the state None, and a program may have its own names.
-        opcode if HAVE_NO_ARGUMENT.contains(&opcode) => {}
-        // The end, or no opcode.
-        _ => return Ok(false),
     }
     Ok(true)
 }
@@ -209,14 +168,6 @@ impl<S: ReadAt> Bytes<'_, S> {
 
     fn skip(&mut self, len: u64) {
         self.at = self.at.saturating_add(len);
-    }
-
-    /// Passes a text with its length before it, a number of this many bytes.
-    fn skip_text(&mut self, number: u32, texts: &mut u32) -> Result<(), Stop> {
-        *texts += 1;
-        let len = self.number(number)?;
-        self.skip(len);
-        Ok(())
     }
 
     /// Passes a line. `false` at the first byte that it cannot have, by its position and value.

@@ -151,7 +151,7 @@ impl<S: ReadAt> Record<'_, S> {
                     let problem = "burn 0.13 or older has written it, which gives no dtype: load \
                                    it with burn 0.16 and its feature record-backward-compat, and \
                                    save it anew";
-                    return Err(self.in_tensor(ErrorKind::NotRead { problem: problem.into() }));
+                    return Err(self.name_in(ErrorKind::NotRead { problem: problem.into() }.into()));
                 }
                 _ => {
                     self.path.push(key);
@@ -207,7 +207,7 @@ impl<S: ReadAt> Record<'_, S> {
                 let name = self.reader.expect_text("a dtype")?;
                 match self.reader.value()? {
                     Value::Text(len) => Ok(format!("{name}({})", self.reader.text(len)?)),
-                    _ if name == "QFloat" => Err(self.in_tensor(ErrorKind::NoDtype { name })),
+                    _ if name == "QFloat" => Err(self.name_in(ErrorKind::NoDtype { name }.into())),
                     other => Err(self.expected("the settings of a dtype", other)),
                 }
             }
@@ -224,7 +224,7 @@ impl<S: ReadAt> Record<'_, S> {
         id: Option<&str>,
     ) -> Result<()> {
         let dtype = dtype_of(dtype)
-            .ok_or_else(|| self.in_tensor(ErrorKind::NoDtype { name: dtype.into() }))?;
+            .ok_or_else(|| self.name_in(ErrorKind::NoDtype { name: dtype.into() }.into()))?;
         let expected = shape::byte_len(dtype, &shape).map_err(|kind| self.name_in(kind.into()))?;
         if expected != len {
             let problem = format!("the tensor should have {expected} bytes, found {len}");
@@ -251,10 +251,6 @@ impl<S: ReadAt> Record<'_, S> {
 
     fn expected(&self, what: &str, found: Value) -> Error {
         self.name_in(self.reader.problem(format!("expected {what}, found {}", found.kind())))
-    }
-
-    fn in_tensor(&self, kind: ErrorKind) -> Error {
-        self.name_in(kind.into())
     }
 
     fn name_in(&self, error: Error) -> Error {

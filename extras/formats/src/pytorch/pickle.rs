@@ -12,7 +12,7 @@ use super::rebuild;
 use super::text::{integer, raw_unicode, unquoted};
 use super::values::{Node, Value, Values};
 use crate::error::{Error, Result};
-use crate::opcodes as op;
+use crate::opcodes::{self as op, Argument};
 
 /// The opcodes that are counted at once: threads share the count.
 const COUNTED: usize = 64;
@@ -127,16 +127,10 @@ impl<R: BufRead> Machine<'_, R> {
                 let text = text.ok_or_else(|| self.bytes.problem("a text has a wrong escape"))?;
                 self.push_node(Node::Text(text.into()))?;
             }
-            op::BINUNICODE
-            | op::SHORT_BINUNICODE
-            | op::BINUNICODE8
-            | op::BINSTRING
-            | op::SHORT_BINSTRING
-            | op::BINBYTES
-            | op::SHORT_BINBYTES
-            | op::BINBYTES8
-            | op::BYTEARRAY8 => self.text(opcode)?,
-            _ => return Ok(false),
+            _ => match op::argument(opcode) {
+                Some(Argument::Text(len_bytes)) => self.text(opcode, len_bytes)?,
+                _ => return Ok(false),
+            },
         }
         Ok(true)
     }
@@ -277,15 +271,11 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Reads a text or bytes after their length.
-    fn text(&mut self, opcode: u8) -> Result<()> {
-        let len = match opcode {
-            op::SHORT_BINUNICODE | op::SHORT_BINSTRING | op::SHORT_BINBYTES => {
-                self.bytes.byte()?.into()
-            }
-            op::BINUNICODE | op::BINSTRING | op::BINBYTES => {
-                u32::from_le_bytes(self.bytes.array()?).into()
-            }
+    /// Reads a text or bytes after their length, a number of this many bytes.
+    fn text(&mut self, opcode: u8, len_bytes: u32) -> Result<()> {
+        let len = match len_bytes {
+            1 => self.bytes.byte()?.into(),
+            4 => u32::from_le_bytes(self.bytes.array()?).into(),
             _ => u64::from_le_bytes(self.bytes.array()?),
         };
         let bytes = self.bytes.bytes(len, &self.values.budget)?;

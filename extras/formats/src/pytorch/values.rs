@@ -277,6 +277,22 @@ impl Values {
         }
     }
 
+    /// Returns the module and the name of the class of an object.
+    pub(super) fn class_of(&self, object: Value) -> Option<(&str, &str)> {
+        match self.node(object)? {
+            Node::Object { class, .. } => self.class(*class),
+            _ => None,
+        }
+    }
+
+    /// Returns the last part of an object: its fields.
+    pub(super) fn fields(&self, object: Value) -> Option<Value> {
+        match self.node(object)? {
+            Node::Object { parts, .. } => parts.last().copied(),
+            _ => None,
+        }
+    }
+
     /// Returns the modules of all classes and functions that are named.
     pub(super) fn modules(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter_map(|node| match node {

@@ -42,8 +42,8 @@ pub(crate) enum Reason {
     NoDtype(&'static str),
     /// It is an object of this class, which is not known.
     UnknownObject(Box<str>),
-    /// Pieces of the flattened tensor were saved under another shape.
-    Reshaped,
+    /// Its form is not read, for this reason.
+    NotRead(&'static str),
     /// It is quantised, and dequantisation was not asked for.
     Quantised(&'static str),
     /// It is quantised in a way that is not known.
@@ -59,10 +59,7 @@ impl From<Reason> for ErrorKind {
         match reason {
             Reason::NoDtype(name) => Self::NoDtype { name: name.into() },
             Reason::UnknownObject(class) => Self::UnknownObject { class: class.into() },
-            Reason::Reshaped => {
-                let problem = "ranges of the flattened tensor were saved under another shape";
-                Self::NotRead { problem: problem.into() }
-            }
+            Reason::NotRead(problem) => Self::NotRead { problem: problem.into() },
             Reason::Quantised(kind) => Self::Quantised { kind },
             Reason::NoDequantizer(kind) => Self::NoDequantizer { kind: kind.into() },
             Reason::Companion(problem) => Self::BadCompanion { problem: problem.into() },

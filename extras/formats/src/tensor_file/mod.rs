@@ -172,20 +172,20 @@ impl<S: ReadAt> TensorFile<S> {
     /// Returns the given source itself; for a directory, its first file. Reading from it reads the
     /// other format.
     pub fn source(&self) -> &S {
-        match &self.content {
-            Content::File(file) => &file.container.input().source,
-            Content::Directory(whole) => &whole.files()[0].source,
-            Content::Parts(parts) => assembled(parts).sources().next().expect("parts lie in files"),
-        }
+        self.sources().next().expect("there is a file")
     }
 
     /// Returns the number of bytes of the file itself, or of all files of the directory that hold
     /// tensors. [`byte_len`](ReadAt::byte_len) is the length as a safetensors file.
     pub fn file_len(&self) -> u64 {
-        let len = |all: u64, source: &S| all.saturating_add(source.byte_len());
+        self.sources().fold(0, |all, source| all.saturating_add(source.byte_len()))
+    }
+
+    /// Returns the file, or the files of the directory.
+    fn sources(&self) -> Box<dyn Iterator<Item = &S> + '_> {
         match &self.content {
-            Content::Parts(parts) => assembled(parts).sources().fold(0, len),
-            _ => self.inputs().map(|input| &input.source).fold(0, len),
+            Content::Parts(parts) => Box::new(assembled(parts).sources()),
+            _ => Box::new(self.inputs().map(|input| &input.source)),
         }
     }
 
@@ -273,7 +273,7 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// Returns the file, or the files of the directory.
+    /// Returns the files that are not core's.
     fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
         let (single, several) = match &self.content {
             Content::File(file) => (Some(file.container.input()), &[][..]),

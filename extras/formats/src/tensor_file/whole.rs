@@ -97,10 +97,11 @@ impl Region {
     }
 
     fn byte_len(&self, dtype: Dtype) -> Result<u64> {
-        Ok(match self {
-            Self::Box { sizes, .. } => shape::byte_len(dtype, sizes)?,
-            Self::Flat { len, .. } => shape::byte_len(dtype, &[*len])?,
-        })
+        let sizes = match self {
+            Self::Box { sizes, .. } => sizes,
+            Self::Flat { len, .. } => std::slice::from_ref(len),
+        };
+        Ok(shape::byte_len(dtype, sizes)?)
     }
 
     /// Returns the piece that begins at a byte of a source.

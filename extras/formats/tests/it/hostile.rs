@@ -81,15 +81,6 @@ fn cases() -> Vec<Case> {
     let u32 = |value: u32| value.to_le_bytes();
     let mut cases: Vec<Case> = Vec::new();
 
-    let (mut file, _) = victim(Deflated);
-    let at = entry(&file);
-    patch(&mut file, at + 24, &u32(u32::MAX - 1));
-    cases.push((
-        "claims more than its bytes can become, and more than its shape asks for",
-        file,
-        "in.npz: tensor \"a\": the member claims 4294967294 bytes, but its ",
-    ));
-
     let huge = array("|u1", false, "(4000000000,)", &[0; 50]);
     let mut file = zip(Deflated, &[("a.npy", &huge)]);
     let at = entry(&file);
@@ -126,37 +117,46 @@ fn cases() -> Vec<Case> {
     patch(&mut file, at + 24, &u32(short.len() as u32 + 790));
     cases.push(("becomes less than it claims", file, "the member is shorter than it says"));
 
-    let (mut file, _) = victim(Stored);
-    let at = entry(&file);
-    patch(&mut file, at + 20, &u32(1 << 30));
-    patch(&mut file, at + 24, &u32(1 << 30));
-    cases.push(("reaches past the end", file, "in.npz: tensor"));
-
-    let (mut file, _) = victim(Stored);
-    let at = entry(&file);
-    let near_end = u32(file.len() as u32 - 10);
-    patch(&mut file, at + 42, &near_end);
-    cases.push(("lies in the list of members", file, "in.npz: "));
-
-    let (mut file, _) = victim(Stored);
-    let at = entry(&file);
-    patch(&mut file, at + 16, &u32(7));
-    cases.push(("has another checksum, stored", file, "tensor \"a\": Invalid checksum"));
-
-    let (mut file, _) = victim(Deflated);
-    let at = entry(&file);
-    patch(&mut file, at + 16, &u32(7));
-    cases.push(("has another checksum, deflated", file, "tensor \"a\": Invalid checksum"));
-
-    let (mut file, _) = victim(Stored);
-    let at = entry(&file);
-    patch(&mut file, at + 8, &u16(1));
-    cases.push(("is encrypted", file, "tensor \"a\": unsupported Zip archive: Password required"));
-
-    let (mut file, _) = victim(Stored);
-    let at = entry(&file);
-    patch(&mut file, at + 10, &u16(12));
-    cases.push(("is compressed by bzip2", file, "in.npz: tensor \"a\": "));
+    let len = victim(Stored).0.len() as u32;
+    for (what, method, changes, problem) in [
+        (
+            "claims more than its bytes can become, and more than its shape asks for",
+            Deflated,
+            &[(24, &u32(u32::MAX - 1)[..])][..],
+            "in.npz: tensor \"a\": the member claims 4294967294 bytes, but its ",
+        ),
+        (
+            "reaches past the end",
+            Stored,
+            &[(20, &u32(1 << 30)), (24, &u32(1 << 30))],
+            "in.npz: tensor",
+        ),
+        ("lies in the list of members", Stored, &[(42, &u32(len - 10))], "in.npz: "),
+        (
+            "has another checksum, stored",
+            Stored,
+            &[(16, &u32(7))],
+            "tensor \"a\": Invalid checksum",
+        ),
+        (
+            "has another checksum, deflated",
+            Deflated,
+            &[(16, &u32(7))],
+            "tensor \"a\": Invalid checksum",
+        ),
+        (
+            "is encrypted",
+            Stored,
+            &[(8, &u16(1))],
+            "tensor \"a\": unsupported Zip archive: Password required",
+        ),
+        ("is compressed by bzip2", Stored, &[(10, &u16(12))], "in.npz: tensor \"a\": "),
+    ] {
+        let (mut file, _) = victim(method);
+        let at = entry(&file);
+        changes.iter().for_each(|(offset, bytes)| patch(&mut file, at + offset, bytes));
+        cases.push((what, file, problem));
+    }
 
     let one = array("|u1", false, "(1,)", &[1]);
     let mut file = zip(Stored, &[("a.npy", &one), ("b.npy", &one)]);

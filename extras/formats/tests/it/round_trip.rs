@@ -133,7 +133,7 @@ fn an_archive_holds_many_members_found_by_name() {
     }
     for missing in ["", "t", "t3000", "t1.npy", "u"] {
         let error = archive.array(missing).unwrap_err();
-        assert!(matches!(error.other(), Some(ErrorKind::NoSuchArray { .. })));
+        assert!(matches!(error.other(), Some(ErrorKind::NoSuchArray)));
         let expected = format!("in.npz: tensor {missing:?}: the archive has no such array");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }

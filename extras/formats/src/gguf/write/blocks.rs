@@ -85,8 +85,8 @@ fn largest(block: &[f32; LEN]) -> usize {
     best
 }
 
-/// Writes the scale of a block, and its codes by `codes`, which gets the inverse of the scale: 0 for
-/// a scale of 0. `false` if the scale or a number is not finite.
+/// Writes the scale of a block, and its codes by `codes`, which gets the inverse of the scale: 0
+/// for a scale of 0. `false` if the scale or a number is not finite.
 fn quantize(
     block: &[f32; LEN],
     d: f32,

@@ -244,7 +244,8 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
         let byte_len = safetensors_core::shape::byte_len(dtype, &shape).unwrap_or(u64::MAX);
         let kind = format!("{dtype}, flattened");
         let stored = Some(Stored::unreadable(kind, shape.clone(), byte_len));
-        let data = Data::Refused(Reason::Reshaped);
+        let problem = "ranges of the flattened tensor were saved under another shape";
+        let data = Data::Refused(Reason::NotRead(problem));
         let name = name.clone();
         return in_one_piece(Tensor { name, dtype, shape, data, stored }, 0);
     }

@@ -166,7 +166,7 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
     let get = |name: &str| attributes.iter().find_map(|&state| field(values, state, name));
     let local = get("_local_tensor").filter(|_| is_divided)?;
     let Some(&Node::Tensor(position)) = values.node(local) else { return None };
-    let spec = get("_spec").and_then(|spec| fields(values, spec));
+    let spec = get("_spec").and_then(|spec| values.fields(spec));
     let placements = spec.and_then(|spec| values.items(field(values, spec, "placements")?));
     let shape = values.items(arguments).and_then(|arguments| values.sizes(*arguments.get(2)?));
     let division = match (placements, shape) {
@@ -180,11 +180,10 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
 /// Returns how a placement divides a tensor of this shape.
 fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Division, String> {
     let unknown = || "its placement is of no known kind".to_owned();
-    let Some(Node::Object { class, .. }) = values.node(placement) else { return Err(unknown()) };
-    match values.class(*class).ok_or_else(unknown)?.1 {
+    match values.class_of(placement).ok_or_else(unknown)?.1 {
         "Replicate" => Ok(Division::Whole),
         "Shard" => {
-            let dim = fields(values, placement).and_then(|it| field(values, it, "dim"));
+            let dim = values.fields(placement).and_then(|it| field(values, it, "dim"));
             let Some(Value::Int(dim)) = dim else { return Err(unknown()) };
             let dim = if dim < 0 { dim.saturating_add(shape.len() as i64) } else { dim };
             match usize::try_from(dim) {
@@ -196,13 +195,6 @@ fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Divisio
             "it has the placement {}; only Shard and Replicate are joined",
             Quoted(other)
         )),
-    }
-}
-
-fn fields(values: &Values, object: Value) -> Option<Value> {
-    match values.node(object)? {
-        Node::Object { parts, .. } => parts.last().copied(),
-        _ => None,
     }
 }
 

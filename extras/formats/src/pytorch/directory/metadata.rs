@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
             if !names.insert(name) {
                 return Err(located(ErrorKind::DuplicateDictKey.into()));
             }
-            if self.is_object(entry, METADATA, "BytesStorageMetadata") {
+            if self.values.class_of(entry) == Some((METADATA, "BytesStorageMetadata")) {
                 let item = items.get(&(name, None)).cloned();
                 let item = item.ok_or_else(|| located(bad("the place of its bytes is missing")))?;
                 let path = paths.get(name);
@@ -206,15 +206,9 @@ impl<'a> Reader<'a> {
 
     /// Returns the type of elements that `TensorProperties` have. Their state is a tuple.
     fn kind(&self, properties: Value) -> Result<Kind> {
-        let state = match self.values.node(properties) {
-            Some(Node::Object { parts, .. })
-                if self.is_object(properties, METADATA, "TensorProperties") =>
-            {
-                parts.last().and_then(|&state| self.values.items(state))
-            }
-            _ => None,
-        };
-        let dtype = state.and_then(|state| self.values.class(*state.first()?));
+        let is_known = self.values.class_of(properties) == Some((METADATA, "TensorProperties"));
+        let state = self.values.fields(properties).filter(|_| is_known);
+        let dtype = state.and_then(|state| self.values.class(*self.values.items(state)?.first()?));
         let (_, name) = dtype.ok_or_else(|| bad("it has no type of elements"))?;
         kinds::of_name(name).ok_or_else(|| bad(format!("the type torch.{name} is unknown")))
     }
@@ -246,19 +240,9 @@ impl<'a> Reader<'a> {
         paths.map(|(name, path)| self.values.budget.work_on(name).map(|()| (name, path))).collect()
     }
 
-    fn is_object(&self, value: Value, module: &str, name: &str) -> bool {
-        match self.values.node(value) {
-            Some(Node::Object { class, .. }) => self.values.class(*class) == Some((module, name)),
-            _ => false,
-        }
-    }
-
     /// Returns the fields of an object of a known class.
     fn state(&self, value: Value, is_known: impl Fn(&str, &str) -> bool) -> Result<Value> {
-        let Some(Node::Object { class, parts }) = self.values.node(value) else {
-            return Err(bad("a value is not an object of PyTorch's classes"));
-        };
-        match self.values.class(*class) {
+        match self.values.class_of(value) {
             Some((module, name)) if is_known(module, name) => {}
             Some((module, name)) => {
                 let class = format!("{module}.{name}");
@@ -267,13 +251,14 @@ impl<'a> Reader<'a> {
                     Quoted(&class)
                 )));
             }
-            None => return Err(bad("an object has no class")),
+            None => return Err(bad("a value is not an object of PyTorch's classes")),
         }
         // Many objects could share a dictionary of many fields, and each search would pass all.
         let is_state = |&state: &Value| {
             self.values.dict(state).is_some_and(|fields| fields.len() <= MOST_FIELDS)
         };
-        parts.last().copied().filter(is_state).ok_or_else(|| bad("an object has no fields"))
+        let state = self.values.fields(value).filter(is_state);
+        state.ok_or_else(|| bad("an object has no fields"))
     }
 
     fn field(&self, state: Value, name: &str) -> Result<Value> {
