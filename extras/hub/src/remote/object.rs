@@ -286,7 +286,7 @@ impl Object {
 /// text.
 fn may_be_empty(error: &object_store::Error) -> bool {
     let text = error.to_string();
-    text.contains("416") || text.contains("Wanted range")
+    text.contains("416 Range Not Satisfiable") || text.contains("Wanted range")
 }
 
 /// Returns the version of an object: its ETag or, without one, its length and the time of the last

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::text::NameList;
-use super::{ErrorKind, Quoted, Result, Shape};
+use super::{Quoted, Shape};
 use crate::format::dtype::Dtype;
 
 /// How many differences a message shows in addition to missing and extra tensors, and after how
@@ -50,15 +50,6 @@ impl Mismatch {
     #[doc(hidden)]
     pub fn of_dtypes(name: &str, expected: Dtype, found: Dtype) -> Option<Self> {
         (expected != found).then(|| Self::Dtype { name: name.into(), expected, found })
-    }
-
-    /// Returns the error with all differences, if there is one.
-    #[doc(hidden)]
-    pub fn refuse(mismatches: Vec<Self>) -> Result<()> {
-        if mismatches.is_empty() {
-            return Ok(());
-        }
-        Err(ErrorKind::Mismatches { mismatches }.into())
     }
 }
 
@@ -150,7 +141,7 @@ mod tests {
     use alloc::format;
 
     use super::*;
-    use crate::format::error::Error;
+    use crate::format::error::{Error, ErrorKind};
 
     fn message(mismatches: Vec<Mismatch>) -> String {
         Error::from(ErrorKind::Mismatches { mismatches }).to_string()

@@ -299,6 +299,17 @@ impl Error {
     }
 }
 
+impl Mismatch {
+    /// Returns the error with all differences, if there is one.
+    #[doc(hidden)]
+    pub fn refuse(mismatches: Vec<Self>) -> Result<()> {
+        if mismatches.is_empty() {
+            return Ok(());
+        }
+        Err(ErrorKind::Mismatches { mismatches }.into())
+    }
+}
+
 /// The error that [`Error::through_io`] makes.
 #[cfg(feature = "std")]
 #[derive(Debug, thiserror::Error)]
