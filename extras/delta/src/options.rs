@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use safetensors_core::Metadata;
 use safetensors_core::digest::remove_record;
 use safetensors_core::error::Mismatch;
-use safetensors_core::{ErrorKind as CoreKind, Metadata};
 
 use crate::error::{ErrorKind, Result};
 use crate::format::{ChecksumFormat, Encoding, is_decimal};
@@ -178,9 +178,7 @@ impl Options {
             Some(Reader::ModelExpress) => "ModelExpress",
             None => return Ok(()),
         };
-        if !mismatches.is_empty() {
-            return Err(CoreKind::Mismatches { mismatches }.into());
-        }
+        Mismatch::refuse(mismatches)?;
         let Some(metadata) = metadata else { return Ok(()) };
         let found = format!("{metadata:?}");
         Err(ErrorKind::NotForReader { reader, expected: "the metadata of the base", found }.into())

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 #[cfg(feature = "download")]
 use std::{fs, path::Path};
 
-use crate::error::{ErrorKind, Result};
 #[cfg(feature = "download")]
-use crate::error::{io_at, is_absent};
+use crate::error::{Error, is_absent};
+use crate::error::{ErrorKind, Result};
 #[cfg(feature = "download")]
 use crate::token::Token;
 
@@ -132,7 +132,7 @@ impl Environment<'_> {
             Ok(token) if token.trim().is_empty() => Ok(None),
             Ok(token) => Token::new(&token).map(Some),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(io_at(error, &path)),
+            Err(error) => Err(Error::io(error, &path)),
         }
     }
 
@@ -165,7 +165,7 @@ impl Environment<'_> {
 /// Reads a file of certificates that a variable names.
 #[cfg(feature = "download")]
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| io_at(error, path))
+    fs::read(path).map_err(|error| Error::io(error, path))
 }
 
 /// Calls a function with the environment of these pairs.

@@ -1,7 +1,7 @@
 //! [`ErrorKind`]: failures of this crate alone, and their place in the library's errors.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 #[cfg(feature = "download")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,11 +16,6 @@ impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::from_other(kind)
     }
-}
-
-/// Returns the error of the system about a path on the disk.
-pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
-    Error::from(core::ErrorKind::Io(error)).in_path(path)
 }
 
 /// Returns whether an error of the system says that there is no such file.

@@ -12,7 +12,7 @@ use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use safetensors_core::ReadAt;
 use safetensors_core::io::FileSource;
 
-use crate::error::{ErrorKind, Result, check_stop, io_at};
+use crate::error::{Error, ErrorKind, Result, check_stop};
 use crate::repo::{Revision, is_hex};
 
 /// The most bytes of an ETag.
@@ -125,7 +125,7 @@ impl Etag {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(io_at(error, path)),
+                Err(error) => return Err(Error::io(error, path)),
             }
         }
         let found: Vec<String> = hashes.into_iter().map(|hash| hex(hash.finish())).collect();

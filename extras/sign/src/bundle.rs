@@ -9,7 +9,7 @@ use safetensors_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{ErrorKind, io_at};
+use crate::error::ErrorKind;
 use crate::json;
 use crate::key::hint_of;
 
@@ -64,7 +64,7 @@ impl Bundle {
         let file = FileSource::open(path)?;
         let mut text = Vec::new();
         let read = file.file().take(MAX_LEN + 1).read_to_end(&mut text);
-        read.map_err(|error| io_at(error, path))?;
+        read.map_err(|error| Error::io(error, path))?;
         Self::parse(&text)
     }
 

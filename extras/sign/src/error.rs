@@ -1,9 +1,5 @@
 //! [`ErrorKind`]: failures of this crate alone, and their place in the library's errors.
 
-use std::io;
-use std::path::Path;
-
-use safetensors_core as core;
 use safetensors_core::framework::Quoted;
 pub use safetensors_core::{Error, Result};
 
@@ -13,11 +9,6 @@ impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::from_other(kind)
     }
-}
-
-/// Returns the error of the system about a path on the disk.
-pub(crate) fn io_at(error: io::Error, path: &Path) -> Error {
-    Error::from(core::ErrorKind::Io(error)).in_path(path)
 }
 
 /// Failures of a key, a certificate, a signature or the signed files.

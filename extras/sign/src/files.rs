@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use safetensors_core::{Error, Result};
 
-use crate::error::{ErrorKind, io_at};
+use crate::error::ErrorKind;
 use crate::names::SINGLE_FILE;
 
 /// A file that was found.
@@ -41,7 +41,7 @@ pub(crate) struct Rules<'a> {
 /// not followed, unless the rules allow it; the path itself may be one.
 pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
     let mut listing = Listing::default();
-    let found = fs::metadata(model).map_err(|error| io_at(error, model))?;
+    let found = fs::metadata(model).map_err(|error| Error::io(error, model))?;
     if found.is_file() {
         listing.files.insert(SINGLE_FILE.to_owned(), File::of(model.to_owned(), &found));
         return Ok(listing);
@@ -49,7 +49,7 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
     if !found.is_dir() {
         return Err(Error::from(ErrorKind::SpecialFile).in_path(model));
     }
-    let root = fs::canonicalize(model).map_err(|error| io_at(error, model))?;
+    let root = fs::canonicalize(model).map_err(|error| Error::io(error, model))?;
     let mut directories = vec![(model.to_owned(), String::new())];
     while let Some((directory, prefix)) = directories.pop() {
         let entries = match fs::read_dir(&directory) {
@@ -57,10 +57,10 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
             Err(_) if !prefix.is_empty() && (rules.is_tolerated)(prefix.trim_end_matches('/')) => {
                 continue;
             }
-            Err(error) => return Err(io_at(error, &directory)),
+            Err(error) => return Err(Error::io(error, &directory)),
         };
         for entry in entries {
-            let entry = entry.map_err(|error| io_at(error, &directory))?;
+            let entry = entry.map_err(|error| Error::io(error, &directory))?;
             let path = entry.path();
             let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
             if (rules.is_left_out)(&name) {

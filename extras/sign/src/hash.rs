@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use safetensors_core::framework::in_parallel;
 use safetensors_core::io::FileSource;
-use safetensors_core::{ErrorKind as CoreKind, ReadAt, Result};
+use safetensors_core::{Error, ErrorKind as CoreKind, ReadAt, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::{ErrorKind, io_at};
+use crate::error::ErrorKind;
 use crate::files::File;
 
 /// How the content of files is hashed.
@@ -106,7 +106,7 @@ fn read(
                 count(len as u64)?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(io_at(error, path)),
+            Err(error) => return Err(Error::io(error, path)),
         }
     }
 }

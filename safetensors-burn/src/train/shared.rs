@@ -13,7 +13,7 @@ use std::thread;
 use safetensors_core::digest::Digest;
 use safetensors_core::lock;
 use safetensors_core::save::AtomicDirectory;
-use safetensors_core::{Error, ErrorKind, Result};
+use safetensors_core::{Error, Result};
 
 use super::attempts::{Attempts, Ended};
 use super::deltas::{WholeFiles, reduce};
@@ -310,7 +310,7 @@ type Directory = Result<Arc<AtomicDirectory>>;
 /// Synchronises a file.
 fn sync(path: &Path) -> Result<()> {
     let synced = File::options().read(true).write(true).open(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(path))
+    synced.map_err(|error| Error::io(error, path))
 }
 
 /// The save of a record that has begun. One that ends by an error has failed.

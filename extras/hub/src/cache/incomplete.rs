@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::lock::PATIENCE;
 use super::{CachedRepo, create_parent, names, unique};
-use crate::error::{Error, ErrorKind, Result, io_at};
+use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
 
 /// How the name of an unfinished download ends.
@@ -32,7 +32,7 @@ impl Incomplete {
     pub(crate) fn open(repo: &CachedRepo, etag: &Etag, size: u64, is_alone: bool) -> Result<Self> {
         let blobs = repo.blobs();
         let path = blobs.join(unique::name(&format!("{etag}."), SUFFIX));
-        create_parent(&path).map_err(|error| io_at(error, &path))?;
+        create_parent(&path).map_err(|error| Error::io(error, &path))?;
         if is_alone {
             for old in unfinished(&blobs, etag)? {
                 if !etag.is_digest() {
@@ -48,15 +48,15 @@ impl Incomplete {
                         let len = file.metadata()?.len();
                         Ok(Self { file, path: path.clone(), len })
                     };
-                    return open().map_err(|error| io_at(error, &path));
+                    return open().map_err(|error| Error::io(error, &path));
                 }
             }
         }
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        let file = file.map_err(|error| io_at(error, &path))?;
+        let file = file.map_err(|error| Error::io(error, &path))?;
         // The file system may share the bytes of a copy.
         let copied = repo.shared_blob(etag, size).map_or(Ok(0), |blob| fs::copy(blob, &path));
-        let len = copied.map_err(|error| io_at(error, &path))?;
+        let len = copied.map_err(|error| Error::io(error, &path))?;
         Ok(Self { file, path, len })
     }
 
@@ -93,7 +93,7 @@ impl Incomplete {
     /// Removes all bytes, because they are wrong.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.len = 0;
-        self.file.set_len(0).map_err(|error| io_at(error, &self.path))
+        self.file.set_len(0).map_err(|error| Error::io(error, &self.path))
     }
 
     /// Removes the file, because its bytes are wrong.
@@ -107,7 +107,7 @@ impl Incomplete {
             self.file.sync_all()?;
             fs::rename(&self.path, blob)
         };
-        finish().map_err(|error| io_at(error, blob))
+        finish().map_err(|error| Error::io(error, blob))
     }
 
     /// Returns the error of a write. Written bytes stay on the disk, for the next attempt.
@@ -118,7 +118,7 @@ impl Incomplete {
                 Error::from(ErrorKind::DiskFull { written: self.len, free, error })
                     .in_file(self.path.display())
             }
-            _ => io_at(error, &self.path),
+            _ => Error::io(error, &self.path),
         }
     }
 }

@@ -66,7 +66,7 @@ pub use verify::Verification;
 use safetensors_core::io::beside;
 
 use crate::environment::Environment;
-use crate::error::{Result, io_at, is_absent};
+use crate::error::{Error, Result, is_absent};
 use crate::repo::{RepoId, Revision};
 
 /// A directory with the caches of repositories.
@@ -215,7 +215,7 @@ impl CachedRepo {
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            io_at(error, path)
+            Error::io(error, path)
         })
     }
 }
@@ -246,6 +246,6 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     match list() {
         Ok(names) => Ok(names),
         Err(error) if is_absent(&error) => Ok(Vec::new()),
-        Err(error) => Err(io_at(error, dir)),
+        Err(error) => Err(Error::io(error, dir)),
     }
 }

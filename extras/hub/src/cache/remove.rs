@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{CachedRepo, CachedSnapshot, joined};
-use crate::error::{Result, io_at, is_absent};
+use crate::error::{Error, Result, is_absent};
 
 impl CachedRepo {
     /// Removes everything that the cache has of the repository, and returns how many bytes that
@@ -76,7 +76,7 @@ fn remove(path: &Path) -> Result<()> {
         Err(error) => Err(error),
     };
     match removed {
-        Err(error) if !is_absent(&error) => Err(io_at(error, path)),
+        Err(error) if !is_absent(&error) => Err(Error::io(error, path)),
         _ => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::scan::broken_links_below;
 use super::{CachedRepo, CachedSnapshot, joined, names};
-use crate::error::{Error, Result, io_at};
+use crate::error::{Error, Result};
 use crate::etag::Etag;
 
 /// The result of [`CachedRepo::verify`]. Each file of the cache is in one of the three fields.
@@ -87,7 +87,7 @@ impl CachedRepo {
             for file in broken_links_below(&snapshot.dir)? {
                 let path = joined(&snapshot.dir, &file);
                 if let Err(error) = fs::metadata(&path) {
-                    found.add_damaged(io_at(error, &path), path);
+                    found.add_damaged(Error::io(error, &path), path);
                 }
             }
         }

@@ -10,7 +10,7 @@ use safetensors_core::{self as core, ReadAt};
 use super::progress::Meter;
 use crate::cache::{CachedRepo, Incomplete, Lock, is_blob, link, progress as progress_of};
 use crate::client::HubFile;
-use crate::error::{Error, Result, io_at, is_wrong};
+use crate::error::{Error, Result, is_wrong};
 
 /// How often the file is touched while its digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
@@ -32,7 +32,9 @@ pub(super) fn fetch_local(
     if has_content(repo, file, meter)? {
         meter.add(file.byte_len(), file.path())?;
     } else {
-        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(|error| io_at(error, &path))?;
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .map_err(|error| Error::io(error, &path))?;
         // A file with another name may have the same content.
         let of_content = Lock::wait(&repo.lock_path(file.blob()), meter.stop(), progress)?;
         complete(repo, file, &path, of_content.is_some(), meter)?;
@@ -150,7 +152,7 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
 fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
-    link(blob, pointer, depth, is_new).map_err(|error| io_at(error, pointer))
+    link(blob, pointer, depth, is_new).map_err(|error| Error::io(error, pointer))
 }
 
 /// Returns whether an error of the system says that a file is not there.

@@ -10,7 +10,7 @@ use safetensors_core::{self as core, Limits, ReadAt};
 use super::select::{self, WantedFiles};
 use super::{AskedFile, DownloadOptions, Job, ask};
 use crate::cache::joined;
-use crate::error::{Error, Result, io_at};
+use crate::error::{Error, Result};
 use crate::repo::RepoId;
 
 /// A file that [`download`](super::download()) would bring.
@@ -77,7 +77,7 @@ impl Job<'_> {
             return Err(error.in_file(index));
         }
         let mut json = vec![0; usize::try_from(found).unwrap_or_default()];
-        file.read_exact_at(&mut json, 0).map_err(|error| io_at(error, Path::new(index)))?;
+        file.read_exact_at(&mut json, 0).map_err(|error| Error::io(error, Path::new(index)))?;
         // A store has no root without a name.
         let root = Path::new("snapshot");
         let path = joined(root, index);
@@ -88,6 +88,6 @@ impl Job<'_> {
 
 fn cached_file(dir: &Path, name: &str) -> Result<PreviewedFile> {
     let path = joined(dir, name);
-    let found = path.metadata().map_err(|error| io_at(error, &path))?;
+    let found = path.metadata().map_err(|error| Error::io(error, &path))?;
     Ok(PreviewedFile { name: name.into(), byte_len: found.len(), is_cached: true })
 }

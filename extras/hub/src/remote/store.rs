@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry, Version};
 use safetensors_core::lock;
-use safetensors_core::{Error, ErrorKind, Result};
+use safetensors_core::{Error, Result};
 
 use super::files::{Files, Objects};
 use super::hub::HubFiles;
@@ -252,36 +252,32 @@ impl Store for RemoteStore {
     fn open(&self, path: &Path) -> Result<RemoteFile> {
         match &self.remote {
             None => LocalStore.open(path).map(RemoteFile::on_disk),
-            Some(remote) => remote.open(path).map_err(|error| located(error, path)),
+            Some(remote) => remote.open(path).map_err(|error| Error::io(error, path)),
         }
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
         match &self.remote {
             None => LocalStore.kind(path),
-            Some(remote) => remote.kind_of(path).map_err(|error| located(error, path)),
+            Some(remote) => remote.kind_of(path).map_err(|error| Error::io(error, path)),
         }
     }
 
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         match &self.remote {
             None => LocalStore.list(directory),
-            Some(remote) => remote.list(directory).map_err(|error| located(error, directory)),
+            Some(remote) => remote.list(directory).map_err(|error| Error::io(error, directory)),
         }
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         match &self.remote {
             None => LocalStore.version(path),
-            Some(remote) => remote.version(path).map_err(|error| located(error, path)),
+            Some(remote) => remote.version(path).map_err(|error| Error::io(error, path)),
         }
     }
 }
 
 fn not_found() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "there is no such file")
-}
-
-fn located(error: io::Error, path: &Path) -> Error {
-    Error::from(ErrorKind::Io(error)).in_path(path)
 }

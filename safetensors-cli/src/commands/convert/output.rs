@@ -1,8 +1,8 @@
 //! [`Output`]: the file or directory to write, unless it is GGUF.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;

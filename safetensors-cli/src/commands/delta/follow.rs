@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::ErrorKind;
+use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_delta::{Follower, Options, Update};
 
 use super::{advise, refuse_address, warn_of_left_out};
