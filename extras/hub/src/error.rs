@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use safetensors_core as core;
 use safetensors_core::framework::{Escaped, NameList, Quoted};
 pub use safetensors_core::{Error, Result};
 
@@ -32,7 +31,7 @@ pub(crate) fn is_wrong(error: &Error) -> bool {
 /// Returns the error of cancelled work.
 #[cfg(feature = "download")]
 pub(crate) fn cancelled() -> Error {
-    core::ErrorKind::Cancelled.into()
+    safetensors_core::ErrorKind::Cancelled.into()
 }
 
 /// Fails as [`cancelled`] if the flag says that the work is to stop.
@@ -45,9 +44,9 @@ pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
 #[cfg(feature = "download")]
 pub(crate) fn to_io(error: Error) -> io::Error {
     let kind = match (error.kind(), error.other()) {
-        (core::ErrorKind::Cancelled, _) => io::ErrorKind::Interrupted,
+        (safetensors_core::ErrorKind::Cancelled, _) => io::ErrorKind::Interrupted,
         (_, Some(kind)) => ErrorKind::of_system(kind),
-        (core::ErrorKind::Io(error), _) => error.kind(),
+        (safetensors_core::ErrorKind::Io(error), _) => error.kind(),
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
@@ -55,9 +54,9 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 
 /// Failures of the Hub, a download or the cache, with the expected and the found values.
 ///
-/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and names the repository
-/// and file: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path on the disk.
-/// Failures that other crates share have a kind of the core: `Io` for I/O errors, `Cancelled` if a
+/// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names the
+/// repository and file: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path on
+/// the disk. Failures that other crates share have a kind of the core: `Io` for I/O errors, `Cancelled` if a
 /// progress callback stopped the work.
 ///
 /// Sizes are in bytes. Messages shorten text from outside, fields do not. No error has a token, or
@@ -256,10 +255,11 @@ mod tests {
         let gated = ErrorKind::Gated { page: "p".into(), has_token: false };
         assert_eq!(io(gated.into()).kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(io(cancelled()).kind(), io::ErrorKind::Interrupted);
-        let denied = io(core::ErrorKind::Io(io::ErrorKind::PermissionDenied.into()).into());
+        let denied =
+            io(safetensors_core::ErrorKind::Io(io::ErrorKind::PermissionDenied.into()).into());
         assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
 
-        let core = Error::from(core::ErrorKind::Io(missing));
+        let core = Error::from(safetensors_core::ErrorKind::Io(missing));
         assert!(core.to_string().contains("o/n: the repository has no such file"), "{core}");
         assert!(matches!(core.other(), Some(ErrorKind::FileNotFound)));
     }

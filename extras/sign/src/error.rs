@@ -13,10 +13,10 @@ impl From<ErrorKind> for Error {
 
 /// Failures of a key, a certificate, a signature or the signed files.
 ///
-/// An [`Error`] has it as [`ErrorKind::Other`](core::ErrorKind::Other), and names the file.
-/// Failures that other crates share have a kind of the core: `Io` for I/O errors, `FileExists` for
-/// a signature that must not be replaced, `InHubCache`, and `Cancelled` if a progress callback
-/// stopped the work.
+/// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names the
+/// file. Failures that other crates share have a kind of the core: `Io` for I/O errors,
+/// `FileExists` for a signature that must not be replaced, `InHubCache`, and `Cancelled` if a
+/// progress callback stopped the work.
 ///
 /// Messages shorten text from outside, fields do not. No error has any part of a private key.
 #[derive(Debug, thiserror::Error)]

@@ -68,7 +68,7 @@ impl RemoteStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] for an address or an option that is malformed.
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) for an address or an option that is malformed.
     pub fn new(address: &str, options: &RemoteOptions) -> Result<Self> {
         if let Some(path) = local_path(address)? {
             return Ok(Self { path, remote: None });

@@ -37,8 +37,8 @@ use crate::terminal::{json, text};
 /// printed.
 ///
 /// The digest of a checkpoint (--checkpoint) is the BLAKE3 of one line of JSON for each tensor, in
-/// the order of the names, such as ["w","F32",[2,3],"BLAKE3 of its bytes"]. The deltas of the
-/// checkpoint have it, too.
+/// the order of the names: its name, dtype, shape and the BLAKE3 of its bytes, such as
+/// `["w","F32",[2,3],"…"]`. The deltas of the checkpoint have it, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
