@@ -56,8 +56,8 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 ///
 /// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names the
 /// repository and file: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path on
-/// the disk. Failures that other crates share have a kind of the core: `Io` for I/O errors, `Cancelled` if a
-/// progress callback stopped the work.
+/// the disk. Failures that other crates share have a kind of the core: `Io` for I/O errors,
+/// `Cancelled` if a progress callback stopped the work.
 ///
 /// Sizes are in bytes. Messages shorten text from outside, fields do not. No error has a token, or
 /// the query of a signed address.
