@@ -186,8 +186,8 @@ impl Follower {
             if root.has_changed(&plan.read) {
                 return Ok(None);
             }
-            let is_unusable = || is_about_base(&error) || !is_base(&self.directory);
-            if !matches!(plan.start, Start::Here) || !is_unusable() {
+            let is_from_here = matches!(plan.start, Start::Here);
+            if !is_from_here || !is_about_base(&error) && is_base(&self.directory) {
                 return Err(error);
             }
             // The checkpoint that is here is not the one that the deltas were made of.

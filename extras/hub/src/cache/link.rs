@@ -40,8 +40,13 @@ fn link_by(
     };
     let Err(error) = placed else { return Ok(()) };
     let _ = fs::remove_file(&temporary);
-    let is_moved = || !blob.exists() && fs::symlink_metadata(pointer).is_ok_and(|it| it.is_file());
-    if error.kind() == io::ErrorKind::NotFound && is_moved() { Ok(()) } else { Err(error) }
+    if error.kind() == io::ErrorKind::NotFound
+        && !blob.exists()
+        && fs::symlink_metadata(pointer).is_ok_and(|it| it.is_file())
+    {
+        return Ok(());
+    }
+    Err(error)
 }
 
 /// Returns `true` if the error of a link means that the system, or its user, can make none at all.

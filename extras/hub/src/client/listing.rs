@@ -82,10 +82,9 @@ impl Client {
 
     fn ask_files(&self, asked: &RequestSubject<'_>) -> Result<RepoFiles, Failure> {
         let revision = percent_encoded(asked.revision.as_str(), false);
-        let path = |repo: &RepoId| format!("/api/{}/revision/{revision}", repo.with_kind());
         let mut repo = asked.repo.clone();
         for _ in 0..REDIRECTS {
-            let url = self.at(&path(&repo))?;
+            let url = self.at(&format!("/api/{}/revision/{revision}", repo.with_kind()))?;
             let answer = self.http().send(Method::Get, &url, None)?;
             if answer.is_redirect() {
                 let target = answer.target()?;
