@@ -33,7 +33,10 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Pairs<T, 
             type Value = Pairs<T, MOST>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a map of at most {MOST} entries")
+                match MOST {
+                    usize::MAX => f.write_str("a map without doubles"),
+                    _ => write!(f, "a map of at most {MOST} entries"),
+                }
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {

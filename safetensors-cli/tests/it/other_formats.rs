@@ -79,6 +79,20 @@ fn every_command_reads_pytorch() {
         .shows("5 tensors, 176 B, and 2 more names of tied weights");
 }
 
+/// Libraries find both by their names.
+#[test]
+fn an_adapter_of_pytorch_is_converted_next_to_itself() {
+    for name in ["adapter_model.bin", "diffusion_pytorch_model.bin"] {
+        let dir = temp_dir();
+        fs::create_dir(dir.at("model")).unwrap();
+        fs::copy(fixture("pytorch/strided.pt"), dir.at("model").join(name)).unwrap();
+        dir.run(&["convert", &format!("model/{name}"), "model"]).success();
+        let converted = format!("model/{}", name.replace(".bin", ".safetensors"));
+        dir.run(&["diff", &converted, &format!("model/{name}")])
+            .stdout(contains("9 tensors equal"));
+    }
+}
+
 #[test]
 fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     let names = ["00001-of-00002.bin", "00002-of-00002.bin"]

@@ -227,7 +227,7 @@ impl<S: ReadAt> Array<S> {
         let all = self.data_len()?;
         let mut block = vec![0; all.min(self.block_len()?) as usize];
         for start in (0..all).step_by(block.len()) {
-            let len = block.len().min((all - start) as usize);
+            let len = (all - start).min(block.len() as u64) as usize;
             data.read(&container, &mut block[..len], start)?;
             for (piece, first) in block[..len].chunks(PIECE).zip((start..).step_by(PIECE)) {
                 self.check_bools(piece, first)?;

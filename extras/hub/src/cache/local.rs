@@ -77,35 +77,45 @@ impl CachedRepo {
         }
     }
 
-    /// Returns whether a download would replace a file that is not as an earlier one left it: there
-    /// may be no other copy of it.
+    /// Checks that a download may write a file with this name, its record and its locks.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::UnsafeName`], and an error of the core if a link leads out of the directory.
-    pub(crate) fn is_changed(&self, name: &str, stop: &AtomicBool) -> Result<bool> {
-        let Some(dir) = &self.local else { return Ok(false) };
+    pub(crate) fn check_place(&self, name: &str) -> Result<()> {
+        let Some(dir) = &self.local else { return Ok(()) };
         // Git runs commands that are set below `.git`, and a record would pass for ours.
         let lower = name.to_ascii_lowercase();
         if lower.split('/').any(|part| part == ".git") || lower.starts_with(OWN) {
             return Err(ErrorKind::UnsafeName { found: name.into() }.into());
         }
-        let recorded = own(name, "");
-        let unfinished = format!("{OWN}/{}/blobs/", self.id.folder());
-        let written = [name, &recorded, &unfinished].map(Path::new);
-        for parent in written.iter().flat_map(|path| path.ancestors().skip(1)) {
-            beside::find(dir, parent)?;
-        }
+        let recorded = joined(dir, &own(name, ""));
+        let unfinished = self.blobs().join(name);
+        let written = [joined(dir, name), recorded, unfinished, self.locks.join(name)];
+        written.iter().try_for_each(|path| self.check_links(path))
+    }
+
+    /// Checks that no link on the way to a path leads out of the directory of the user.
+    pub(super) fn check_links(&self, path: &Path) -> Result<()> {
+        let Some((dir, inside)) =
+            self.local.as_ref().and_then(|dir| Some((dir, path.strip_prefix(dir).ok()?)))
+        else {
+            return Ok(());
+        };
+        inside.ancestors().skip(1).try_for_each(|parent| beside::find(dir, parent).map(drop))
+    }
+
+    /// Returns whether a download would replace a file that is not as an earlier one left it: there
+    /// may be no other copy of it.
+    pub(crate) fn is_changed(&self, name: &str, stop: &AtomicBool) -> Result<bool> {
+        let Some(dir) = &self.local else { return Ok(false) };
         let path = joined(dir, name);
         if fs::symlink_metadata(&path).is_err() {
             return Ok(false);
         }
-        let Some(record) = record(dir, name) else { return Ok(true) };
-        match Etag::of_blob(&record.etag) {
-            // Its time would not show a file that was moved there.
-            Some(etag) if etag.is_digest() => Ok(!holds(&path, &etag, None, stop)?),
-            _ => Ok(!record.is_younger_than(&path)),
-        }
+        // The time in the record would not show a file that was moved there.
+        let left = record(dir, name).and_then(|record| Etag::of_blob(&record.etag));
+        left.map_or(Ok(true), |etag| Ok(!holds(&path, &etag, None, stop)?))
     }
 
     /// Returns the lock of a file in a directory of the user.

@@ -205,6 +205,7 @@ impl CachedRepo {
 
     /// Writes a small file in one step.
     fn write(&self, path: &Path, text: &str) -> Result<()> {
+        self.check_links(path)?;
         // It is written elsewhere first: every file below `refs` is read as a reference.
         let temporary = self.dir.join(unique::name("tmp_", ""));
         let write = || {

@@ -10,7 +10,7 @@ use safetensors_core::{self as core, ReadAt};
 use super::progress::Meter;
 use crate::cache::{CachedRepo, Incomplete, Lock, is_blob, link, progress as progress_of};
 use crate::client::HubFile;
-use crate::error::{Error, Result, is_wrong};
+use crate::error::{Error, ErrorKind, Result, is_wrong};
 
 /// How often the file is touched while its digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
@@ -20,6 +20,7 @@ pub(super) fn fetch_local(
     repo: &CachedRepo,
     file: &HubFile,
     lock: &Path,
+    overwrite: bool,
     meter: &Meter,
 ) -> Result<()> {
     let path = repo.pointer(file.commit(), file.path());
@@ -37,7 +38,12 @@ pub(super) fn fetch_local(
             .map_err(|error| Error::io(error, &path))?;
         // A file with another name may have the same content.
         let of_content = Lock::wait(&repo.lock_path(file.blob()), meter.stop(), progress)?;
-        complete(repo, file, &path, of_content.is_some(), meter)?;
+        // The user may have written the file since the download began.
+        let may_replace = || match !overwrite && repo.is_changed(file.path(), meter.stop())? {
+            true => Err(ErrorKind::LocalChanges { files: vec![file.path().to_owned()] }.into()),
+            false => Ok(()),
+        };
+        complete(repo, file, &path, of_content.is_some(), &may_replace, meter)?;
     }
     repo.set_record(file.commit(), file.path(), file.blob())?;
     drop(lock);
@@ -76,7 +82,7 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
             meter.add(file.byte_len(), file.path())?;
             return meter.report(file.path());
         } else {
-            is_new = complete(repo, file, &blob, lock.is_some(), meter)?;
+            is_new = complete(repo, file, &blob, lock.is_some(), &|| Ok(()), meter)?;
         }
     }
     place(file, &blob, &pointer, is_new)?;
@@ -91,10 +97,11 @@ fn complete(
     file: &HubFile,
     blob: &Path,
     is_alone: bool,
+    may_replace: &dyn Fn() -> Result<()>,
     meter: &Meter,
 ) -> Result<bool> {
     let begin = Incomplete::open(repo, file.blob(), file.byte_len(), is_alone)?;
-    match complete_part(begin, file, blob, meter) {
+    match complete_part(begin, file, blob, may_replace, meter) {
         // Where locks have no effect, another process may have taken the unfinished file over. It
         // may have put the blob in place since then, or it may be killed before that.
         Err(error) if is_absent(&error) => {
@@ -103,14 +110,20 @@ fn complete(
             }
             meter.take_back(file.byte_len());
             let own = Incomplete::open(repo, file.blob(), file.byte_len(), false)?;
-            complete_part(own, file, blob, meter).map(|()| true)
+            complete_part(own, file, blob, may_replace, meter).map(|()| true)
         }
         result => result.map(|()| true),
     }
 }
 
 /// Downloads the rest of an unfinished blob, and puts it in place.
-fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Meter) -> Result<()> {
+fn complete_part(
+    mut part: Incomplete,
+    file: &HubFile,
+    blob: &Path,
+    may_replace: &dyn Fn() -> Result<()>,
+    meter: &Meter,
+) -> Result<()> {
     let etag = file.blob();
     let mut was_resumed = part.len() > 0;
     meter.add(part.len(), file.path())?;
@@ -132,7 +145,10 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
         // Computed from the disk: the digest of the stream would not cover bytes that earlier
         // attempts left, or another process has written.
         match etag.check_while(part.path(), size, meter.stop(), &mut touch) {
-            Ok(()) => return part.finish(blob),
+            Ok(()) => {
+                may_replace()?;
+                return part.finish(blob);
+            }
             // A rest of an earlier attempt may be wrong.
             Err(error) if is_wrong(&error) => {
                 meter.take_back(part.len());

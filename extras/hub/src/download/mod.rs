@@ -216,7 +216,7 @@ impl Job<'_> {
         let sizes = files.iter().map(|it| it.file.byte_len());
         self.meter.expect(sizes.fold(0, u64::saturating_add));
         let fetch = |AskedFile { file, .. }: &AskedFile| match self.cached.local_lock(file.path()) {
-            Some(lock) => blob::fetch_local(self.cached, file, &lock, self.meter),
+            Some(lock) => blob::fetch_local(self.cached, file, &lock, self.overwrite, self.meter),
             None => blob::fetch(self.cached, file, self.meter),
         };
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
@@ -234,6 +234,7 @@ impl Job<'_> {
         let files = each(names, self.threads.max(1), stop, |name| {
             let file = self.file(name)?;
             let size = file.byte_len();
+            self.cached.check_place(name)?;
             let is_there = self.cached.has_content(name, file.blob(), size, stop)?;
             let is_changed = !is_there && self.cached.is_changed(name, stop)?;
             Ok(AskedFile { file, is_there, is_changed })

@@ -224,7 +224,10 @@ fn links_in_the_directory_do_not_lead_out_of_it() {
     let outside = dir.path().join("outside");
     let wanted = into_model(&server, dir.path()).no_checkpoint().include("*").overwrite(true);
     let own = ".cache/huggingface";
-    let places = ["", "/download", "/download/a", "/models--owner--name"];
+    let repo = "/models--owner--name";
+    let of_repo = ["", "/blobs", "/refs"].map(|place| format!("{repo}{place}"));
+    let places = ["", "/download", "/download/a", "/.locks", "/.locks/models--owner--name"];
+    let places = places.map(str::to_owned).into_iter().chain(of_repo);
     let of_own = places.map(|place| format!("{own}{place}"));
     for link in ["a", "a/b", ".cache"].map(str::to_owned).into_iter().chain(of_own) {
         fs::create_dir_all(model.join(&link).parent().unwrap()).unwrap();
@@ -272,7 +275,7 @@ fn files_of_the_cache_are_copied_after_a_look_at_their_digest() {
 }
 
 #[test]
-fn an_etag_that_is_no_digest_is_taken_from_the_record() {
+fn a_file_with_an_etag_that_is_no_digest_is_replaced_on_request_only() {
     let (server, dir) = served(single(1000).alike("0-1234"));
     let wanted = into_model(&server, dir.path());
     let path = dir.path().join("model/model.safetensors");
@@ -282,9 +285,10 @@ fn an_etag_that_is_no_digest_is_taken_from_the_record() {
     }
     let other = [("model.safetensors", tensor_file("v", 1000))];
     server.set(REPO, Repo::new(other).alike("0-1234"));
-    download(REPO, &wanted).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), tensor_file("v", 1000));
-    edit(&path, "edited");
+    // Nothing shows that it is not a file that was moved there.
     let error = download(REPO, &wanted).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::LocalChanges { .. })), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), tensor_file("w", 1000));
+    download(REPO, &wanted.overwrite(true)).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), tensor_file("v", 1000));
 }

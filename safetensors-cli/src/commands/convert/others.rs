@@ -134,7 +134,7 @@ fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
 
 /// Returns the name by which a library loads the one input, if that is not `model.safetensors`, and
 /// the start of the names of its files. An input that is in the directory OUT stays its variant, such
-/// as `.fp16`. `None` for an index that is not named like that.
+/// as `.fp16`. `None` for an index of safetensors that is not named like that.
 pub(super) fn library_name(
     sources: &[Source],
     out: &Path,
@@ -147,6 +147,11 @@ pub(super) fn library_name(
     if !source.files().contains(&identity(&out.join(name))) {
         return Some((known, Some(known.to_owned())));
     }
-    let start = name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors");
+    let start = match name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors")
+    {
+        // A file of PyTorch stays, next to the new one.
+        None if !name.contains(".safetensors.") => Some(known),
+        start => start,
+    };
     Some((known, start.map(str::to_owned)))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::locate::files_of;
 use crate::checkpoint::index::Index;
 use crate::checkpoint::pieces::{self, dcp, divided};
-use crate::checkpoint::store::{FileKind, Store, Version, is_not_fetched, is_not_found};
+use crate::checkpoint::store::{FileKind, Store, Version, is_not_fetched};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath, STANDARD_INDEX};
 use crate::file::io::reserve::reserve_open_files;
 use crate::file::io::stamp::says_changed;
@@ -344,7 +344,7 @@ fn open_at_once<I, T: Send>(
 }
 
 /// Adds a tensor to the error of a shard that is missing or truncated: the first one that the index
-/// maps to the shard.
+/// maps to the shard. The words of a store for its own cause stay.
 ///
 /// Other errors are about the content of the shard, and stay unchanged.
 fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
@@ -355,8 +355,12 @@ fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
             | ErrorKind::TooShort { .. }
             | ErrorKind::HeaderPastEnd { .. }
     );
+    let is_absent = matches!(
+        error.kind(),
+        ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound && error.get_ref().is_none()
+    );
     match names.first() {
-        Some(name) if is_not_found(&error) => {
+        Some(name) if is_absent => {
             let (count, end) = (names.len(), if names.len() == 1 { "" } else { "s" });
             let missing =
                 format!("the shard is missing; the index needs it for {count} tensor{end}");

@@ -1,14 +1,16 @@
 //! [`is_secret`]: names of files with credentials, which do not go along with a model.
 
 /// Parts of the names of files with credentials, in lower case.
-const SECRET: [&str; 9] = [
-    "apikey",
+const SECRET: [&str; 11] = [
+    "access_key",
     "api_key",
+    "apikey",
     "credential",
     "id_ed25519",
     "id_rsa",
     "kaggle.json",
     "passw",
+    "private_key",
     "secret",
     "service_account",
 ];
@@ -19,9 +21,10 @@ const SECRET_ENDS: [&str; 7] = [".env", ".kdbx", ".key", ".p12", ".pem", ".pfx",
 /// Returns `true` for a name, in lower case, of a file with credentials: who copies a model to
 /// publish it does not mean them.
 pub(super) fn is_secret(name: &str) -> bool {
-    let stem = name.split('.').next().unwrap_or(name);
+    let name = name.replace('-', "_");
+    let stem = name.split('.').next().unwrap_or(&name);
     SECRET.iter().any(|part| name.contains(part))
         || SECRET_ENDS.iter().any(|end| name.ends_with(end))
         || stem == "token"
-        || ["_token", "-token"].iter().any(|end| stem.ends_with(end))
+        || stem.ends_with("_token")
 }

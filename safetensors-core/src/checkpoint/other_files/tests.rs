@@ -59,6 +59,9 @@ fn the_name_decides_whether_a_file_belongs_to_a_model() {
         "server.KEY",
         "prod.env",
         "kaggle.json",
+        "service-account.json",
+        "Access-Key.txt",
+        "private_key.json",
     ] {
         assert!(!OtherFiles::belongs(name), "{name}");
     }
