@@ -89,6 +89,7 @@ impl CachedRepo {
         if lower.split('/').any(|part| part == ".git") || lower.starts_with(OWN) {
             return Err(ErrorKind::UnsafeName { found: name.into() }.into());
         }
+        // Only the directories matter, so any name will do in them.
         let recorded = joined(dir, &own(name, ""));
         let unfinished = self.blobs().join(name);
         let written = [joined(dir, name), recorded, unfinished, self.locks.join(name)];
@@ -97,11 +98,8 @@ impl CachedRepo {
 
     /// Checks that no link on the way to a path leads out of the directory of the user.
     pub(super) fn check_links(&self, path: &Path) -> Result<()> {
-        let Some((dir, inside)) =
-            self.local.as_ref().and_then(|dir| Some((dir, path.strip_prefix(dir).ok()?)))
-        else {
-            return Ok(());
-        };
+        let Some(dir) = &self.local else { return Ok(()) };
+        let Ok(inside) = path.strip_prefix(dir) else { return Ok(()) };
         inside.ancestors().skip(1).try_for_each(|parent| beside::find(dir, parent).map(drop))
     }
 
