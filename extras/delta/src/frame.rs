@@ -1,4 +1,4 @@
-//! [`Frame`]: the frame of zstd with a compressed difference, decompressed as it is needed.
+//! [`Frame`]: a zstd frame with a compressed difference, decompressed on demand.
 
 use safetensors_core::save::Sink;
 use safetensors_core::{LazyTensor, ReadAt, shape};
@@ -9,32 +9,31 @@ use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::Form;
 
-/// The compressed bytes that are held at a time.
+/// Compressed bytes held at a time.
 const BLOCK: usize = 64 << 10;
 
-/// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
+/// Bytes of a tensor changed at a time: they stay in the processor's cache.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// The largest window that a frame may need, as a power of two. RFC 8878 asks every reader for it.
-/// The first level of zstd, which all writers of deltas use, needs 512 KiB.
+/// A power of two. RFC 8878 asks every reader for it; level 1, which all writers use, needs 512
+/// KiB.
 const WINDOW_LOG: u32 = 23;
 
-/// A frame of zstd in a tensor of bytes. It has to fill the tensor.
+/// A zstd frame that fills a tensor of bytes.
 pub(crate) struct Frame<'a, S> {
     blocks: Blocks<'a, S>,
     decoder: Decoder<'static>,
-    /// The bytes of the content, if the header has them.
+    /// Bytes of the content, if the header has them.
     content: Option<u64>,
-    /// The compressed bytes that are taken.
+    /// Compressed bytes so far.
     taken: u64,
-    /// The bytes of the content that are given.
+    /// Content bytes so far.
     given: u64,
     ended: bool,
 }
 
 impl<'a, S: ReadAt> Frame<'a, S> {
-    /// Begins to read a frame. Checks its header; the size of the content there, if it has one, is
-    /// `expected`.
+    /// Checks the header. A size in it has to be `expected`.
     pub(crate) fn open(tensor: LazyTensor<'a, S>, expected: Option<u64>) -> Result<Self> {
         let mut blocks = Blocks::new(tensor, BLOCK);
         let checked = blocks.at(0).and_then(|start| check_header(start, expected));
@@ -72,7 +71,6 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(filled)
     }
 
-    /// Fills a buffer with the next of `expected` bytes.
     pub(crate) fn fill(&mut self, out: &mut [u8], expected: u64) -> Result<()> {
         if self.read(out)? < out.len() {
             return Err(self.error(ErrorKind::ContentSize { expected, found: self.given }));
@@ -80,7 +78,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(())
     }
 
-    /// Checks that the frame ends after these bytes of content, and the tensor with the frame.
+    /// Checks that frame and tensor end after these bytes of content.
     pub(crate) fn finish(&mut self, expected: u64) -> Result<()> {
         if self.read(&mut [0])? > 0 || self.given > expected {
             return Err(self.error(ErrorKind::ContentTooLong { expected }));
@@ -95,8 +93,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.blocks.check_unchanged()
     }
 
-    /// Returns the number of bytes of the content, which the header must have. A damaged header
-    /// fails with its problem.
+    /// Returns the size in the header, or fails with the header's problem.
     pub(crate) fn content(&mut self) -> Result<u64> {
         if let Some(content) = self.content {
             return Ok(content);
@@ -105,19 +102,17 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Err(self.error(ErrorKind::UnknownContentSize))
     }
 
-    /// Returns the number of bytes of the content so far.
     pub(crate) fn given(&self) -> u64 {
         self.given
     }
 
-    /// Returns an error about this tensor.
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
         self.blocks.tensor().locate(kind.into())
     }
 }
 
-/// Begins to read a whole tensor of this dtype and shape. Its frame must have its size, so that no
-/// file is made for a tensor that is not there. Returns the number of bytes, too.
+/// Opens a tensor stored entirely, and returns its bytes. Its frame must have its size, so that no
+/// file is made for an absent tensor.
 pub(crate) fn whole<'a, S: ReadAt>(
     tensor: LazyTensor<'a, S>,
     (dtype, shape): Form<'_>,
@@ -128,7 +123,7 @@ pub(crate) fn whole<'a, S: ReadAt>(
     Ok((frame, len))
 }
 
-/// Passes the whole content of the frame of a tensor to a sink.
+/// Passes the content of a tensor's frame to a sink.
 pub(crate) fn pour<S: ReadAt>(
     tensor: LazyTensor<'_, S>,
     form: Form<'_>,
@@ -144,7 +139,7 @@ pub(crate) fn pour<S: ReadAt>(
     frame.finish(len)
 }
 
-/// Checks the header of a frame. Returns the size of the content, if the header has it.
+/// Returns the size of the content, if the header has it.
 fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     match start.first_chunk::<4>().map(|magic| u32::from_le_bytes(*magic)) {
         Some(zstd_safe::MAGICNUMBER) => {}
