@@ -21,12 +21,12 @@ pub struct PreviewedFile {
     pub name: String,
     /// The size in bytes.
     pub byte_len: u64,
-    /// Whether the file is in the cache, or in the directory, so that it is not downloaded again.
+    /// `true` if the file is in the cache or directory already.
     pub is_cached: bool,
 }
 
-/// Lists the files that [`download`](super::download()) would bring, with their sizes, first the
-/// checkpoint's. Nothing is written, and of the files only an index is read.
+/// Lists the files that [`download`](super::download()) would bring, with sizes, the checkpoint's
+/// first. Writes nothing, and reads only an index.
 ///
 /// ```no_run
 /// use safetensors_hub::{DownloadOptions, preview};
@@ -39,7 +39,7 @@ pub struct PreviewedFile {
 ///
 /// # Errors
 ///
-/// As for [`download`](super::download()), except errors of the disk.
+/// Like [`download`](super::download()), except for the disk.
 pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFile>> {
     let repo = RepoId::parse(repo)?;
     let cached = |snapshot: super::Snapshot| {
@@ -66,7 +66,7 @@ impl Job<'_> {
         previewed.collect()
     }
 
-    /// Returns the names of the shards of an index, which is read into memory.
+    /// Reads an index into memory.
     fn shards(&self, index: &str) -> Result<Vec<String>> {
         let file = self.file(index)?;
         let limit = Limits::default().index_bytes;

@@ -18,35 +18,33 @@ use super::bounded::{LISTING, together};
 use super::error::{CHANGED, Secrets};
 use super::runtime::run;
 
-/// The most requests of a store at once.
+/// Requests of a store at once.
 pub(super) const IN_FLIGHT: usize = 32;
 
-/// The most bytes that have arrived and wait to be copied to their places, of all requests of a
-/// store together.
+/// Bytes of all requests of a store that wait to be copied.
 const ARRIVED: usize = 32 << 20;
 
-/// The bytes of a request that are passed on together, or more by one piece of the body. The client
-/// gets a body in smaller pieces; so the waiting thread is woken less often.
+/// Bytes passed on together, so that the waiting thread wakes less often. The client gets smaller
+/// pieces.
 const TOGETHER: usize = 512 << 10;
 
-/// The most requests for a broken body without a byte having arrived since the last one. The store
-/// itself repeats requests, and bodies of objects that have an ETag, so these get one more chance
-/// here: its count is for the entire body, however much arrives in between.
+/// Requests for a broken body without progress. For an object with an ETag the store itself repeats
+/// them, with one count for the entire body, so these get one more chance.
 const ATTEMPTS: [u32; 2] = [5, 1];
 
-/// The pause before a broken body is asked for again. It doubles with each attempt.
+/// Before a broken body is requested again. It doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A store, and the limits that all its requests share.
+/// A store, and limits shared by its requests.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) secrets: Secrets,
-    /// The most bytes of an object that the store copies by one request.
+    /// Bytes of an object that the store copies by one request.
     pub(super) most_copied: u64,
-    /// One permit for each request that may be under way.
+    /// A permit for each running request.
     requests: Arc<Semaphore>,
-    /// One permit for each byte that may wait to be copied.
+    /// A permit for each byte that waits to be copied.
     arrived: Arc<Semaphore>,
 }
 
@@ -61,12 +59,11 @@ impl Service {
         Arc::new(Self { store, secrets, most_copied, requests, arrived })
     }
 
-    /// Waits until another request may begin.
     pub(super) async fn begin(&self) -> io::Result<OwnedSemaphorePermit> {
         self.requests.clone().acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// Makes a request of the store when another one may begin, and waits for its answer.
+    /// Waits until a request may begin, then for its answer.
     pub(super) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
@@ -79,19 +76,18 @@ impl Service {
         .flatten()
     }
 
-    /// Returns the store's present description of an object; `None` if there is none.
+    /// `None` if the object does not exist.
     pub(super) fn head(self: &Arc<Self>, key: Path) -> io::Result<Option<ObjectMeta>> {
         let store = Arc::clone(&self.store);
         found(self.ask(async move { store.head(&key).await }))
     }
 
-    /// Lists the objects just below a key, and the prefixes of objects further below.
+    /// Lists objects and prefixes just below a key.
     pub(super) fn list(self: &Arc<Self>, key: Path) -> io::Result<ListResult> {
         let store = Arc::clone(&self.store);
         self.ask(async move { together(LISTING, store.list_with_delimiter(Some(&key))).await })
     }
 
-    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &object_store::Error) -> io::Error {
         self.secrets.io(error)
     }
@@ -106,7 +102,7 @@ pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Bytes that have arrived, in several pieces, and the permit to hold them.
+/// Arrived bytes in pieces, with the permit to hold them.
 #[derive(Default)]
 pub(super) struct Arrived {
     pieces: Vec<Bytes>,
@@ -115,7 +111,6 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// Returns the pieces in their order.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|bytes| &bytes[..])
     }
@@ -132,12 +127,11 @@ impl Arrived {
 
 /// Takes the bytes of a range as they arrive.
 pub(super) trait Take: Send {
-    /// Takes the next bytes. Returns false if no more are wanted.
+    /// Returns `false` if no more are wanted.
     fn take(&mut self, arrived: Arrived) -> bool;
 }
 
-/// One version of an object. Every answer of the store is compared with it, so that bytes of two
-/// versions never mix.
+/// Every answer is compared with it, so that bytes of two versions never mix.
 #[derive(Debug)]
 pub(super) struct Object {
     service: Arc<Service>,
@@ -146,8 +140,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Opens an object: fetches its first bytes, at most `most`, and so learns its version and its
-    /// length. One request.
+    /// Fetches at most `most` first bytes, and the version and length, by one request.
     pub(super) async fn open(
         service: Arc<Service>,
         path: Path,
@@ -188,20 +181,19 @@ impl Object {
         version_of(&self.meta)
     }
 
-    /// Returns `true` if the store reports no version that changes with every byte. A weak ETag may
-    /// stay the same, and the time of the last change counts seconds.
+    /// Returns `true` if changes may keep the version: with a weak ETag, or a time in seconds.
     pub(super) fn may_change_unseen(&self) -> bool {
         self.strong_tag().is_none()
     }
 
-    /// Fetches a range, when fewer than [`IN_FLIGHT`] requests are under way.
+    /// Waits for one of [`IN_FLIGHT`] places.
     pub(super) async fn fetch(&self, range: Range<u64>, to: &mut impl Take) -> io::Result<()> {
         let _permit = self.service.begin().await?;
         self.read(range, None, to).await
     }
 
-    /// Passes the bytes of a range to `to`. If the body breaks off, the rest is asked for again.
-    /// `body` is the answer to a request for the range, if there is one already.
+    /// Passes a range to `to`, requesting the rest of a broken body. `body` is the first answer, if
+    /// present.
     async fn read(
         &self,
         mut range: Range<u64>,
@@ -252,7 +244,6 @@ impl Object {
         }
     }
 
-    /// Asks for a range of this version.
     async fn ask(
         &self,
         range: Range<u64>,
@@ -275,22 +266,19 @@ impl Object {
         Ok(answer.into_stream())
     }
 
-    /// Returns the ETag, if a server can compare it byte by byte. A weak one never matches a
-    /// condition.
+    /// A weak ETag never matches a condition.
     fn strong_tag(&self) -> Option<String> {
         self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
     }
 }
 
-/// Returns `true` if a store refused the range, with the status 416 or, in memory, with its own
-/// text.
+/// Status 416 or, in memory, a text.
 fn may_be_empty(error: &object_store::Error) -> bool {
     let text = error.to_string();
     text.contains("416 Range Not Satisfiable") || text.contains("Wanted range")
 }
 
-/// Returns the version of an object: its ETag or, without one, its length and the time of the last
-/// change.
+/// The ETag or, without one, length and time.
 pub(super) fn version_of(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
         Some(tag) => unquoted(tag).into(),
@@ -298,7 +286,7 @@ pub(super) fn version_of(meta: &ObjectMeta) -> String {
     }
 }
 
-/// Removes the quotes around an ETag, which Azure omits in listings. A weak one keeps them.
+/// Azure omits the quotes in listings. A weak ETag keeps them.
 pub(super) fn unquoted(tag: &str) -> &str {
     tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
 }
