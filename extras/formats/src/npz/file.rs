@@ -12,7 +12,7 @@ use crate::npy::{header_of_member, tensor};
 use crate::tensor_file::{Builder, Container, Scratch, TensorFile};
 use crate::zipped::Zipped;
 
-/// Opens an archive with members that are listed: reads the header of each.
+/// Reads the header of each member.
 pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     budget: &Budget,
