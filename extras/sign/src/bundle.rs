@@ -36,7 +36,10 @@ pub(crate) struct Bundle {
 pub(crate) enum Material {
     Key(Option<String>),
     /// In DER.
-    Certificates { leaf: Vec<u8>, issuers: Vec<Vec<u8>> },
+    Certificates {
+        leaf: Vec<u8>,
+        issuers: Vec<Vec<u8>>,
+    },
 }
 
 impl Material {
