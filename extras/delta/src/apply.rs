@@ -101,7 +101,6 @@ impl<S: ReadAt> Chain<S> {
         Ok(())
     }
 
-    /// Writes the files of the result, without putting them in place.
     pub(crate) fn stage<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -169,7 +168,6 @@ impl<S: ReadAt> Chain<S> {
     }
 }
 
-/// Returns the names of the base's files in the result.
 fn names_below<B: ReadAt>(base: &Checkpoint<B>) -> Result<Vec<String>> {
     base.stored_files()?.iter().map(|file| name_below(base, file.path())).collect()
 }
@@ -204,7 +202,6 @@ fn main_of<B: ReadAt>(base: &Checkpoint<B>, files: &[String]) -> String {
     name.filter(is_index).unwrap_or(INDEX).into()
 }
 
-/// Saves the files of the base with their tensors after the deltas.
 fn save_files<B: ReadAt, S: ReadAt>(
     new: &Destination,
     base: &Checkpoint<B>,
@@ -232,7 +229,6 @@ fn save_files<B: ReadAt, S: ReadAt>(
     fs::write(&path, index).map_err(|error| Error::from(error).in_path(path))
 }
 
-/// Returns the name of the single file or of the index.
 fn save_anew<B: ReadAt, S: ReadAt>(
     directory: &Path,
     base: &Checkpoint<B>,

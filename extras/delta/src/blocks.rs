@@ -11,7 +11,6 @@ pub(crate) struct Blocks<'a, S> {
     tensor: LazyTensor<'a, S>,
     block: usize,
     buffer: Vec<u8>,
-    /// In the tensor.
     start: u64,
 }
 
@@ -42,7 +41,6 @@ impl<'a, S: ReadAt> Blocks<'a, S> {
         Ok(&self.buffer[(offset - self.start) as usize..])
     }
 
-    /// Call after reading: fails if the file has changed since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let unchanged = self.tensor.source().check_unchanged();
         unchanged.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))

@@ -45,7 +45,6 @@ impl<S> Chain<S> {
         Ok(Self { links })
     }
 
-    /// Leads from a checkpoint to itself.
     pub(crate) fn empty() -> Self {
         Self { links: Vec::new() }
     }
@@ -85,7 +84,6 @@ fn located<S>(delta: &Delta<S>, kind: ErrorKind) -> Error {
     Error::from(kind).in_path(delta.path())
 }
 
-/// Returns the indices of the deltas in their order.
 fn order<S>(
     deltas: &[Delta<S>],
     by_base: &HashMap<&str, usize>,

@@ -17,20 +17,18 @@ use crate::patch::{LARGEST, xor};
 use crate::spool::{Spool, Spooled};
 use crate::sums::Sums;
 
-/// Bytes of the old tensor read at a time.
 const BLOCK: usize = 1 << 20;
 
 /// Trainers publish at each step, so speed counts for more than a few per cent.
 const LEVEL: i32 = 1;
 
-/// Buffers that a thread reuses.
 #[derive(Default)]
 pub(crate) struct Worker {
     spool: Option<Spool>,
     scratch: Vec<u8>,
 }
 
-/// A tensor that is in either checkpoint or in both.
+/// In either checkpoint, or in both.
 pub(crate) struct Pair<'a, S, T> {
     pub(crate) name: String,
     pub(crate) old: Option<LazyTensor<'a, S>>,
@@ -65,14 +63,12 @@ pub(crate) struct Compared {
     pub(crate) difference: Option<Difference>,
 }
 
-/// A compressed difference or tensor.
 pub(crate) struct Difference {
     pub(crate) compressed: Spooled,
     pub(crate) checksum: String,
     pub(crate) is_whole: bool,
 }
 
-/// Two tensors of one dtype and shape.
 struct Both<'a, S, T> {
     old: LazyTensor<'a, S>,
     new: &'a T,
@@ -171,8 +167,7 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         Ok(Sides { old: old_sums.unwrap_or_else(|| new_sums.clone()), new: new_sums, is_changed })
     }
 
-    /// Compresses the positions of differing bytes, and the new bytes, in passes that hold neither
-    /// in memory.
+    /// In passes over the tensors, so that positions and bytes are not held in memory.
     fn by_position(&self, spool: &mut Spool, options: &Options) -> Result<Sides> {
         let mut count = 0_u32;
         let mut new_sums = Sums::new(Some(options.checksums), true);
@@ -206,7 +201,6 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         Ok(sides)
     }
 
-    /// Passes equal pieces of both tensors with their offset.
     fn each_piece(&self, mut take: impl FnMut(u64, &[u8], &[u8]) -> Result<()>) -> Result<()> {
         let mut blocks = Blocks::new(self.old, BLOCK);
         let mut offset = 0;
@@ -224,7 +218,6 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
     }
 }
 
-/// Compresses the new tensor, if there is one, without the old one.
 fn apart<S: ReadAt, T: TensorSource>(
     old: Option<&LazyTensor<'_, S>>,
     new: Option<&T>,
@@ -256,7 +249,6 @@ fn apart<S: ReadAt, T: TensorSource>(
     Ok(compared)
 }
 
-/// Compresses a tensor, and returns `true` if that makes fewer than `most` bytes.
 fn is_smaller_whole<T: TensorSource>(new: &T, spool: &mut Spool, most: u64) -> Result<bool> {
     let start = spool.len();
     let mut is_smaller = true;
@@ -288,7 +280,6 @@ fn compress<T: TensorSource>(
     Ok(())
 }
 
-/// Returns differing positions with the new bytes.
 fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize, u8)> + 'p {
     /// Most lines are equal and compared at once.
     const LINE: usize = 256;

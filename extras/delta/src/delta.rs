@@ -107,7 +107,7 @@ impl<S: ReadAt> Delta<S> {
         })
     }
 
-    /// Refuses other tensors next to the index. Readers that take all files would apply them.
+    /// Readers that take all files would apply other tensors.
     fn refuse_others(&self, beside: &[StoreEntry]) -> Result<()> {
         if let Some((file, tensor)) = self.files.unindexed().next() {
             let error = Error::from(ErrorKind::Unindexed).in_tensor(tensor.name());

@@ -25,11 +25,9 @@ pub(crate) struct Destination {
     directory: LocalDirectory,
     path: PathBuf,
     options: Options,
-    /// The single file or the index.
     main: String,
     /// The other new files, in the order of their renames.
     beside: Vec<String>,
-    /// Files next to a base that are not copied.
     pub(crate) left_out: Vec<PathBuf>,
 }
 
@@ -64,7 +62,6 @@ impl Options {
         })
     }
 
-    /// Fails if a file exists that must not be replaced.
     pub(crate) fn check_free(&self, path: &Path) -> Result<()> {
         if !self.overwrite && fs::symlink_metadata(path).is_ok() {
             return Err(Error::from(CoreKind::FileExists).in_path(path));
@@ -111,18 +108,15 @@ impl Options {
 }
 
 impl Destination {
-    /// Returns the hidden directory for the new files.
     pub(crate) fn staging(&self) -> &Path {
         self.directory.staging()
     }
 
-    /// Replaces the hidden path in an error by the one after the commit.
     pub(crate) fn locate(&self, error: Error) -> Error {
         self.directory.locate(error)
     }
 
-    /// Sets the single file or the index. Fails if the directory would not open as it, or if a file
-    /// must not be replaced.
+    /// Fails if the directory would not open as it, or if a file must not be replaced.
     pub(crate) fn set_main(&mut self, main: &str, files: &[String]) -> Result<()> {
         self.main = main.to_owned();
         files
@@ -133,7 +127,6 @@ impl Destination {
         check_alone(&self.path, main, files)
     }
 
-    /// Adds a file that is in the [`staging`](Self::staging) directory.
     pub(crate) fn add(&mut self, name: String) {
         self.beside.push(name);
     }
@@ -146,7 +139,6 @@ impl Destination {
         Ok(())
     }
 
-    /// Returns the sorted names of the files with tensors.
     pub(crate) fn files(&self) -> Result<Vec<String>> {
         let main = CheckpointPath::find(self.staging().join(&self.main))?;
         let mut files = Vec::new();
@@ -167,7 +159,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Copies files next to a version that are not added yet. They replace existing ones.
+    /// Without files that are added. Replaces existing ones.
     pub(crate) fn copy_beside<S: ReadAt>(&mut self, version: &Checkpoint<S>) -> Result<()> {
         let mut others = OtherFiles::new(version, &self.path)?;
         others.leave(|name| name.ends_with(UNFINISHED));
@@ -180,8 +172,7 @@ impl Destination {
         self.options.check_free(&self.path.join(name))
     }
 
-    /// Puts all files in place, and returns the files not copied. Fails if another writer has
-    /// replaced `seen`, which was read, in this directory.
+    /// Returns the files not copied. Fails if another writer has replaced `seen`, which was read.
     pub(crate) fn commit<B: ReadAt>(self, seen: Option<&Checkpoint<B>>) -> Result<Vec<PathBuf>> {
         let Self { mut directory, path, main, beside, left_out, .. } = self;
         let mut staged = directory.staged(&main, beside)?;
@@ -194,7 +185,7 @@ impl Destination {
     }
 }
 
-/// Fails if a directory would not open as these files. `main` is the single file or index.
+/// `main`: the single file or index.
 pub(crate) fn check_alone(directory: &Path, main: &str, files: &[String]) -> Result<()> {
     if [FILE, INDEX].contains(&main) {
         return Ok(());

@@ -119,7 +119,6 @@ impl Extra {
         Ok(())
     }
 
-    /// Returns the change of a tensor with bytes in the delta.
     pub(crate) fn of(&self, name: &str) -> Change<'_> {
         match (self.added.get(name), self.replaced.get(name)) {
             (Some((dtype, shape)), _) => Change::Added { dtype: *dtype, shape },

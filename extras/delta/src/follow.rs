@@ -193,9 +193,8 @@ impl Follower {
         StateFile::read(&self.directory)
     }
 
-    /// Applies a plan and puts the result in place. Files and state cannot be renamed at once, so
-    /// the state first records the version of the new files and of all others, and afterwards the
-    /// present version.
+    /// Files and state cannot be renamed at once, so the state records the version of the new files
+    /// and of all others, and afterwards the present version.
     fn carry_out<S: ReadAt>(&self, plan: &Plan<S>, file: Option<&StateFile>) -> Result<Update> {
         let directory = &self.directory;
         let here = file.and_then(StateFile::here);
@@ -236,12 +235,10 @@ impl Follower {
     }
 }
 
-/// Returns `true` if deltas apply to the checkpoint in a directory.
 fn is_base(directory: &Path) -> bool {
     Checkpoint::open(directory).is_ok_and(|here| here.stored_files().is_ok())
 }
 
-/// Returns `true` if a different base may cause the error.
 fn is_about_base(error: &Error) -> bool {
     matches!(
         error.other(),

@@ -45,7 +45,6 @@ pub enum Encoding {
 impl Encoding {
     const ALL: [Self; 2] = [Self::Xor, Self::Overwrite];
 
-    /// Returns the word in a delta for other programs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xor => "xor",
@@ -53,8 +52,7 @@ impl Encoding {
         }
     }
 
-    /// Returns the word in the index. Other readers refuse that of a delta with
-    /// [`Extra`](crate::extra::Extra).
+    /// Other readers refuse the word for a delta with [`Extra`](crate::extra::Extra).
     pub(crate) fn word(self, has_extra: bool) -> &'static str {
         match (self, has_extra) {
             (_, false) => self.name(),
@@ -63,7 +61,6 @@ impl Encoding {
         }
     }
 
-    /// Reads the encoding, and whether the delta has [`Extra`](crate::extra::Extra).
     pub(crate) fn read(index: &Metadata) -> Result<(Self, bool)> {
         let all = [false, true].map(|has_extra| Self::ALL.map(|encoding| (encoding, has_extra)));
         let expected = "xor, overwrite, xor-or-whole or overwrite-or-whole";
@@ -79,7 +76,6 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// Of any number of digits.
 pub(crate) fn is_decimal(version: &str) -> bool {
     !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -110,7 +106,6 @@ impl ChecksumFormat {
         }
     }
 
-    /// Returns the number of hex digits.
     pub(crate) fn digits(self) -> usize {
         match self {
             Self::Blake3 => 64,

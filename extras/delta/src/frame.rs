@@ -9,25 +9,21 @@ use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::Form;
 
-/// Compressed bytes held at a time.
 const BLOCK: usize = 64 << 10;
 
-/// Bytes of a tensor changed at a time: they stay in the processor's cache.
+/// Stays in the processor's cache.
 pub(crate) const PIECE: usize = 256 << 10;
 
 /// A power of two. RFC 8878 asks every reader for it; level 1, which all writers use, needs 512
 /// KiB.
 const WINDOW_LOG: u32 = 23;
 
-/// A zstd frame that fills a tensor of bytes.
 pub(crate) struct Frame<'a, S> {
     blocks: Blocks<'a, S>,
     decoder: Decoder<'static>,
     /// Bytes of the content, if the header has them.
     content: Option<u64>,
-    /// Compressed bytes so far.
     taken: u64,
-    /// Content bytes so far.
     given: u64,
     ended: bool,
 }
@@ -111,8 +107,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     }
 }
 
-/// Opens a tensor stored entirely, and returns its bytes. Its frame must have its size, so that no
-/// file is made for an absent tensor.
+/// Its frame must have its size, so that no file is made for an absent tensor.
 pub(crate) fn whole<'a, S: ReadAt>(
     tensor: LazyTensor<'a, S>,
     (dtype, shape): Form<'_>,
@@ -123,7 +118,6 @@ pub(crate) fn whole<'a, S: ReadAt>(
     Ok((frame, len))
 }
 
-/// Passes the content of a tensor's frame to a sink.
 pub(crate) fn pour<S: ReadAt>(
     tensor: LazyTensor<'_, S>,
     form: Form<'_>,
@@ -139,7 +133,6 @@ pub(crate) fn pour<S: ReadAt>(
     frame.finish(len)
 }
 
-/// Returns the size of the content, if the header has it.
 fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     match start.first_chunk::<4>().map(|magic| u32::from_le_bytes(*magic)) {
         Some(zstd_safe::MAGICNUMBER) => {}

@@ -97,7 +97,6 @@ pub use make::make;
 pub use options::Options;
 pub use sums::digest;
 
-/// Tests the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -119,7 +119,6 @@ fn check_name(version: &str) -> Result<()> {
 
 struct Base<'a> {
     checkpoint: Checkpoint,
-    /// The path it was opened by.
     path: &'a Path,
     /// Where it leads: a second name of a symbolic link would lead to nothing without the base.
     file: PathBuf,

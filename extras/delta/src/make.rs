@@ -62,7 +62,6 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 
-/// Writes the files of a delta, without putting them in place.
 pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -111,7 +110,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         self.save_files(&compared, directory)
     }
 
-    /// Fails if applying the delta would.
     fn check_expansion(&self, compared: &[Compared]) -> Result<()> {
         let olds = self.pairs.iter().filter_map(|pair| pair.old.as_ref());
         let base = olds.map(LazyTensor::byte_len).fold(0, u64::saturating_add);
@@ -141,7 +139,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         Ok(by_number.into_iter().map(|(_, compared)| compared).collect())
     }
 
-    /// Saves the numbered files, and the index.
     fn save_files(&self, compared: &[Compared], directory: &Path) -> Result<()> {
         let options = &self.options;
         let names = self.pairs.iter().map(|pair| pair.name.as_str());
@@ -191,7 +188,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         [old, new].map(|digest| digest.to_hex().to_string())
     }
 
-    /// Returns the changes that the shared format cannot express.
     fn extra(&self, compared: &[Compared]) -> Extra {
         let mut extra = Extra { metadata: self.metadata.clone(), ..Extra::default() };
         for (pair, compared) in self.pairs.iter().zip(compared) {
@@ -212,7 +208,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
     }
 }
 
-/// Returns the newer checkpoint's metadata, if it differs.
 fn other_metadata<S: ReadAt>(old: &Checkpoint<S>, options: &Options) -> Option<Metadata> {
     let mut before = old.metadata().clone();
     remove_record(&mut before);

@@ -48,7 +48,6 @@ impl fmt::Debug for Callback {
     }
 }
 
-/// A program that a delta is made for.
 #[derive(Clone, Copy, Debug)]
 enum Reader {
     Slime,
@@ -161,7 +160,6 @@ impl Options {
         }
     }
 
-    /// Checks that the reader of the delta can read these differences.
     pub(crate) fn check_extra(
         &self,
         mismatches: Vec<Mismatch>,

@@ -25,12 +25,10 @@ pub(crate) struct Link<'a, S> {
     pub(crate) bytes: Option<LazyTensor<'a, S>>,
 }
 
-/// Bytes that differences are applied to.
 pub(crate) enum Bytes<'a, B, S> {
     Base(LazyTensor<'a, B>),
     /// Stored entirely in the delta of this number.
     Whole(usize, LazyTensor<'a, S>, Form<'a>),
-    /// From the pass before.
     Spooled(Spooled),
 }
 
@@ -39,13 +37,11 @@ pub(crate) struct Pass<'p, S> {
     pub(crate) options: &'p Options,
     /// For unnamed files.
     pub(crate) directory: &'p Path,
-    /// Asks for the BLAKE3 after each delta.
     pub(crate) has_digests: bool,
 }
 
 impl<S: ReadAt> Pass<'_, S> {
-    /// Passes the result to a sink, and checks the tensor after each difference. `hashes` gets the
-    /// hash of the bytes and one after each difference.
+    /// `hashes` gets the hash of the bytes and one after each difference.
     ///
     /// Each difference takes memory, so of more than [`FRAMES`], the first ones go to an unnamed
     /// file.

@@ -9,7 +9,6 @@ use crate::frame::Frame;
 /// Bytes of positions or values held at a time. A multiple of 4.
 const HELD: usize = 16 << 10;
 
-/// Bytes of a position.
 const POSITION: u64 = 4;
 
 /// Positions have 32 bits.
@@ -21,7 +20,6 @@ pub(crate) enum Patch<'a, S> {
 }
 
 impl<'a, S: ReadAt> Patch<'a, S> {
-    /// `len`: the bytes of the tensor.
     pub(crate) fn open(
         encoding: Encoding,
         compressed: LazyTensor<'a, S>,
@@ -59,7 +57,6 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         }
     }
 
-    /// Decompresses everything, without the tensor.
     pub(crate) fn verify(encoding: Encoding, compressed: LazyTensor<'a, S>) -> Result<()> {
         match encoding {
             Encoding::Xor => {
@@ -80,7 +77,6 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         }
     }
 
-    /// Checks that nothing follows the last byte.
     pub(crate) fn finish(&mut self) -> Result<()> {
         match self {
             Self::Xor { frame, len } => frame.finish(*len),
@@ -93,16 +89,12 @@ pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
     bytes.iter_mut().zip(others).for_each(|(byte, other)| *byte ^= other);
 }
 
-/// The number of positions, the positions, and the new bytes. These are far apart in one frame, so
-/// it is read at two places at once.
+/// Positions and new bytes are far apart in one frame, so it is read at two places at once.
 pub(crate) struct Overwrite<'a, S> {
     positions: Held<'a, S>,
     values: Held<'a, S>,
-    /// Bytes of the tensor.
     len: u64,
-    /// Bytes of the content.
     content: u64,
-    /// Positions after `next`.
     left: u64,
     next: Option<u64>,
 }
@@ -126,7 +118,6 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
         Ok(overwrite)
     }
 
-    /// Reads the next position, which must be larger.
     fn advance(&mut self, before: Option<u64>) -> Result<()> {
         self.next = None;
         if self.left == 0 {
@@ -157,7 +148,6 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
     }
 }
 
-/// The content of a frame, a few bytes at a time.
 struct Held<'a, S> {
     frame: Frame<'a, S>,
     /// Bytes of the content, as far as read.
@@ -182,7 +172,6 @@ impl<'a, S: ReadAt> Held<'a, S> {
         taken.ok_or_else(|| self.frame.error(ErrorKind::ContentSize { expected, found }))
     }
 
-    /// Nothing may be held.
     fn skip(&mut self, mut bytes: u64) -> Result<()> {
         while bytes > 0 {
             self.refill(bytes.min(HELD as u64))?;

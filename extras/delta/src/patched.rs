@@ -26,11 +26,9 @@ pub(crate) struct Patched<'a, B, S> {
     tensors: Vec<PatchedTensor<'a, B, S>>,
 }
 
-/// A tensor of them, or one that a delta removes.
 pub(crate) struct PatchedTensor<'a, B, S> {
     name: &'a str,
     base: Option<LazyTensor<'a, B>>,
-    /// The deltas that change it.
     links: Vec<Link<'a, S>>,
     /// After the deltas, or before its removal.
     form: Form<'a>,
@@ -44,13 +42,8 @@ pub(crate) struct PatchedTensor<'a, B, S> {
 }
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
-    /// Finds the changes of each tensor. Reads only the sizes of entirely stored tensors. Unnamed
-    /// files between passes are in `directory`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`], [`ErrorKind::ContentSize`],
-    /// [`ErrorKind::TooExpanded`].
+    /// Reads only the sizes of entirely stored tensors. Unnamed files between passes are in
+    /// `directory`.
     pub(crate) fn new(
         base: &'a Checkpoint<B>,
         chain: &'a Chain<S>,
@@ -109,12 +102,10 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         self.tensors.iter().filter(|tensor| !tensor.is_removed())
     }
 
-    /// Returns the metadata of the result, if a delta has it.
     pub(crate) fn metadata(&self) -> Option<&'a Metadata> {
         self.chain.deltas().iter().rev().find_map(Delta::metadata)
     }
 
-    /// Compares names, dtypes, shapes and metadata.
     pub(crate) fn is_like_base(&self) -> bool {
         self.metadata().is_none()
             && self.tensors.iter().all(|tensor| match &tensor.base {
@@ -146,7 +137,6 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         in_parallel(tensors, self.threads(), read).map(drop)
     }
 
-    /// Compares the digests of base and results with the chain's. All tensors must have been read.
     pub(crate) fn check(&self) -> Result<()> {
         let deltas = self.chain.deltas();
         (0..=deltas.len()).try_for_each(|stage| {
@@ -155,7 +145,6 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         })
     }
 
-    /// Compares the digest after this many deltas with both neighbours.
     fn check_stage(
         &self,
         stage: usize,

@@ -11,10 +11,8 @@ use crate::published::{Published, Root, name, number};
 /// Versions applied at once. Each has open files.
 const MOST: usize = 64;
 
-/// The present version.
 pub(crate) struct State {
     pub(crate) version: u64,
-    /// Of that version where it was published.
     pub(crate) fingerprint: String,
 }
 
@@ -27,7 +25,6 @@ pub(crate) struct Plan<S> {
 }
 
 pub(crate) enum Start<S> {
-    /// The follower's checkpoint.
     Here,
     Full(u64, Box<Checkpoint<S>>),
     /// The user's base; `false` if there is none.
@@ -51,8 +48,7 @@ impl<S> Start<S> {
 }
 
 impl<S: ReadAt> Plan<S> {
-    /// Walks from the newest version down to the present one, or to a full one. `None`: nothing is
-    /// new.
+    /// From the newest version down to the present or a full one. `None`: nothing is new.
     pub(crate) fn new<T: Store<File = S> + 'static>(
         root: &Root<T>,
         mut here: Option<&State>,
@@ -145,7 +141,6 @@ impl<S: ReadAt> Plan<S> {
     }
 }
 
-/// Returns the number of first versions that lead from one to the next.
 fn leading<S>(mut from: Option<u64>, links: &[Link<S>]) -> usize {
     let follows = |link: &&Link<S>| {
         let base = link.delta.as_ref().map(|delta| number(delta.base_version()));

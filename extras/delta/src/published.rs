@@ -16,20 +16,17 @@ use crate::format::{FILE, INDEX, is_decimal};
 /// At least six digits follow.
 const PREFIX: &str = "weight_v";
 
-/// The ending of files still being written.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
 /// Bytes at a file's end in a fingerprint.
 const TAIL: u64 = 4096;
 
-/// A publisher's directory, with a directory for each version.
 pub(crate) struct Root<T> {
     store: Arc<T>,
     path: PathBuf,
 }
 
 pub(crate) enum Published<S> {
-    /// Begins a chain.
     Full(Box<Checkpoint<S>>),
     Delta(Box<Delta<S>>),
 }
@@ -58,7 +55,6 @@ impl<T: Store + 'static> Root<T> {
         self.path.join(format!("{PREFIX}{}", name(number)))
     }
 
-    /// None if the directory does not exist.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         match self.store.list(directory) {
             Err(error) if is_missing(&error) => Ok(Vec::new()),
@@ -77,7 +73,6 @@ impl<T: Store + 'static> Root<T> {
         Ok(numbers)
     }
 
-    /// `None` if the version is not complete.
     pub(crate) fn open(&self, number: u64) -> Result<Option<Published<T::File>>> {
         match self.open_listed(number) {
             // A file that the index names is not there yet, or not any more.
@@ -129,7 +124,6 @@ impl<T: Store + 'static> Root<T> {
     }
 }
 
-/// Fails if index and directory have different versions.
 fn check_version<S>(delta: Box<Delta<S>>, expected: u64) -> Result<Box<Delta<S>>> {
     if number(delta.version()) == Some(expected) {
         return Ok(delta);
@@ -151,7 +145,7 @@ impl<S: ReadAt> Published<S> {
         }
     }
 
-    /// Hashes a delta's index, all headers, with their checksums, and the last bytes of each file.
+    /// Of a delta's index, all headers, with checksums, and the ends of files.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         let mut add = |value: serde_json::Value| {

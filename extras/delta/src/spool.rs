@@ -30,7 +30,6 @@ impl Spool {
         self.len
     }
 
-    /// Returns the bytes after the first `start`.
     pub(crate) fn since(&self, start: u64) -> Result<Spooled> {
         let bytes = self.len - start;
         let too_large = |_| Error::from(ErrorKind::TooLargeForMemory { bytes });
@@ -54,7 +53,6 @@ impl Write for Spool {
     }
 }
 
-/// A part of a spool, as a tensor of bytes.
 pub(crate) struct Spooled {
     file: Arc<Mutex<File>>,
     start: u64,

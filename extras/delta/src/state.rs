@@ -29,7 +29,7 @@ pub(crate) struct StateFile {
 type Stamp = (String, u64, String);
 
 impl StateFile {
-    /// Fails for a state whose version was changed since, or a stranger's file.
+    /// Fails if the state's version was changed since, or is a stranger's file.
     pub(crate) fn check_free(directory: &Path, overwrites: bool) -> Result<()> {
         let path = directory.join(STATE);
         match fs::symlink_metadata(&path) {
@@ -56,7 +56,7 @@ impl StateFile {
         Ok(Some(Self { here: if is_next { Some(next) } else { before } }))
     }
 
-    /// Returns the state during a replacement by these files, which are in `staging`.
+    /// `files` are in `staging`.
     pub(crate) fn changing(
         here: Option<&State>,
         next: &State,
@@ -93,7 +93,6 @@ fn version_of(state: &Value) -> Option<State> {
     Some(State { version: state["version"].as_u64()?, fingerprint })
 }
 
-/// Returns the sorted stamps of the files that a directory opens as.
 fn stamps_of_opened(directory: &Path) -> Option<Vec<Stamp>> {
     let mut names = Vec::new();
     for file in CheckpointPath::find(directory).ok()?.files().ok()? {

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::format::ChecksumFormat;
 use crate::options::Options;
 
-/// Digests of bytes in pieces: BLAKE3 for the checkpoint's digest, and the delta's checksum.
+/// BLAKE3 for the checkpoint's digest, and the delta's checksum.
 #[derive(Clone, Default)]
 pub(crate) struct Sums {
     blake3: Option<Box<blake3::Hasher>>,
@@ -22,7 +22,6 @@ enum Other {
 }
 
 impl Sums {
-    /// `blake3` asks for the BLAKE3 next to another checksum.
     pub(crate) fn new(checksum: Option<ChecksumFormat>, blake3: bool) -> Self {
         let is_checksum = checksum == Some(ChecksumFormat::Blake3);
         let other = match checksum {
@@ -44,7 +43,6 @@ impl Sums {
         }
     }
 
-    /// Returns the digests so far, without the checksum.
     pub(crate) fn without_checksum(&self) -> Self {
         Self { blake3: self.blake3.clone(), other: None }
     }
@@ -101,7 +99,6 @@ pub fn digest<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &Options) -> Resul
     Ok(digest_of(lines).to_hex().to_string())
 }
 
-/// A tensor's part of the checkpoint's digest.
 pub(crate) type Line<'a> = (&'a str, Dtype, &'a [usize], blake3::Hash);
 
 /// Takes the lines in any order.

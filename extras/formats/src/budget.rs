@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Limits;
 use crate::error::{ErrorKind, Result};
 
-/// A fixed amount, and more for each byte of the files.
 // A fixed limit alone is reached by a small file as easily as by a large one. An allocator that
 // counts is the choice of a program.
 // Real memory is at most four times the count, so 16 gives 64.
@@ -24,10 +23,8 @@ const STEP: usize = 16;
 /// Memory of an entry in a table or list, without its text.
 pub(crate) const ENTRY: usize = 128;
 
-/// Bytes read before they are counted.
 const CHUNK: usize = 4096;
 
-/// For one addition.
 const MOST_ADDED: u64 = u64::MAX >> 16;
 
 const DEEPEST: usize = 100;
@@ -46,7 +43,6 @@ pub(crate) struct Budget {
 #[derive(Debug, Default)]
 struct Counts {
     files: AtomicU64,
-    /// Of all files.
     file_len: AtomicU64,
     memory: AtomicU64,
     steps: AtomicU64,
@@ -67,7 +63,6 @@ impl Budget {
         add(&self.counts.file_len, file_len);
     }
 
-    /// Copies the counts, to read the same files twice.
     pub(crate) fn again(&self) -> Self {
         let Counts { files, file_len, memory, steps } = &*self.counts;
         let [files, file_len, memory, steps] = [files, file_len, memory, steps]
@@ -76,13 +71,12 @@ impl Budget {
         Self { limits: self.limits.clone(), counts: Arc::new(counts) }
     }
 
-    /// Counts bytes before they are kept or copied.
+    /// Call it before bytes are kept or copied.
     pub(crate) fn keep(&self, bytes: usize) -> Result<()> {
         let most = self.limits.directory_bytes.saturating_mul(MEMORY_OF_TEXT);
         self.count(&self.counts.memory, bytes, MEMORY, most, "bytes of memory")
     }
 
-    /// Counts values before they are kept or copied.
     pub(crate) fn keep_all<T>(&self, count: usize) -> Result<()> {
         self.keep(count.saturating_mul(size_of::<T>()))
     }
@@ -100,7 +94,6 @@ impl Budget {
         }
     }
 
-    /// Keeps a text as an entry.
     pub(crate) fn text(&self, text: &str) -> Result<Arc<str>> {
         self.keep(text.len() + ENTRY)?;
         Ok(text.into())
@@ -112,7 +105,6 @@ impl Budget {
         self.count(&self.counts.steps, steps, STEPS, most, "steps")
     }
 
-    /// Counts the steps to compare or hash a text.
     pub(crate) fn work_on(&self, text: &str) -> Result<()> {
         self.work(1 + text.len() / STEP)
     }

@@ -13,12 +13,9 @@ pub(crate) struct Counted<R> {
     pub(crate) wording: Wording,
 }
 
-/// Texts of errors.
 #[derive(Clone, Copy)]
 pub(crate) struct Wording {
-    /// For a problem at a position.
     pub(crate) kind: fn(u64, String) -> ErrorKind,
-    /// For bytes that end too early.
     pub(crate) ended: &'static str,
 }
 

@@ -148,12 +148,11 @@ impl Format {
     }
 }
 
-/// Returns the prefix that all members share, given the member that is PyTorch's pickle.
+/// `member` is PyTorch's pickle.
 pub(crate) fn root_of(member: &str) -> Option<&str> {
     member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
 }
 
-/// Only `torch.export` writes such members.
 pub(crate) fn is_exported(member: &str) -> bool {
     ["archive_format", "models/model.json", "serialized_exported_program.json"]
         .iter()

@@ -10,12 +10,10 @@ use safetensors_core::io::FileSource;
 
 use crate::error::{Error, Result};
 
-/// Random access, with a name for errors.
 #[derive(Debug)]
 pub(crate) struct Input<S> {
     pub(crate) source: S,
     pub(crate) file: String,
-    /// Bytes that cursors may still read.
     allowance: AtomicU64,
 }
 
@@ -35,7 +33,6 @@ impl<S> Input<S> {
         self.allowance.store(bytes, Ordering::Relaxed);
     }
 
-    /// A cursor was stopped by the allowance.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.allowance.load(Ordering::Relaxed) == 0
     }

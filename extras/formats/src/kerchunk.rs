@@ -36,7 +36,6 @@ const DIM_BYTES: usize = 32;
 /// Bytes of a chunk for each byte of its reference.
 const PAID: u64 = 16;
 
-/// Of an array.
 const MOST_CHUNKS: usize = 4096;
 
 /// Returns the manifest of safetensors files, as JSON. `location` returns the path or address for
@@ -110,7 +109,6 @@ pub fn manifest<S>(
     Ok(json!({ "version": 1, "refs": arrays.refs }).to_string())
 }
 
-/// Returns metadata that neither names a tensor nor is about one.
 fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
     let of_file = metadata
         .iter()
@@ -128,11 +126,9 @@ fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
     tensor.shape().iter().map(|&dim| dim as u64).collect()
 }
 
-/// The references so far.
 struct Arrays<'m> {
     refs: Map<String, Value>,
     metadata: &'m Metadata,
-    /// Named dimensions with their lengths.
     dims: BTreeSet<(String, usize)>,
     chunk_bytes: u64,
     // A few long names with many parts, dimensions or aliases could make gigabytes.
@@ -140,18 +136,17 @@ struct Arrays<'m> {
 }
 
 impl Arrays<'_> {
-    /// Counts an entry, and its text in the manifest.
     fn keep(&self, bytes: usize) -> Result<()> {
         self.keep_unpaid(bytes, 0)
     }
 
-    /// Counts an entry, minus the bytes paid by data.
+    /// Minus the bytes paid by data.
     fn keep_unpaid(&self, bytes: usize, paid: u64) -> Result<()> {
         let bytes = bytes.saturating_mul(2).saturating_add(ENTRY);
         self.budget.keep(bytes.saturating_sub(usize::try_from(paid).unwrap_or(usize::MAX)))
     }
 
-    /// Adds the groups of an array. Fails for a name that Zarr does not allow.
+    /// Fails for a name that Zarr does not allow.
     fn add_groups(&mut self, name: &str, names: &BTreeSet<&str>) -> Result<()> {
         let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
         if name.split('/').any(|part| matches!(part, "" | "." | "..") || part.starts_with(".z")) {
@@ -192,7 +187,6 @@ impl Arrays<'_> {
         Ok((0..array_shape(tensor).len()).map(|dim| format!("{name}.dim{dim}")).collect())
     }
 
-    /// Describes an array. Returns offset and length of each chunk.
     fn add(
         &mut self,
         name: &str,

@@ -108,7 +108,6 @@ pub use options::Options;
 pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};
 
-/// Tests the README's example.
 #[cfg(all(doctest, feature = "gguf", feature = "pytorch"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -15,7 +15,6 @@ macro_rules! opcodes {
     ($($name:ident = $code:literal: $argument:expr;)*) => {
         $(pub(crate) const $name: u8 = $code;)*
 
-        /// `None` for an unknown opcode.
         pub(crate) fn argument(opcode: u8) -> Option<Argument> {
             use Argument::{Bytes, Line, Nothing, Text};
             match opcode {

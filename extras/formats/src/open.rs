@@ -20,7 +20,6 @@ use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
-/// Bytes that show the format.
 const START: usize = 512;
 
 /// Opens a file of any format as a checkpoint, a PyTorch index with its shards, a directory of
@@ -233,12 +232,10 @@ impl<S: ReadAt> TensorFile<S> {
     }
 }
 
-/// By the first bytes.
 enum Start {
     Format(Format),
     /// With the kind of its first member. All members decide the format.
     Zip(OtherFormat),
-    /// Its format, if known.
     Other(Option<OtherFormat>),
 }
 

@@ -20,13 +20,11 @@ pub struct Options {
     pub(crate) dequantize: bool,
     pub(crate) blocks: bool,
     pub(crate) optimizer_state: bool,
-    /// For a GGUF file.
     pub(crate) names: Option<Names>,
     /// For a shard, its tensors in the index. `None` without an index.
     pub(crate) placed: Option<HashSet<String>>,
 }
 
-/// Metadata of a GGUF file for transformers' names and numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
     pub(crate) architecture: &'static str,

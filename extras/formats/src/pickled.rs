@@ -18,7 +18,6 @@ const READS: u32 = 32;
 /// most.
 const CHUNK: usize = 4 << 10;
 const LARGEST_CHUNK: usize = 256 << 10;
-/// Shown bytes of a name.
 const NAME: usize = 256;
 
 /// Returns the first import of a file read as a pickle. `None` if it is not one, or imports
@@ -33,10 +32,8 @@ pub(crate) fn import(source: &impl ReadAt) -> io::Result<Option<String>> {
     }
 }
 
-/// Why no further opcodes are followed.
 enum Stop {
     End,
-    /// The pickle is too long.
     TooMuch,
     Io(io::Error),
 }
@@ -121,7 +118,6 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
     Ok(true)
 }
 
-/// For some reader of pickles.
 fn begins_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-._\x0binIN".contains(&byte)
 }
@@ -129,7 +125,6 @@ fn begins_number(byte: u8) -> bool {
 struct Bytes<'a, S> {
     source: &'a S,
     at: u64,
-    /// From `start` on.
     chunk: Vec<u8>,
     start: u64,
     reads: u32,
@@ -158,7 +153,6 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(self.chunk[(at - self.start) as usize])
     }
 
-    /// Little-endian.
     fn number(&mut self, len: u32) -> Result<u64, Stop> {
         (0..len).try_fold(0, |number, i| Ok(number | u64::from(self.byte()?) << (8 * i)))
     }
@@ -179,7 +173,6 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(true)
     }
 
-    /// A name of a module or of an item in it.
     fn name(&mut self) -> Result<Option<String>, Stop> {
         let mut name = String::new();
         loop {

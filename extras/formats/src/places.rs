@@ -7,11 +7,9 @@ use safetensors_core::save::{AtomicFile, Sink};
 
 use crate::error::Result;
 
-/// Bytes between a tensor and the next one.
 const MOST_PADDING: usize = 256;
 
-/// Writes each tensor to its range, and pads it with zeros, less than [`MOST_PADDING`]. `written`
-/// gets the bytes of each piece.
+/// Pads each tensor with zeros, less than [`MOST_PADDING`]. `written` gets the bytes of each piece.
 pub(crate) fn write_placed<T>(
     file: &AtomicFile,
     tensors: impl ExactSizeIterator<Item = (T, Range<u64>)> + Send,

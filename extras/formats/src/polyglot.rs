@@ -16,7 +16,6 @@ const COMMENT: u64 = u16::MAX as u64;
 /// For large numbers: their record, and the record with its position. Both precede the end.
 const LARGE_END: u64 = 56;
 const LOCATOR: u64 = 20;
-/// Bytes that show the format.
 const SHOWN: u64 = 512;
 
 /// Fails for a file with two formats: a zip archive at the end of a file that begins like another
@@ -95,7 +94,6 @@ fn begins(source: &impl ReadAt) -> io::Result<bool> {
     Ok(start == *b"PK\x03\x04" || start == *b"PK\x05\x06")
 }
 
-/// From a position on, for an error.
 pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
     let mut bytes = vec![0; source.byte_len().saturating_sub(at).min(SHOWN) as usize];
     source.read_exact_at(&mut bytes, at)?;
@@ -107,9 +105,7 @@ pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
 }
 
 struct Archive {
-    /// In the file.
     place: Range<u64>,
-    /// The start of the list of members.
     list: u64,
 }
 
@@ -155,7 +151,6 @@ fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<
     Ok(is_list.then_some(Archive { place: begin..end, list }))
 }
 
-/// Little-endian, up to 8 bytes.
 fn number(record: &[u8], at: usize, len: usize) -> u64 {
     let bytes = record.get(at..at + len).unwrap_or_default();
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))

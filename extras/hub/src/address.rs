@@ -83,7 +83,6 @@ impl HubAddress {
 }
 
 impl fmt::Display for HubAddress {
-    /// `parse` reads it back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}://{}", self.repo)?;
         let revision = self.revision.as_str();

@@ -90,7 +90,6 @@ impl Environment<'_> {
 
 #[cfg(feature = "download")]
 impl Environment<'_> {
-    /// `HF_ENDPOINT`.
     pub(crate) fn endpoint(&self) -> String {
         self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
     }

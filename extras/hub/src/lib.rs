@@ -59,7 +59,6 @@ pub use download::{DownloadOptions, DownloadProgress, PreviewedFile, Snapshot, d
 pub use error::{Error, ErrorKind, Result};
 pub use repo::{RepoId, Revision};
 
-/// Tests the README's example.
 #[cfg(all(doctest, feature = "remote"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

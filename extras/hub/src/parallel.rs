@@ -35,7 +35,6 @@ pub(crate) fn each<I, T: Send>(
     cause.map_or_else(|| results, Err)
 }
 
-/// After a panic of one thread.
 struct OnPanic<'a>(&'a AtomicBool);
 
 impl Drop for OnPanic<'_> {

@@ -62,7 +62,6 @@ impl Proxies {
 }
 
 impl Proxy {
-    /// By default it is an HTTP proxy.
     fn parse(setting: &'static str, value: &str) -> Result<Self> {
         let bad = |problem: String| Error::from(ErrorKind::BadSetting { setting, problem });
         let (scheme, rest) = value.split_once("://").unwrap_or(("http", value));
@@ -108,7 +107,6 @@ enum Hosts {
     All,
     /// With the number of equal first bits.
     Network(IpAddr, u32),
-    /// And all domains below.
     Domain(String),
 }
 

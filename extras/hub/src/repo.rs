@@ -8,7 +8,6 @@ use crate::error::{Error, ErrorKind, Result};
 /// Bytes of an owner, and of a name.
 const LONGEST_NAME: usize = 96;
 
-/// Each begins an address.
 const KINDS: [&str; 5] = [MODELS, "datasets", "spaces", "kernels", BUCKETS];
 const MODELS: &str = "models";
 const BUCKETS: &str = "buckets";
@@ -71,7 +70,7 @@ impl RepoId {
         kind_and_rest(&self.0).0 == BUCKETS
     }
 
-    /// Returns the folder in a cache, such as `models--owner--name`.
+    /// Such as `models--owner--name`.
     pub(crate) fn folder(&self) -> String {
         self.with_kind().replace('/', "--")
     }
@@ -135,7 +134,6 @@ impl Revision {
 
 #[cfg(feature = "download")]
 impl Revision {
-    /// Fails if this is a different commit.
     pub(crate) fn check_commit(&self, found: &Self) -> Result<()> {
         if !self.is_commit() || self == found {
             return Ok(());
@@ -151,7 +149,6 @@ impl Default for Revision {
     }
 }
 
-/// Text conversions for both types.
 macro_rules! text {
     ($($name:ident),+) => {$(
         impl AsRef<str> for $name {
@@ -194,7 +191,6 @@ pub(crate) fn check_file_name(name: &str) -> Result<()> {
     }
 }
 
-/// For the path of a URL.
 pub(crate) fn percent_encoded(text: &str, keep_slash: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

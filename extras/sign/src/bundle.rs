@@ -22,7 +22,6 @@ const MAX_CERTIFICATES: (usize, usize) = (16, 64 << 10);
 const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 
-/// The type of payloads of model-signing 0.2.0.
 const OLD_PREDICATE: &[u8] = b"https://model_signing/Digests/v0.1";
 
 /// A signature and its signed content. Nothing in it is verified.
@@ -43,7 +42,7 @@ pub(crate) enum Material {
 }
 
 impl Material {
-    /// Takes certificates in DER, the key's first.
+    /// In DER, the key's first.
     pub(crate) fn certificates(mut der: Vec<Vec<u8>>) -> Result<Self> {
         let (most, longest) = MAX_CERTIFICATES;
         if der.is_empty() || der.len() > most {
@@ -59,7 +58,6 @@ impl Material {
 }
 
 impl Bundle {
-    /// Reads a regular file.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = FileSource::open(path)?;
         let mut text = Vec::new();
@@ -87,7 +85,7 @@ impl Bundle {
         })
     }
 
-    /// A signature of model-signing 0.2.0 is always wrong: it signed Python's text of the payload.
+    /// Such a signature of model-signing 0.2.0 is always wrong: it signed Python's text.
     pub(crate) fn wrong_signature(&self) -> Error {
         let is_old = self.payload.windows(OLD_PREDICATE.len()).any(|part| part == OLD_PREDICATE);
         if is_old { ErrorKind::OldFormat.into() } else { ErrorKind::WrongSignature.into() }
@@ -201,7 +199,6 @@ struct Envelope {
 #[derive(Serialize, Deserialize)]
 struct Signature {
     sig: String,
-    /// Ignored.
     keyid: Option<Value>,
 }
 

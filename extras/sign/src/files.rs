@@ -22,7 +22,6 @@ pub(crate) struct File {
 pub(crate) struct Listing {
     /// By name, with `/` between the parts.
     pub(crate) files: BTreeMap<String, File>,
-    /// Links out of the directory.
     pub(crate) links_outside: Vec<String>,
 }
 

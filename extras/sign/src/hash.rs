@@ -21,7 +21,7 @@ pub enum HashAlgorithm {
     /// SHA-256, which every verifier supports.
     #[default]
     Sha256,
-    /// BLAKE3, faster if the processor has no instructions for SHA-256.
+    /// BLAKE3, faster without instructions for SHA-256.
     Blake3,
 }
 

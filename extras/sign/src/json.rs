@@ -14,13 +14,11 @@ use crate::error::ErrorKind;
 /// The format needs six levels.
 const MAX_DEPTH: usize = 16;
 
-/// A value takes up to 16 times its text in memory. A signed file is four values, so this is
-/// enough.
+/// A value takes up to 16 times its text in memory. A signed file is four values.
 const MAX_VALUES: usize = 2 << 20;
 
-/// Parses a JSON value. Ignores unknown keys.
-///
-/// Parses into a [`Value`] first: a derived type would accept duplicates of an ignored key.
+/// Ignores unknown keys. Parses a [`Value`] first: a derived type accepts duplicates of an ignored
+/// key.
 pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     let value = || {
         let mut text = serde_json::Deserializer::from_slice(text);
@@ -39,7 +37,6 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
 #[derive(Clone, Copy)]
 struct Unique<'a> {
     depth: usize,
-    /// The number of values that may follow.
     left: &'a Cell<usize>,
 }
 

@@ -18,7 +18,6 @@ use x509_cert::der::{Decode as _, Document, SecretDocument};
 use crate::error::ErrorKind;
 use crate::pem::blocks;
 
-/// Elliptic curve keys.
 const EC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +38,6 @@ impl SignatureHash {
 }
 
 // `ring` has neither P-521 nor keys of SEC1, and needs a C compiler.
-/// Declares the curves: crate, object identifier, hash.
 macro_rules! curves {
     ($($name:ident: $curve:ident, $oid:literal, $hash:ident;)*) => {
         /// Clears its memory on drop. The text it was parsed from belongs to the caller.
@@ -113,7 +111,6 @@ macro_rules! curves {
                 }
             }
 
-            /// Checks a signature in DER.
             pub(crate) fn is_signed(
                 &self,
                 message: &[u8],
@@ -138,7 +135,6 @@ macro_rules! curves {
             }
         }
 
-        /// Shows only the curve.
         impl fmt::Debug for PublicKey {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {

@@ -98,7 +98,6 @@ pub fn parse_unverified(file: &[u8]) -> Result<Vec<String>> {
     Ok(statement::Manifest::parse(&bundle.payload)?.files.into_keys().collect())
 }
 
-/// Tests the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -6,7 +6,6 @@ use safetensors_core::Result;
 
 use crate::error::ErrorKind;
 
-/// `text` has both boundaries.
 pub(crate) struct Block<'a> {
     pub(crate) label: &'a str,
     pub(crate) text: &'a str,

@@ -238,7 +238,6 @@ impl Signer {
         Ok(text)
     }
 
-    /// Returns the key's description for the signature, and for a report.
     fn material(&self) -> Result<(Material, String)> {
         if let [leaf, ..] = &self.certificates[..] {
             let der = self.certificates.iter().map(|it| it.der().to_vec()).collect();

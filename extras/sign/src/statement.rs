@@ -21,7 +21,6 @@ pub(crate) type Digests = BTreeMap<String, [u8; 32]>;
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) hash: HashAlgorithm,
-    /// Paths that the signer omitted.
     pub(crate) ignored: Vec<String>,
     pub(crate) files: Digests,
 }

@@ -141,7 +141,6 @@ impl Verifier {
         Err(Error::from(ErrorKind::FilesDiffer { report: Box::new(report) }).in_path(model))
     }
 
-    /// Returns the signed list and its signer, both verified.
     fn open(&self, bundle: &Bundle) -> Result<(Manifest, String)> {
         let (key, signer) = self.key(&bundle.material)?;
         if !key.is_signed(&message(&bundle.payload), key.hash(), &bundle.signature) {
@@ -150,7 +149,6 @@ impl Verifier {
         Ok((Manifest::parse(&bundle.payload)?, signer))
     }
 
-    /// Returns the key to verify with, and its holder.
     fn key(&self, material: &Material) -> Result<(PublicKey, String)> {
         match (&self.trust, material) {
             (Trust::Key(key), Material::Key(named)) => {
@@ -264,8 +262,7 @@ impl Verifier {
     }
 }
 
-/// Pairs each missing file with an unsigned one of the same digest, looking at each once: there may
-/// be a million of either.
+/// Looks at each file once: there may be a million of either.
 fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
     let mut unsigned: Vec<_> = report.unsigned.drain(..).map(Some).collect();
     let mut alike: HashMap<_, Vec<usize>> = HashMap::new();

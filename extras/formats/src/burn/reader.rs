@@ -14,7 +14,6 @@ use crate::input::Cursor;
 pub(super) enum Value {
     /// A constant in a module.
     Nothing,
-    /// A whole number from 0 on.
     Number(u64),
     /// Another number, or a boolean.
     Other,
@@ -24,7 +23,6 @@ pub(super) enum Value {
     Bytes(u64),
     /// Of values, which follow.
     List(u64),
-    /// Of pairs of key and value, which follow.
     Map(u64),
 }
 
@@ -80,7 +78,6 @@ impl<S: ReadAt> Reader<S> {
         }
     }
 
-    /// Skips bytes of a tensor without reading them.
     pub(super) fn pass(&mut self, len: u64) -> Result<()> {
         let left = self.left();
         if len > left {
@@ -93,7 +90,6 @@ impl<S: ReadAt> Reader<S> {
         Ok(())
     }
 
-    /// Reads the next byte of a tensor that is listed as numbers.
     pub(super) fn listed_byte(&mut self) -> Result<u8> {
         // As many bytes are allowed as the file has.
         self.allowed = self.allowed.saturating_add(3);
@@ -107,7 +103,6 @@ impl<S: ReadAt> Reader<S> {
         self.number::<N>().map(|_| Value::Other)
     }
 
-    /// Big-endian.
     fn number<const N: usize>(&mut self) -> Result<u64> {
         let bytes = self.array::<N>()?;
         Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -115,7 +110,6 @@ impl<S: ReadAt> Reader<S> {
 }
 
 impl Value {
-    /// For messages.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",

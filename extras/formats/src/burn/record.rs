@@ -38,11 +38,8 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
 struct Record<'a, S: ReadAt> {
     reader: Reader<S>,
     builder: Builder,
-    /// By the names of their tensors.
     ids: BTreeMap<String, u64>,
-    /// The keys to the current value.
     path: Vec<String>,
-    /// Skipped values.
     others: u64,
     budget: &'a Budget,
 }
@@ -56,7 +53,6 @@ struct Parts {
 }
 
 impl<S: ReadAt> Record<'_, S> {
-    /// The file has burn's metadata, and the record.
     fn read(&mut self) -> Result<()> {
         let len = self.expect_map("a record")?;
         // The third entry is a marker without content, `_b`, which old versions have.
@@ -96,7 +92,6 @@ impl<S: ReadAt> Record<'_, S> {
         }
     }
 
-    /// `id`: of the parameter.
     fn read_value(&mut self, id: Option<&str>, depth: Depth) -> Result<()> {
         let value = self.reader.value()?;
         self.read_rest(value, id, depth)
@@ -212,7 +207,6 @@ impl<S: ReadAt> Record<'_, S> {
         }
     }
 
-    /// At the current path.
     fn add(
         &mut self,
         (place, len): (Place, u64),

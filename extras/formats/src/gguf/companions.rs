@@ -12,8 +12,7 @@ use crate::tensor_file::{Place, Scales, TensorFile};
 
 const WEIGHT: &str = ".weight";
 
-/// Gives each quantised weight its scales, or the reason why it cannot be read, and removes tensors
-/// that are useless next to dequantised numbers.
+/// Also removes tensors that are useless next to dequantised numbers.
 pub(super) fn explain(tensors: &mut Vec<Listed>) {
     let mut weights = BTreeMap::new();
     let mut others = Vec::new();
@@ -45,7 +44,7 @@ pub(super) fn explain(tensors: &mut Vec<Listed>) {
     tensors.sort_by_key(|tensor| tensor.at);
 }
 
-/// Returns a weight's scales from another tensor: one number, or one for each expert.
+/// One number, or one for each expert.
 fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     let experts = match *weight.shape {
         [experts, _, _] => experts.max(1),
@@ -64,7 +63,7 @@ fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     Ok(Scales { place: Place::At(scale.at), each: elements / count as u64 })
 }
 
-/// Returns the first tensor that changes a weight in another part of a split file, and its part.
+/// The first in another part of a split file, and its part.
 pub(super) fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
     let stored = files.iter().flat_map(|(_, file)| file.all_stored());
     let numbers = stored.filter(|(_, stored)| stored.is_readable);

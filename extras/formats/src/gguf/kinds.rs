@@ -21,10 +21,9 @@ pub struct Type(&'static Row);
 
 #[derive(Debug)]
 struct Row {
-    /// The number in a file.
     id: u32,
     name: &'static str,
-    /// Elements of a block.
+    /// In elements.
     len: usize,
     /// Of a block.
     bytes: usize,
@@ -42,9 +41,7 @@ impl Eq for Row {}
 #[derive(Clone, Copy, Debug)]
 enum Values {
     Plain(Dtype),
-    /// Makes numbers of a block.
     Quantised(Dequantize),
-    /// Quantised in an unknown way.
     Unknown,
 }
 
@@ -105,7 +102,6 @@ static TYPES: [Row; 38] = [
 /// `Q2_0` of PrismML's fork of llama.cpp, with the same number.
 static LONG_Q2_0: Row = known(42, "Q2_0", 128, 34, dequantize::simple::q2_0);
 
-/// The types that a [`Writer`](super::Writer) writes.
 impl Type {
     /// 32 bits, as a plain number.
     pub const F32: Self = Self::of(0);
@@ -124,7 +120,6 @@ impl Type {
     /// All types that can be written.
     pub const WRITTEN: [Self; 5] = [Self::Q8_0, Self::Q4_0, Self::BF16, Self::F16, Self::F32];
 
-    /// The number must be in the table.
     const fn of(id: u32) -> Self {
         let mut i = 0;
         while TYPES[i].id != id {
@@ -144,7 +139,6 @@ impl Type {
         self.0.id
     }
 
-    /// As in ggml.
     pub(super) fn name(self) -> &'static str {
         self.0.name
     }

@@ -18,11 +18,9 @@ pub(super) struct Listed {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) type_name: String,
-    /// `None` if unknown.
     pub(super) kind: Option<Type>,
     /// First from the start of all data, then in the file.
     pub(super) at: u64,
-    /// In the file.
     pub(super) byte_len: u64,
     /// Scales of the numbers, or why these are unknown.
     pub(super) scales: Result<Option<Scales>, String>,

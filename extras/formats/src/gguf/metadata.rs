@@ -13,17 +13,14 @@ use crate::error::Result;
 /// header's length.
 const MOST: u32 = 64;
 
-/// By default.
 const ALIGNMENT: u64 = 32;
 
 /// ComfyUI-GGUF's prefix of a key with a tensor's shape. It stores the tensor in rows of 256
 /// numbers, because its own rows are not complete blocks.
 pub(super) const SHAPE: &str = "comfy.gguf.orig_shape.";
 
-/// The metadata, and facts about the file.
 pub(super) struct Keys {
     pub(super) metadata: BTreeMap<String, String>,
-    /// Of the start of the data.
     pub(super) alignment: u64,
 }
 

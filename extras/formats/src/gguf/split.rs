@@ -17,8 +17,7 @@ const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// Takes the part from a file's keys. `None` for a file that is not split. The file has `own`
-/// tensors.
+/// `None` for a file that is not split. The file has `own` tensors.
 pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Option<Split>, String> {
     let number = |keys: &BTreeMap<String, String>, key: &str| -> Result<Option<u64>, String> {
         let Some(text) = keys.get(key) else { return Ok(None) };
@@ -40,8 +39,7 @@ pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Opti
     Ok(Some(Split { number: part, count, tensors, own }))
 }
 
-/// Opens the other parts of an open one, and checks that they belong together. Returns all, in
-/// order.
+/// Checks that they belong together. Returns all, in order.
 pub(crate) fn open_parts<S: ReadAt + 'static>(
     file: TensorFile<S>,
     split: Split,

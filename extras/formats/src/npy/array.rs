@@ -18,7 +18,6 @@ use crate::polyglot::check_polyglot;
 use crate::tensor_file::{Container, Place, Scratch, swap};
 use crate::zipped::{Zipped, expect_end};
 
-/// Bytes passed on at once.
 const PIECE: usize = 1 << 20;
 
 /// Bytes made at once from Fortran order.
@@ -54,7 +53,6 @@ const BLOCK: u64 = 32 << 20;
 pub struct Array<S = FileSource> {
     name: String,
     header: Header,
-    /// Before the elements.
     header_len: u64,
     bytes: Bytes<S>,
 }
@@ -152,7 +150,6 @@ impl<S: ReadAt> Array<S> {
         read.map_err(|error| self.locate(error))
     }
 
-    /// Fails if the place in the archive cannot hold the array.
     fn check_size(&self) -> Result<()> {
         match &self.bytes {
             Bytes::Whole(_) => Ok(()),
@@ -181,7 +178,6 @@ impl<S: ReadAt> Array<S> {
         Ok(core::shape::byte_len(self.dtype(), self.shape())?)
     }
 
-    /// In the order of the file.
     fn with_data(&self, read: &mut dyn FnMut(&mut dyn Read) -> Result<()>) -> Result<()> {
         match &self.bytes {
             Bytes::Whole(input) => {
@@ -211,7 +207,6 @@ impl<S: ReadAt> Array<S> {
         })
     }
 
-    /// The file has another order.
     fn write_transposed(&self, sink: &mut Sink<'_>) -> Result<()> {
         let (container, place) = self.anywhere()?;
         let data = tensor(String::new(), &self.header, place)?.data;
@@ -249,7 +244,6 @@ impl<S: ReadAt> Array<S> {
         Ok(())
     }
 
-    /// Makes the bytes readable at any position.
     fn anywhere(&self) -> Result<(Container<S>, Place)> {
         let (archive, index) = match &self.bytes {
             Bytes::Whole(input) => {
@@ -321,7 +315,6 @@ fn read_exact(reader: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
     })
 }
 
-/// Returns `true` if Fortran order and C order differ.
 fn differs(shape: &[usize]) -> bool {
     shape.iter().filter(|&&dim| dim > 1).count() > 1 && !shape.contains(&0)
 }

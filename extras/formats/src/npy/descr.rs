@@ -4,7 +4,6 @@ use safetensors_core::Dtype;
 
 use crate::error::ErrorKind;
 
-/// NumPy's types, without byte order.
 const TYPES: [(Dtype, &str); 13] = [
     (Dtype::BOOL, "b1"),
     (Dtype::U8, "u1"),

@@ -27,7 +27,6 @@ pub(crate) fn open_file<S: ReadAt>(
     builder.build(Format::Npy, Container::File(input), budget)
 }
 
-/// The elements begin at `place`.
 pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tensor> {
     let dtype = header.dtype;
     let shape = header.shape.clone();
@@ -42,8 +41,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
 }
 
 impl Header {
-    /// Returns the bytes of big-endian numbers: two for a complex element, each as large as the
-    /// alignment.
+    /// Of big-endian numbers: two for a complex element, each as large as the alignment.
     pub(super) fn swapped(&self) -> Option<usize> {
         let width = self.dtype.alignment();
         (self.byte_order == ByteOrder::Big && width > 1).then_some(width)

@@ -224,7 +224,6 @@ fn wrong(key: &'static str, expected: &'static str, found: &str) -> ErrorKind {
     ErrorKind::WrongType { key, expected, found: found.into() }
 }
 
-/// Fewer if the reader ends.
 fn up_to(reader: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.by_ref().take(len).read_to_end(&mut bytes)?;
@@ -237,7 +236,6 @@ fn exactly(reader: &mut impl Read, expected: u64) -> Result<Vec<u8>> {
     if found == expected { Ok(bytes) } else { Err(ErrorKind::HeaderCut { expected, found }.into()) }
 }
 
-/// Also returns its length in bytes.
 pub(crate) fn header_of_member(
     member: &mut impl Read,
     size: u64,

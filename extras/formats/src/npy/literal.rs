@@ -24,7 +24,6 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// For a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
@@ -51,7 +50,6 @@ pub(super) fn parse(text: &str, long_integers: bool) -> Result<Value, ErrorKind>
 
 struct Parser<'a> {
     text: &'a str,
-    /// On a boundary of characters.
     at: usize,
     long_integers: bool,
 }
@@ -61,14 +59,12 @@ impl<'a> Parser<'a> {
         &self.text[self.at..]
     }
 
-    /// Skips white space.
     fn peek(&mut self) -> Option<char> {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']).len();
         self.rest().chars().next()
     }
 
-    /// Skips `c` if it is next.
     fn take(&mut self, c: char) -> bool {
         let is_next = self.peek() == Some(c);
         self.at += if is_next { c.len_utf8() } else { 0 };

@@ -12,7 +12,6 @@ use crate::npy::{header_of_member, tensor};
 use crate::tensor_file::{Builder, Container, Scratch, TensorFile};
 use crate::zipped::Zipped;
 
-/// Reads the header of each member.
 pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     budget: &Budget,

@@ -43,7 +43,6 @@ pub struct Archive<S = FileSource> {
     zipped: Arc<Zipped<S>>,
     /// With the member of each.
     arrays: Vec<(String, usize)>,
-    /// Positions among the arrays.
     by_name: Vec<usize>,
     limits: Limits,
 }
@@ -60,7 +59,6 @@ impl Archive {
     }
 }
 
-/// With the member of each.
 pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize)>> {
     let members = zipped.names()?.into_iter().enumerate();
     let files = members.filter(|(_, member)| !member.ends_with('/'));

@@ -17,7 +17,6 @@ use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::Zipped;
 use crate::{Format, Options};
 
-/// Of the byte order.
 const LONGEST_TEXT: u64 = 64;
 
 pub(crate) fn open<S: ReadAt>(
@@ -34,14 +33,11 @@ pub(crate) fn open<S: ReadAt>(
     builder.build(Format::Pytorch, container, budget)
 }
 
-/// An archive with its pickle read.
 pub(super) struct Archive<S> {
     zipped: Arc<Zipped<S>>,
     members: Members,
-    /// Of each member's name.
     root: String,
     pub(super) values: Values,
-    /// The saved object.
     pub(super) object: Value,
 }
 
@@ -127,7 +123,6 @@ fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
     }
 }
 
-/// Returns the root.
 fn read_pickle<S: ReadAt>(zipped: &Zipped<S>, member: usize, values: &mut Values) -> Result<Value> {
     zipped.member(member, |member| {
         let mut bytes = bytes::counted(BufReader::new(member), &values.budget);

@@ -6,7 +6,6 @@ use crate::budget::Budget;
 use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 
-/// Bytes of a line read before they are counted.
 const LINE: usize = 256;
 
 const WORDING: Wording = Wording {

@@ -4,7 +4,6 @@ use super::values::{MOST_DIMENSIONS, Value, Values};
 use crate::error::Error;
 
 pub(super) enum Wrong {
-    /// The pickle breaks a rule.
     Problem(String),
     Error(Error),
 }

@@ -17,19 +17,11 @@ use crate::pairs::Pairs;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
-/// Opens the files of an index, such as `pytorch_model.bin.index.json`, sorted, by `open_shard`.
-///
 /// The index decides which tensors a shard has. Others are skipped; [`TensorFile::findings`] names
 /// them.
 ///
 /// It may be hostile: its size is limited, duplicate names are refused, and names of shards must be
 /// plain relative paths.
-///
-/// # Errors
-///
-/// [`ErrorKind::BadIndex`]; [`NotInShard`](CoreKind::NotInShard) for a tensor that its shard lacks;
-/// [`Io`](safetensors_core::ErrorKind::Io) if the index changes at the same time; like
-/// [`TensorFile::open`].
 pub(crate) fn open_index<T: Store>(
     store: &T,
     path: &Path,
@@ -92,10 +84,9 @@ fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// By shard.
 type ShardNames = BTreeMap<String, HashSet<String>>;
 
-/// Also returns the bytes that all tensors should have.
+/// Also returns the bytes of all tensors, by the index.
 fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
     let index: Index<'_> = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;

@@ -7,7 +7,6 @@ use super::values::Kind;
 struct Row {
     /// As in `torch.float32`.
     name: &'static str,
-    /// The storage's name, if there is one.
     storage: &'static str,
     /// Bytes of an element.
     width: u8,
@@ -18,7 +17,6 @@ const fn row(name: &'static str, storage: &'static str, width: u8, dtype: Option
     Row { name, storage, width, dtype }
 }
 
-/// All types that PyTorch writes to files.
 const KINDS: [Row; 29] = [
     row("float32", "FloatStorage", 4, Some(Dtype::F32)),
     row("float64", "DoubleStorage", 8, Some(Dtype::F64)),

@@ -129,7 +129,6 @@ use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Builder, Data, Place, Placement, Reason, Stored, Tensor};
 
-/// A note.
 const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
                          names for its weights";
 
@@ -206,7 +205,6 @@ fn is_reserved(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// Shared by the names of a tensor.
 type Key<'a> = (u32, u64, &'static str, &'a [usize], &'a [u64]);
 
 fn key(tensor: &TensorRef) -> Key<'_> {
@@ -232,7 +230,6 @@ fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'
     tied.map(|(key, (name, _))| Ok((key, values.budget.text(name)?))).collect()
 }
 
-/// The storage has `stored_len` bytes from `place` on.
 fn one(
     values: &Values,
     name: &str,
@@ -265,7 +262,6 @@ fn one(
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 
-/// As a safetensors tensor.
 fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
     if kind.dtype() == Some(Dtype::F4) {

@@ -17,20 +17,16 @@ const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 const STATE: &str = "state";
 pub(super) const GROUPS: &str = "param_groups";
 
-/// By name, in order.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) tensors: Vec<(String, u32)>,
-    /// Not tensors.
     pub(super) bytes: Vec<(String, Arc<[u8]>)>,
     /// Objects of unknown classes with tensors or arrays, with their classes.
     pub(super) unreadable: Vec<(String, String)>,
     pub(super) left_out: LeftOut,
-    /// Of optimizers, as JSON.
     pub(super) settings: Vec<(String, String)>,
 }
 
-/// Values that are not tensors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeftOut {
     numbers: u64,
@@ -67,16 +63,10 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Finds every tensor below `root`, in order. `alone` names the root itself, `name` precedes all
-/// other names.
+/// `alone` names the root itself, `name` precedes all other names.
 ///
 /// Names are joined keys, or positions in lists; modules have names as in `state_dict()`, constants
 /// of TorchScript as in its code.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnknownObject`] if the root is an object of another class, or no name leads to a
-/// tensor; [`ErrorKind::NoCode`]; [`ErrorKind::DuplicateDictKey`].
 pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> Result<Collected> {
     let mut search = Search::new(values);
     values.budget.keep(alone.len())?;
@@ -99,7 +89,6 @@ pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> 
 pub(super) struct Search<'a> {
     pub(super) values: &'a Values,
     found: Collected,
-    /// Keys to the visited value.
     path: Vec<Cow<'a, str>>,
     /// In bytes, with a dot after each key.
     path_len: usize,
@@ -182,7 +171,6 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// Counts the name of the visited value.
     fn name(&mut self) -> Result<String> {
         self.values.budget.keep(self.path_len + ENTRY)?;
         Ok(self.path.join("."))
@@ -203,7 +191,6 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Counts a value that is not a node.
     fn leave_out(&mut self, value: Value) {
         self.found.left_out.numbers += u64::from(value != Value::None);
     }
@@ -241,7 +228,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns a module's tables and attributes.
     fn tables(&self, parts: &[Value]) -> Option<([Value; 3], Value)> {
         let attributes = *parts.last()?;
         let mut tables = [Value::None; 3];
@@ -359,7 +345,6 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Fails for a value with tensors, which is a part of `what`.
     fn refuse_tensors(&mut self, value: Value, what: &str) -> Result<()> {
         if self.values.holds_tensors(value)? {
             Err(self.located(ErrorKind::UnknownObject { class: what.to_owned() }))

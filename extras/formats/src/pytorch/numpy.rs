@@ -36,12 +36,10 @@ impl Callable {
     }
 }
 
-/// Its state fills the array.
 fn is_reconstruct((module, name): (&str, &str)) -> bool {
     matches!(module, "numpy.core.multiarray" | "numpy._core.multiarray") && name == "_reconstruct"
 }
 
-/// `None` if unknown.
 pub(super) fn call(
     values: &mut Values,
     callable: Callable,
@@ -152,7 +150,6 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
     held(values, tensor, bytes).map(Some)
 }
 
-/// Its bytes are in the pickle.
 fn held(values: &mut Values, tensor: TensorRef, bytes: Arc<[u8]>) -> Result<Node, Wrong> {
     let byte_len = bytes.len() as u64;
     let width = tensor.kind.width;

@@ -37,15 +37,13 @@ struct Machine<'a, R> {
     bytes: &'a mut Bytes<R>,
     values: &'a mut Values,
     stack: Vec<Value>,
-    /// Heights of the stack.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
-    /// Values on the stack.
     highest: usize,
 }
 
 impl<R: BufRead> Machine<'_, R> {
-    /// Executes an opcode. `false` at the end.
+    /// `false` at the end.
     fn step(&mut self) -> Result<bool> {
         match self.bytes.byte()? {
             op::STOP => return Ok(false),
@@ -73,7 +71,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Numbers and the like. `false` for other opcodes.
     fn number(&mut self, opcode: u8) -> Result<bool> {
         let value = match opcode {
             op::NONE => Value::None,
@@ -115,7 +112,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Texts and bytes, one type in Python 2. `false` for other opcodes.
+    /// One type in Python 2.
     fn line(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::STRING | op::UNICODE => {
@@ -135,7 +132,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Tuples, lists, sets and dictionaries. `false` for other opcodes.
     fn container(&mut self, opcode: u8) -> Result<bool> {
         let node = match opcode {
             op::EMPTY_TUPLE => Node::Tuple(Vec::new()),
@@ -160,7 +156,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Adds items to a container. `false` for other opcodes.
     fn items(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::APPEND => {
@@ -188,7 +183,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// The stack, marks and memo. `false` for other opcodes.
     fn stack_or_memo(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::MARK => {
@@ -225,7 +219,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Classes and objects, never run. `false` for other opcodes.
+    /// Never run.
     fn class_or_object(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::GLOBAL => {
@@ -293,7 +287,6 @@ impl<R: BufRead> Machine<'_, R> {
         self.push_node(node)
     }
 
-    /// Of a class and its arguments.
     fn object(&mut self, opcode: u8) -> Result<()> {
         let (class, arguments) = match opcode {
             op::REDUCE | op::NEWOBJ => {
@@ -328,7 +321,6 @@ impl<R: BufRead> Machine<'_, R> {
         self.push(value)
     }
 
-    /// At this position.
     fn wrong(&self, wrong: Wrong) -> Error {
         match wrong {
             Wrong::Problem(problem) => self.bytes.problem(problem),
@@ -393,7 +385,6 @@ impl<R: BufRead> Machine<'_, R> {
         }
     }
 
-    /// The list or object is on the stack.
     fn extend(&mut self, items: Vec<Value>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
@@ -405,7 +396,6 @@ impl<R: BufRead> Machine<'_, R> {
         }
     }
 
-    /// The dictionary or object is on the stack.
     fn set(&mut self, pairs: Vec<(Value, Value)>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {

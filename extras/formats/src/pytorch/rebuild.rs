@@ -64,7 +64,6 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
 }
 
 impl Values {
-    /// Adds a new storage. Returns its position.
     fn storage_of(&mut self, key: &str, byte_len: u64, width: u8) -> Result<u32, Wrong> {
         if let Some(&position) = self.by_key.get(key) {
             let known = self.storages[position as usize].byte_len;
@@ -129,7 +128,6 @@ pub(super) fn call(
     }
 }
 
-/// `None` if the result is unknown.
 fn container(
     values: &mut Values,
     known: KnownCallable,
@@ -190,7 +188,6 @@ fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     Ok(false)
 }
 
-/// `None` if the result is unknown.
 fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Option<Value>, Wrong> {
     // The factory of a `defaultdict`'s values is no item. It remains with the dictionary.
     let (state, given) = match given.split_first() {
@@ -203,7 +200,6 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
     Ok(Some(values.add(Node::Dict { items, state })?))
 }
 
-/// `None` if the result is unknown.
 fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     let Some(len) = count_items(values, given, false) else { return Ok(None) };
     values.copy(len)?;
@@ -220,7 +216,6 @@ fn of_array(values: &Values, given: &[Value]) -> Option<Value> {
     (kinds::of_name(name)? == values.tensors[position as usize].kind).then_some(array)
 }
 
-/// Takes bytes, or a text that encodes them. `None` if the result is unknown.
 fn bytes(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     match *given {
         [] => Ok(Some(values.add(Node::Bytes([].into()))?)),
@@ -247,7 +242,6 @@ fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<us
     })
 }
 
-/// Of dictionaries, and lists of pairs.
 fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'static str> {
     let mut pairs = Vec::new();
     for &argument in given {
@@ -264,7 +258,6 @@ fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'stat
     Ok(pairs)
 }
 
-/// With a known result.
 #[derive(Clone, Copy)]
 enum KnownCallable {
     /// With `has_factory`, the first argument makes values of missing keys.
@@ -277,7 +270,6 @@ enum KnownCallable {
     },
     Parameter,
     Subclass,
-    /// Also mutable ones.
     Bytes,
     /// A tensor of a NumPy array, for devices without storages.
     OfArray,

@@ -18,14 +18,12 @@ use super::values::{Class, Values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::Zipped;
 
-/// Of all class names.
 const PREFIX: &str = "__torch__";
 
 /// Classes in C++, without code in the archive.
 const NATIVE: &str = "__torch__.torch.classes";
 
 impl Class {
-    /// Returns `true` for a parameter or buffer.
     pub(super) fn has(&self, attribute: &str) -> bool {
         !self.lists_buffers || self.state.contains(attribute)
     }
@@ -46,7 +44,6 @@ pub(super) fn is_of_code(module: &str) -> bool {
         && !module.starts_with(NATIVE)
 }
 
-/// A class of TorchScript without code.
 pub(super) fn lacks_code(values: &Values, module: &str, name: &str) -> bool {
     is_of_code(module) && !values.classes.contains_key(&format!("{module}.{name}"))
 }

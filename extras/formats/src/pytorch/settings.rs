@@ -53,7 +53,6 @@ impl Search<'_> {
     }
 }
 
-/// Without further content.
 fn plain(value: Value) -> Option<Json> {
     Some(match value {
         Value::None => Json::Null,

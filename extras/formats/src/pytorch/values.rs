@@ -24,7 +24,6 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// Whole, from 0 on.
     pub(super) fn count(self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(number).ok(),
@@ -56,7 +55,6 @@ pub(super) enum Node {
         items: Vec<(Value, Value)>,
         state: Value,
     },
-    /// A class or a function.
     Class {
         module: Box<str>,
         name: Box<str>,
@@ -65,7 +63,6 @@ pub(super) enum Node {
     Storage(StorageRef),
     /// By position among [`Values::tensors`].
     Tensor(u32),
-    /// Of an unknown class, with all its parts.
     Object {
         class: Value,
         parts: Vec<Value>,
@@ -87,7 +84,6 @@ impl Node {
 /// A storage, or a view of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StorageRef {
-    /// Among [`Values::storages`].
     pub(super) storage: u32,
     /// The start of the view, in elements.
     pub(super) offset: u64,
@@ -103,13 +99,11 @@ pub(super) struct Kind {
 
 #[derive(Debug)]
 pub(super) struct Storage {
-    /// In the archive.
     pub(super) key: Arc<str>,
     /// According to the pickle.
     pub(super) byte_len: u64,
     /// Of an element of the storage, in which a legacy file counts.
     pub(super) width: u8,
-    /// Bytes in the pickle.
     pub(super) held: Option<Arc<[u8]>>,
 }
 
@@ -121,18 +115,15 @@ pub(super) struct TensorRef {
     pub(super) offset: u64,
     pub(super) shape: Vec<usize>,
     pub(super) strides: Vec<u64>,
-    /// Big-endian.
     pub(super) is_swapped: bool,
 }
 
-/// By name and module.
 pub(super) type Classes = HashMap<String, Class>;
 
 #[derive(Debug, Default)]
 pub(super) struct Class {
     /// Others have attributes and no state.
     pub(super) is_module: bool,
-    /// Parameters and buffers.
     pub(super) state: HashSet<String>,
     /// Old versions of PyTorch only list parameters.
     pub(super) lists_buffers: bool,
@@ -146,9 +137,7 @@ pub(super) struct Values {
     pub(super) storages: Vec<Storage>,
     pub(super) tensors: Vec<TensorRef>,
     pub(super) by_key: HashMap<Arc<str>, u32>,
-    /// Before the keys of storages in names of members.
     pub(super) folder: &'static str,
-    /// With objects in the pickle.
     pub(super) classes: Classes,
     /// The tuple that the code of TorchScript uses.
     pub(super) constants: Value,
@@ -268,7 +257,6 @@ impl Values {
         }
     }
 
-    /// The last part of an object.
     pub(super) fn fields(&self, object: Value) -> Option<Value> {
         match self.node(object)? {
             Node::Object { parts, .. } => parts.last().copied(),
@@ -298,7 +286,6 @@ impl Values {
         self.budget.keep_all::<Value>(count)
     }
 
-    /// Counts a step for the container and for each item.
     pub(super) fn step(&self, items: usize) -> Result<()> {
         self.budget.work(items.saturating_add(1))
     }
@@ -335,7 +322,6 @@ impl Values {
     }
 }
 
-/// With any content.
 fn holds_numbers((module, name): (&str, &str)) -> bool {
     // PyTorch makes a tensor without data so.
     (module.starts_with("torch") && name.starts_with("_rebuild_"))

@@ -11,7 +11,6 @@ pub(crate) struct Blocks {
     pub(crate) name: &'static str,
     /// Elements of a block.
     pub(crate) len: usize,
-    /// Of a block.
     pub(crate) bytes: usize,
     pub(crate) dequantize: fn(&[u8], &mut [f32]),
 }
@@ -25,12 +24,10 @@ impl PartialEq for Blocks {
 impl Eq for Blocks {}
 
 impl Blocks {
-    /// Bytes of a block's numbers.
     pub(crate) fn unit(self) -> usize {
         self.len * size_of::<f32>()
     }
 
-    /// From block `first` on.
     pub(crate) fn read(
         self,
         read: &dyn Fn(&mut [u8], u64) -> io::Result<()>,

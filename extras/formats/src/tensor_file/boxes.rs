@@ -1,6 +1,5 @@
 //! Boxes of elements, copied from a window of a file to C order.
 
-/// With the distance of neighbours in the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoxAxis {
     pub(super) count: u64,
@@ -8,7 +7,6 @@ pub(super) struct BoxAxis {
     pub(super) out: u64,
 }
 
-/// Counts positions of several dimensions with their places.
 pub(super) struct Odometer<'a> {
     axes: &'a [BoxAxis],
     positions: Vec<u64>,
@@ -23,7 +21,6 @@ impl<'a> Odometer<'a> {
         Self { axes, positions: vec![0; axes.len()], from: 0, to: 0 }
     }
 
-    /// `false` after the last position.
     pub(super) fn advance(&mut self) -> bool {
         for (axis, position) in self.axes.iter().zip(&mut self.positions) {
             if *position + 1 < axis.count {

@@ -34,13 +34,11 @@ pub(crate) struct Builder {
     /// Tensors that the file's index does not place in it.
     pub(crate) unindexed: Vec<String>,
     pub(crate) notes: Vec<String>,
-    /// Of a split file.
     pub(crate) split: Option<Split>,
 }
 
 impl Builder {
-    /// Places the tensors in order, without gaps. The length of the files bounds their expanded
-    /// size.
+    /// The length of the files bounds the tensors' expanded size.
     pub(crate) fn build<S: ReadAt>(
         mut self,
         format: Format,
@@ -110,13 +108,11 @@ pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
     }
 }
 
-/// Room for its length precedes it.
 struct HeaderText<'a> {
     json: Vec<u8>,
     budget: &'a Budget,
 }
 
-/// Before the text.
 const BEFORE: usize = size_of::<u64>();
 
 impl<'a> HeaderText<'a> {
@@ -167,7 +163,6 @@ impl<'a> HeaderText<'a> {
         Ok(())
     }
 
-    /// Returns the length of the text, and the text.
     fn finish(mut self) -> Vec<u8> {
         self.json.push(b'}');
         self.json.resize(self.json.len().next_multiple_of(BEFORE), b' ');

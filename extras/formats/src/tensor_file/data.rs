@@ -13,7 +13,6 @@ use crate::zipped::Place;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// Unchanged.
     Plain(Place),
     /// Elements in another order, or big-endian numbers of `swapped` bytes.
     Moved {
@@ -46,13 +45,9 @@ pub(crate) struct Scales {
 pub(crate) enum Reason {
     /// The type of elements with this name.
     NoDtype(&'static str),
-    /// Of an unknown class.
     UnknownObject(Box<str>),
-    /// For this reason.
     NotRead(&'static str),
-    /// Dequantisation was not asked for.
     Quantised(&'static str),
-    /// Of an unknown type.
     NoDequantizer(Box<str>),
     /// Another tensor of the module has an unknown effect.
     Companion(Box<str>),
@@ -165,7 +160,6 @@ impl Data {
 }
 
 impl Scales {
-    /// The first number has the index `first`.
     fn multiply<S: ReadAt>(
         &self,
         container: &Container<S>,
@@ -204,15 +198,12 @@ fn swap_all<const WIDTH: usize>(numbers: &mut [u8]) {
 }
 
 enum OpenedData<'a, S> {
-    /// Of the file.
     File(&'a S, u64),
-    /// Of unpacked members.
     Unpacked(&'a Scratch, u64),
     Held(&'a [u8]),
 }
 
 impl<S: ReadAt> Container<S> {
-    /// Unpacks a member if needed.
     fn opened<'a>(&'a self, place: &'a Place) -> Result<OpenedData<'a, S>> {
         Ok(match (place, self) {
             (Place::At(start), Self::Zip(zipped, _)) => {
@@ -241,8 +232,8 @@ impl<S: ReadAt> OpenedData<'_, S> {
     }
 }
 
-/// Fills `buf` from `offset` on, for data made in units. `fill` makes complete units from the given
-/// one on. Partial units at the ends are made separately and copied.
+/// `fill` makes complete units from the given one on. Partial units at the ends are made separately
+/// and copied.
 fn in_units(
     buf: &mut [u8],
     offset: u64,

@@ -84,7 +84,6 @@ pub struct TensorFile<S = FileSource> {
     split: Option<Split>,
 }
 
-/// The source of the bytes.
 #[derive(Debug)]
 enum Content<S> {
     File(Single<S>),
@@ -96,7 +95,6 @@ enum Content<S> {
 #[derive(Debug)]
 pub(crate) enum Container<S> {
     File(Arc<Input<S>>),
-    /// With its unpacked members.
     Zip(Arc<Zipped<S>>, Scratch),
 }
 
@@ -141,7 +139,6 @@ impl<S: ReadAt> TensorFile<S> {
         Ok(self)
     }
 
-    /// Without findings or notes.
     fn with(format: Format, content: Content<S>, names: HashSet<String>) -> Self {
         Self {
             format,
@@ -212,7 +209,6 @@ impl<S: ReadAt> TensorFile<S> {
         &self.notes
     }
 
-    /// Of a split file.
     pub(crate) fn split(&self) -> Option<Split> {
         self.split
     }
@@ -222,7 +218,6 @@ impl<S: ReadAt> TensorFile<S> {
         self.names.iter().map(String::as_str)
     }
 
-    /// Returns a single file's header, and the places of its tensors.
     pub(crate) fn into_layout(self) -> (Vec<u8>, Vec<Span>) {
         match self.content {
             Content::File(file) => (file.header, file.spans),
@@ -255,7 +250,6 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// Without core's files.
     fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
         let (single, several) = match &self.content {
             Content::File(file) => (Some(file.container.input()), &[][..]),
@@ -276,7 +270,6 @@ impl<S> Container<S> {
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
-    /// As a safetensors file.
     fn content(&self) -> &dyn ReadAt {
         match &self.content {
             Content::File(file) => file,
@@ -291,13 +284,6 @@ impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
         self.content().byte_len()
     }
 
-    /// Reads bytes of the safetensors file.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
-    /// [`Error`](crate::Error) of this crate for a tensor that cannot be read, and for damaged
-    /// members.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.content().read_exact_at(buf, offset)
     }

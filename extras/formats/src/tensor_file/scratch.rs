@@ -11,7 +11,6 @@ use safetensors_core::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::{Zipped, expect_end};
 
-/// Bytes unpacked at once.
 const PIECE: usize = 1 << 20;
 
 /// One file for all members, made for the first. It has no name, so it is gone even after a crash.
@@ -22,12 +21,10 @@ pub(crate) struct Scratch(Mutex<Unpacked>);
 struct Unpacked {
     file: Option<File>,
     len: u64,
-    /// Starts of members.
     starts: HashMap<usize, u64>,
 }
 
 impl Scratch {
-    /// Unpacks a member if needed. Returns its start.
     pub(super) fn unpacked<S: ReadAt>(&self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
         let mut unpacked = lock(&self.0);
         if let Some(&start) = unpacked.starts.get(&member) {
@@ -50,7 +47,6 @@ impl Scratch {
 }
 
 impl Unpacked {
-    /// Compares the checksum.
     fn append<S: ReadAt>(&mut self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
         let temporary = |source| -> Error {
             ErrorKind::Temporary { directory: std::env::temp_dir(), source }.into()

@@ -13,7 +13,6 @@ use crate::error::to_io;
 pub(super) struct Single<S> {
     /// With its length before it.
     pub(super) header: Vec<u8>,
-    /// Tensors with bytes, in order.
     pub(super) spans: Vec<Span>,
     pub(super) byte_len: u64,
     pub(super) container: Container<S>,
@@ -77,7 +76,6 @@ impl<S: ReadAt + 'static> ReadAt for Single<S> {
         self.container.input().source.is_replaced()
     }
 
-    /// Only for unchanged bytes.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         let header = self.header.len() as u64;
         let start = range.start.checked_sub(header)?;

@@ -11,10 +11,8 @@ use super::boxes::{BoxAxis, Odometer, pick};
 /// Skipping so many bytes costs less than another request.
 const NEAR: u64 = 4096;
 
-/// Bytes of a window.
 const WINDOW: u64 = 4 << 20;
 
-/// At an offset of the storage.
 pub(super) type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
 
 /// Places of elements in a storage. Strides count elements.
@@ -36,7 +34,6 @@ struct Axis {
 pub(crate) enum Placement {
     /// In C order without gaps, from this element on.
     Contiguous(u64),
-    /// In any other way.
     Strided(Strided),
 }
 
@@ -83,14 +80,12 @@ impl Strided {
         self.width
     }
 
-    /// Complete elements from `first` on.
     pub(super) fn read(&self, read: &ReadBytes<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         let elements = (out.len() / self.width) as u64;
         self.fill(read, 0, self.offset, first..first + elements, out)
     }
 
-    /// Fills `out` with elements of the part that has the dimensions from `dim` on and begins at
-    /// `base`.
+    /// With the elements of the part that has the dimensions from `dim` on and begins at `base`.
     fn fill(
         &self,
         read: &ReadBytes<'_>,
@@ -130,7 +125,6 @@ impl Strided {
         Ok(())
     }
 
-    /// The box begins at `base`.
     fn copy_box(
         &self,
         read: &ReadBytes<'_>,
@@ -265,7 +259,6 @@ mod tests {
             .collect()
     }
 
-    /// Returns the bytes, and the number of bytes read. Each element is its number.
     fn in_blocks(shape: &[usize], width: usize, block: usize) -> (Vec<u8>, u64) {
         let count: usize = shape.iter().product();
         let element = |number: usize| (number as u128 + 1).to_le_bytes();

@@ -9,7 +9,6 @@ pub(crate) enum Undo {
 }
 
 impl Undo {
-    /// Bytes converted at a time.
     pub(crate) fn unit(self) -> usize {
         match self {
             Self::Interleaved { row, rows } => row * rows,
@@ -17,7 +16,6 @@ impl Undo {
         }
     }
 
-    /// Takes complete units.
     pub(super) fn apply(self, bytes: &mut [u8]) {
         self.change(bytes, |interleaved, apart| (interleaved, apart), -1.0);
     }

@@ -24,16 +24,12 @@ use crate::{Format, Limits};
 
 #[derive(Debug)]
 pub(crate) struct Directory<S> {
-    /// Files with tensors.
     pub(crate) files: Vec<(PathBuf, Arc<Input<S>>)>,
     pub(crate) tensors: Vec<WholeTensor>,
     /// Other names of tensors, with the name that has the bytes.
     pub(crate) aliases: Vec<(String, Arc<str>)>,
-    /// Such as settings of optimizers.
     pub(crate) metadata: BTreeMap<String, String>,
-    /// About other content.
     pub(crate) notes: Vec<String>,
-    /// With checksums.
     pub(crate) archives: Vec<Archived>,
     /// Files that no file lists.
     pub(crate) strays: Vec<PathBuf>,
@@ -70,7 +66,6 @@ pub(crate) struct WholeTensor {
     pub(crate) pieces: Vec<(usize, Region, Data)>,
 }
 
-/// The elements of a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Region {
     /// First position and extent in each dimension.
@@ -79,7 +74,6 @@ pub(crate) enum Region {
     Flat { first: usize, len: usize },
 }
 
-/// A range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Archived {
     pub(crate) file: usize,
@@ -100,7 +94,6 @@ impl Region {
         Ok(shape::byte_len(dtype, sizes)?)
     }
 
-    /// At byte `offset` of a source.
     fn at(self, source: usize, offset: u64) -> TensorPiece {
         match self {
             Self::Box { offsets, sizes } => TensorPiece::new(source, offset, offsets, sizes),
@@ -143,7 +136,6 @@ impl<S: ReadAt> Whole<S> {
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
-    /// Fails for pieces that overlap or leave gaps.
     pub(crate) fn of_directory(
         format: Format,
         directory: Directory<S>,

@@ -85,7 +85,6 @@ impl Incomplete {
         let _ = self.file.set_modified(SystemTime::now());
     }
 
-    /// Removes all bytes, which are wrong.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.len = 0;
         self.file.set_len(0).map_err(|error| Error::io(error, &self.path))
@@ -104,7 +103,6 @@ impl Incomplete {
         finish().map_err(|error| Error::io(error, blob))
     }
 
-    /// Written bytes stay, for the next attempt.
     fn failed(&self, error: io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -128,7 +126,7 @@ pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     })
 }
 
-/// Returns the bytes that need not be downloaded or copied.
+/// Bytes to copy do not count.
 pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 {
     if !etag.is_digest() {
         return 0;
@@ -147,7 +145,6 @@ struct Left {
 }
 
 impl Left {
-    /// Renames the file, or copies it and removes the old one.
     fn move_to(&self, path: &Path) -> io::Result<()> {
         if self.is_idle {
             return fs::rename(&self.path, path);
@@ -161,7 +158,6 @@ impl Left {
     }
 }
 
-/// The longest first.
 fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
     let is_of_blob = |name: &str| {
         let between = name.strip_prefix(etag.as_str()).and_then(|rest| rest.strip_suffix(SUFFIX));
@@ -190,7 +186,6 @@ mod tests {
     use crate::cache::Cache;
     use crate::repo::RepoId;
 
-    /// A SHA-1.
     const DIGEST: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f";
 
     fn repo(dir: &Path, etag: &str, is_idle: bool) -> (CachedRepo, Etag, PathBuf) {

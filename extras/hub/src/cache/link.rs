@@ -49,7 +49,6 @@ fn link_by(
     Err(error)
 }
 
-/// Returns `true` if the system, or its user, can make no links at all.
 fn means_no_links(error: &io::Error) -> bool {
     // FAT answers EPERM. A directory that may not be written is EACCES, and another error.
     #[cfg(unix)]

@@ -42,7 +42,6 @@ impl CachedRepo {
         Self { local: Some(dir.into()), shared, ..Cache::at(joined(dir, OWN)).repo(id) }
     }
 
-    /// Returns a cached file with this content.
     pub(crate) fn shared_blob(&self, etag: &Etag, size: u64) -> Option<PathBuf> {
         let blob = self.shared.as_ref()?.join(etag.as_str());
         Some(blob).filter(|blob| is_blob(blob, size))
@@ -73,7 +72,6 @@ impl CachedRepo {
         }
     }
 
-    /// Checks that a file, its record and its locks may have these paths.
     pub(crate) fn check_place(&self, name: &str) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         // Git runs commands that are set below `.git`, and a record would pass for ours.
@@ -138,7 +136,6 @@ fn record(dir: &Path, name: &str) -> Option<Record> {
 }
 
 impl Record {
-    /// Returns `true` if nobody has written to the file since.
     fn is_younger_than(&self, path: &Path) -> bool {
         let found = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
         let written = found.and_then(|found| found.modified().ok()).and_then(seconds);
@@ -150,7 +147,6 @@ fn seconds(time: SystemTime) -> Option<f64> {
     time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|it| it.as_secs_f64())
 }
 
-/// Compares the digest of a regular file.
 fn holds(path: &Path, etag: &Etag, size: Option<u64>, stop: &AtomicBool) -> Result<bool> {
     if !etag.is_digest() || !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return Ok(false);

@@ -11,13 +11,11 @@ use crate::error::{Result, check_stop};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Waiting ends if the holder makes no progress for so long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A lock on a file, compatible with Python's library. It ends with its process.
+/// Compatible with Python's library. Ends with its process.
 ///
-/// It only saves work: without working locks two processes download a blob under different names,
-/// and the later one replaces it by the same bytes.
+/// It only saves work: without working locks two processes download a blob under different names.
 pub(crate) struct Lock {
     _file: File,
 }

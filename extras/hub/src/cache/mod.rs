@@ -94,7 +94,6 @@ impl Cache {
         &self.dir
     }
 
-    /// It need not exist.
     pub(crate) fn repo(&self, id: &RepoId) -> CachedRepo {
         let folder = id.folder();
         CachedRepo {
@@ -153,7 +152,6 @@ impl CachedRepo {
         Ok(commit.filter(Revision::is_commit))
     }
 
-    /// It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         let snapshot = || self.dir.join("snapshots").join(commit.as_str());
         self.local.clone().unwrap_or_else(snapshot)
@@ -211,7 +209,6 @@ fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// Joins a name with `/`, which may be empty.
 pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     let mut path = dir.to_owned();
     path.extend(name.split('/').filter(|part| !part.is_empty()));

@@ -38,7 +38,6 @@ impl CachedRepo {
         Ok(snapshots)
     }
 
-    /// Returns the sorted names of the present files.
     #[cfg(feature = "download")]
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
         let mut files = files_below(&self.snapshot_dir(commit))?;
@@ -86,7 +85,6 @@ fn files_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, Path::is_file)
 }
 
-/// Named as in [`files_below`].
 #[cfg(feature = "download")]
 pub(super) fn broken_links_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, |path| path.is_symlink() && fs::metadata(path).is_err())

@@ -11,7 +11,6 @@ pub(crate) fn number() -> u32 {
     u32::try_from(hasher.finish() & u64::from(u32::MAX)).unwrap_or_default()
 }
 
-/// Puts 8 random hex digits between start and end.
 pub(crate) fn name(start: &str, end: &str) -> String {
     format!("{start}{:08x}{end}", number())
 }

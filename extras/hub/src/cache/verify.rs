@@ -86,7 +86,7 @@ impl CachedRepo {
         Ok(found)
     }
 
-    /// Returns the digests that Python's library listed, by file name. Ignores an unreadable list.
+    /// By file name. An unreadable list is ignored.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
         let name = format!("{}.json", snapshot.commit);
         let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
@@ -124,7 +124,6 @@ fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     is_name && real(path).is_some_and(|path| real(&blobs.join(name)) == Some(path))
 }
 
-/// `by_len`: the digests of the blobs by length.
 fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     let byte_len = fs::metadata(path).ok().map(|metadata| metadata.len());
     let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();

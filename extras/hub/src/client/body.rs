@@ -18,23 +18,21 @@ const REDIRECTS: usize = 5;
 
 const PIECE: usize = 128 << 10;
 
-/// Bytes before a range read in vain if a server sends the entire file. Ranges to the end have no
-/// limit, since downloads continue this way.
+/// Read in vain before a range if a server sends the entire file. Ranges to the end have no limit:
+/// downloads continue this way.
 const SKIPPED: u64 = 4 << 20;
 
 pub(super) struct RangeBody {
     url: Url,
     body: BodyReader<'static>,
-    /// Bytes before the range, if the server sends the entire file.
     skip: u64,
-    /// Bytes of the range.
     left: u64,
     /// Without a length in the head, the body must end with the range.
     ends_with_range: bool,
     _span: Span,
 }
 
-/// Asks for a range. An answer of the Hub itself must have the same commit and identifying ETag.
+/// An answer of the Hub itself must have the same commit and identifying ETag.
 pub(super) fn open(
     http: &Http,
     url: &Url,
@@ -92,7 +90,6 @@ fn refused(answer: &Answer, has_token: bool) -> Failure {
     }
 }
 
-/// Fails if an answer of the Hub is about another commit or version.
 fn check_same(answer: &Answer, file: &Resolved) -> Result<(), Failure> {
     if !matches!(answer.status(), 200 | 206) && !answer.is_redirect() {
         return Ok(());
@@ -139,7 +136,7 @@ fn check_length(answer: &Answer, expected: u64) -> Result<(), Failure> {
 }
 
 impl RangeBody {
-    /// Passes the rest of the range to `sink`, in pieces. An error of `sink` is final.
+    /// In pieces. An error of `sink` is final.
     pub(super) fn copy(
         &mut self,
         mut sink: impl FnMut(&[u8]) -> Result<()>,

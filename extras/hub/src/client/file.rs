@@ -24,7 +24,6 @@ const FORGIVING: u64 = 1 << 20;
 /// The Hub's CDN answers 400 to a request for more.
 const LARGEST_WHOLE: u64 = 50_000_000_000;
 
-/// Bytes of one request for a larger file.
 const PART: u64 = 16 << 30;
 
 /// A file of a repository at one commit, read by ranges from several threads.
@@ -40,19 +39,12 @@ pub struct HubFile {
     resolved: Resolved,
     blob: Etag,
     address: Mutex<Address>,
-    /// Wakes threads that wait for the address.
     answered: Condvar,
 }
 
-/// Of the bytes.
 enum Address {
-    Known {
-        url: Url,
-        /// Some bytes have come from it.
-        has_worked: bool,
-    },
+    Known { url: Url, has_worked: bool },
     Unknown,
-    /// By another thread.
     Asked,
 }
 
@@ -125,7 +117,6 @@ impl HubFile {
         self.resolved.etag.as_str()
     }
 
-    /// Names its blob in a cache.
     pub(crate) fn blob(&self) -> &Etag {
         &self.blob
     }
@@ -152,7 +143,7 @@ impl HubFile {
         })
     }
 
-    /// Passes a range to `sink` in order, in pieces. An error of `sink` ends it.
+    /// In order, in pieces. An error of `sink` ends it.
     pub(crate) fn stream(
         &self,
         range: Range<u64>,

@@ -17,10 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::Proxies;
 use crate::token::Token;
 
-/// Times the limit of silence.
+/// A multiple of the limit of silence.
 const HEAD: u32 = 4;
 
-/// To one host, between requests.
 const IDLE: usize = 32;
 
 /// Follows no redirects.
@@ -82,7 +81,6 @@ impl Http {
         self.token.is_some()
     }
 
-    /// Turns `true` when a server answers.
     pub(super) fn was_reached(&self) -> &AtomicBool {
         &self.was_reached
     }
@@ -161,7 +159,6 @@ fn through(error: Error, proxy: &Proxy) -> Error {
     ErrorKind::Network { host: host.clone(), problem }.into()
 }
 
-/// Returns `true` if no connection came about.
 fn is_unreached(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     use ureq::Timeout::{Connect, Resolve};
@@ -191,7 +188,6 @@ fn untrusted(error: &ureq::Error) -> Option<String> {
         .then(|| format!("{text}; if a proxy or a mirror has its own, name them in SSL_CERT_FILE"))
 }
 
-/// With an unread body.
 pub(super) struct Answer {
     pub(super) url: Url,
     response: Response<Body>,
@@ -219,7 +215,7 @@ impl Answer {
         self.number("content-length")
     }
 
-    /// Returns a redirect's target. It is never less encrypted.
+    /// Never less encrypted.
     pub(super) fn target(&self) -> Result<Url, Failure> {
         let bad = |problem: &str| Failure::passing(self.bad(problem));
         let location =
@@ -236,7 +232,7 @@ impl Answer {
         ErrorKind::BadAnswer { host: self.url.host(), problem: problem.into() }.into()
     }
 
-    /// A compressed body has another length and other ranges.
+    /// A compressed body has another length.
     pub(super) fn check_not_compressed(&self) -> Result<()> {
         match self.header("content-encoding") {
             None | Some("" | "identity") => Ok(()),
@@ -244,7 +240,6 @@ impl Answer {
         }
     }
 
-    /// The span ends when the body has been read.
     pub(super) fn into_body(self) -> (Url, Body, Span) {
         (self.url, self.response.into_body(), self.span)
     }

@@ -157,7 +157,6 @@ impl Client {
     }
 }
 
-/// Reads at most `limit` bytes. Returns the length, too.
 fn read<T: DeserializeOwned>(answer: Answer, limit: u64) -> Result<(T, u64), Failure> {
     let bad = answer.bad("the list of files is malformed");
     let too_long = answer.bad(format!("the list of files is over the limit of {LIMIT} bytes"));

@@ -83,7 +83,6 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
     }
 
-    /// Without `/` at its end.
     fn endpoint(&self) -> &str {
         &self.shared.endpoint
     }
@@ -102,7 +101,6 @@ impl Client {
         RequestSubject { repo, revision, file, has_token: self.http().has_token(), page }
     }
 
-    /// `stop` ends them.
     fn attempts<'a>(&'a self, stop: &'a AtomicBool) -> Attempts<'a> {
         Attempts::new(self.shared.patience, self.http().was_reached(), stop)
     }

@@ -21,7 +21,6 @@ pub struct ClientOptions {
 pub(super) enum TokenChoice {
     Environment,
     Anonymous,
-    /// Not checked yet.
     Given(Secret),
 }
 

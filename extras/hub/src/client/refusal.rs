@@ -12,7 +12,6 @@ pub(super) struct RequestSubject<'a> {
     pub(super) revision: &'a Revision,
     pub(super) file: Option<&'a str>,
     pub(super) has_token: bool,
-    /// The repository's.
     pub(super) page: String,
 }
 
@@ -37,7 +36,6 @@ impl RequestSubject<'_> {
         Failure::Final(self.locate(kind.into()))
     }
 
-    /// Fails if another commit was asked for.
     pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
         self.revision.check_commit(found)
     }

@@ -121,7 +121,6 @@ impl Client {
     }
 }
 
-/// Returns the answer's commit. A commit is itself.
 fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revision>> {
     let Some(text) = answer.header("x-repo-commit") else { return Ok(None) };
     if !is_hex(text, 40) {
@@ -157,7 +156,6 @@ fn lacks(answer: &Answer, what: &str) -> Failure {
     Failure::Final(answer.bad(format!("it does not say the {what} of the file; is it a Hub?")))
 }
 
-/// Returns an error if the file has changed.
 pub(super) fn changed(before: &Resolved, now: &Resolved) -> Option<Error> {
     let error = |what, before: String, now: String| {
         Some(Error::from(ErrorKind::Changed { what, before, now }))

@@ -19,15 +19,8 @@ pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) enum Failure {
     Final(Error),
-    /// It may succeed later.
-    Passing {
-        error: Error,
-        /// Asked for by the server.
-        wait: Option<Duration>,
-    },
-    /// No connection came about. It may later.
+    Passing { error: Error, wait: Option<Duration> },
     Unreached(Error),
-    /// Of an address, now or always.
     Expired(Error),
 }
 
@@ -80,7 +73,6 @@ impl<'a> Attempts<'a> {
         Self { patience, failed: 0, begin: Instant::now(), was_reached, stop }
     }
 
-    /// Repeats a request until it succeeds or fails for good.
     pub(super) fn run<T>(mut self, request: impl Fn() -> Result<T, Failure>) -> Result<T> {
         loop {
             match request() {
@@ -90,12 +82,10 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// After progress, one failure does not count.
     pub(super) fn forgive(&mut self) {
         self.failed = self.failed.saturating_sub(1);
     }
 
-    /// Fails if no attempt is left.
     pub(super) fn pause(&mut self, failure: Failure) -> Result<()> {
         let (error, wait) = match failure {
             Failure::Final(error) => return Err(error),

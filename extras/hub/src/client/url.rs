@@ -27,7 +27,6 @@ impl Url {
         }
     }
 
-    /// Resolves a `Location` header.
     pub(super) fn join(&self, location: &str) -> Option<Self> {
         let base = format!("{}://{}", self.scheme(), self.0.authority()?);
         // A relative address may have `:` and `://` too, but only after its first `/`, `?` or `#`.
@@ -89,7 +88,6 @@ impl Url {
     }
 }
 
-/// Hides the query.
 impl fmt::Debug for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", self.scheme(), self.host(), self.path())

@@ -15,7 +15,6 @@ use crate::error::{Error, ErrorKind, Result, is_wrong};
 /// While a digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
 
-/// Downloads a file into a user's directory, unless it is there, and records it.
 pub(super) fn fetch_local(
     repo: &CachedRepo,
     file: &HubFile,
@@ -54,8 +53,6 @@ fn has_content(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<bool>
     repo.has_content(file.path(), file.blob(), file.byte_len(), meter.stop())
 }
 
-/// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
-///
 /// The blob gets its name after its size and digest are checked on disk.
 pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<()> {
     let blob = repo.blob(file.blob());

@@ -138,7 +138,6 @@ fn ask<T>(
     from_hub(&job, &wanted, &revision)
 }
 
-/// Finds the files of a revision in the cache, or returns a missing one.
 fn find(
     wanted: &WantedFiles,
     cached: &CachedRepo,
@@ -159,7 +158,6 @@ fn hint_at_cache(error: Error) -> Error {
     ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
 }
 
-/// A file that a snapshot lacks.
 struct AskedFile {
     file: HubFile,
     /// Its content is present, and not downloaded.
@@ -180,7 +178,6 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Returns `true` if any file was missing.
     fn has_fetched(&self) -> bool {
         self.has_fetched.load(Ordering::Relaxed)
     }

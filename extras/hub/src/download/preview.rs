@@ -66,7 +66,6 @@ impl Job<'_> {
         previewed.collect()
     }
 
-    /// Reads an index into memory.
     fn shards(&self, index: &str) -> Result<Vec<String>> {
         let file = self.file(index)?;
         let limit = Limits::default().index_bytes;

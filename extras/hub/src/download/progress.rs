@@ -55,12 +55,10 @@ impl Meter {
         &self.stop
     }
 
-    /// After a failure of one thread.
     pub(super) fn fail(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Adds expected bytes.
     pub(super) fn expect(&self, bytes: u64) {
         let add = |total: u64| Some(total.saturating_add(bytes));
         let _ = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -73,7 +71,6 @@ impl Meter {
         if before / STEP == before.wrapping_add(bytes) / STEP { Ok(()) } else { self.report(file) }
     }
 
-    /// Subtracts bytes to download again.
     pub(super) fn take_back(&self, bytes: u64) {
         self.done.fetch_sub(bytes, Ordering::Relaxed);
     }

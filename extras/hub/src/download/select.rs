@@ -15,7 +15,6 @@ pub(super) struct WantedFiles<'a> {
     /// The folder or file of the checkpoint; empty for the root.
     checkpoint: Option<&'a str>,
     patterns: Vec<Pattern>,
-    /// For files that `patterns` match.
     excluded: Vec<Pattern>,
 }
 
@@ -65,7 +64,6 @@ impl<'a> WantedFiles<'a> {
         }
     }
 
-    /// Returns a pattern that matches no file.
     fn unmatched(&self, listed: &[String]) -> Option<&Pattern> {
         self.patterns.iter().find(|pattern| !listed.iter().any(|name| is_match(pattern, name)))
     }
@@ -181,7 +179,7 @@ pub(super) struct Cached {
 #[derive(Debug)]
 pub(super) struct Missing(pub(super) String);
 
-/// Returns the shards of an index in a snapshot. The index may be hostile.
+/// The index may be hostile.
 pub(super) fn shards<T: Store>(
     store: &T,
     dir: &Path,
@@ -204,14 +202,12 @@ pub(super) fn shards<T: Store>(
     Ok(names)
 }
 
-/// Finds a file, or a folder with files.
 fn has(listed: &[String], path: &str) -> bool {
     let is_below =
         |name: &String| name.strip_prefix(path).is_some_and(|rest| rest.starts_with(['/']));
     listed.iter().any(|name| name == path || is_below(name))
 }
 
-/// Uses `/` on every system.
 fn slashed(path: &Path) -> Option<String> {
     let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();
     Some(parts?.join("/"))

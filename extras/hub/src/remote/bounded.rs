@@ -19,11 +19,9 @@ const WHOLE: usize = 100_000_000;
 pub(super) const LISTING: usize = 100_000_000;
 
 tokio::task_local! {
-    /// Bytes that answers in this task may still have.
     static LEFT: Cell<usize>;
 }
 
-/// Limits all answers of a request that the client divides, such as a listing.
 pub(super) async fn together<T>(most: usize, request: impl Future<Output = T>) -> T {
     LEFT.scope(Cell::new(most), request).await
 }

@@ -24,10 +24,9 @@ use super::silence::Listening;
 use crate::environment::Environment;
 use crate::proxy::Proxies;
 
-/// Times the time to connect.
+/// A multiple of the time to connect.
 const CONNECTIONS: u32 = 2;
 
-/// By default.
 const CONNECT: Duration = Duration::from_secs(5);
 
 const REDIRECTS: usize = 10;
@@ -52,7 +51,6 @@ impl HttpConnector for Connector {
 }
 
 impl Connector {
-    /// Ends requests after this silence of the server.
     fn client(
         &self,
         options: &ClientOptions,
@@ -104,7 +102,6 @@ impl Connector {
     }
 }
 
-/// Fails for an option that would be ignored.
 fn check_supported(options: &ClientOptions) -> object_store::Result<()> {
     for key in [ClientConfigKey::AllowInvalidCertificates, ClientConfigKey::ProxyCaCertificate] {
         if options.get_config_value(&key).is_some_and(|value| value != "false") {
@@ -128,7 +125,7 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// Returns the proxies of the options or else of the environment.
+/// Of the options, otherwise of the environment.
 fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     use ClientConfigKey as Key;
     let proxies = match options.get_config_value(&Key::ProxyUrl) {
@@ -141,7 +138,6 @@ fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     proxies.map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
 }
 
-/// Trusts the system's certificates.
 fn tls() -> object_store::Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

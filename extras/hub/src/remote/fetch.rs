@@ -11,7 +11,6 @@ use super::object::{Arrived, IN_FLIGHT, Object, Take};
 use super::plan::Request;
 use super::runtime::{ended_early, handle};
 
-/// From a request to the waiting thread.
 enum Message {
     Arrived(usize, Arrived),
     Ended(usize, io::Result<()>),
@@ -46,7 +45,6 @@ impl Drop for Running {
     }
 }
 
-/// Dropping it ends running requests.
 #[derive(Default)]
 struct Tasks(Vec<AbortHandle>);
 
@@ -56,8 +54,7 @@ impl Drop for Tasks {
     }
 }
 
-/// Fills the memory of requests, at most [`IN_FLIGHT`] at once for a store. The first failure ends
-/// the others.
+/// At most [`IN_FLIGHT`] at once for a store. The first failure ends the others.
 pub(super) fn fill(object: &Arc<Object>, mut requests: Vec<Request<'_>>) -> io::Result<()> {
     let runtime = handle()?;
     let (sender, messages) = channel();

@@ -110,7 +110,7 @@ impl RemoteFile {
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }
 
-    /// Returns the ETag without quotes, or length and time. It is the same for a file of the disk.
+    /// The ETag without quotes, or length and time. Equal for a file of the disk.
     pub(super) fn version(&self) -> String {
         match &self.0 {
             Source::Disk(file) => {

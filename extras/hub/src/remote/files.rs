@@ -13,7 +13,6 @@ use super::runtime::run;
 
 /// Files by key, such as `a/model.safetensors`.
 pub(super) trait Files: Send + Sync {
-    /// `None` if it does not exist.
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>>;
 
     /// `None` if a request is needed.

@@ -33,12 +33,10 @@ struct State {
     repo: RepoId,
     /// Until the commit is known.
     revision: Revision,
-    /// Of the commit, once listed.
     names: Option<Arc<[String]>>,
 }
 
 impl HubFiles {
-    /// Makes no request.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
@@ -58,7 +56,6 @@ impl HubFiles {
         })
     }
 
-    /// Opens a cached file, if present. `byte_len` is its length, if known.
     fn cached(
         &self,
         commit: &Revision,
@@ -139,7 +136,6 @@ fn client(options: &RemoteOptions) -> Result<Client> {
     Client::new(&client)
 }
 
-/// Fails if the named file is not in the cache.
 fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
     let missing = |what: String| {
         let reason = "no request may be made; unset HF_HUB_OFFLINE to read it from the Hub";

@@ -12,18 +12,16 @@ use crate::client::{GLANCE, HubFile};
 use crate::error::{check_stop, to_io};
 use crate::parallel::each;
 
-/// Bounds the requests for all files of a repository.
+/// Bounds the requests for a repository.
 #[derive(Default)]
 pub(super) struct Slots {
     taken: Mutex<usize>,
     freed: Condvar,
 }
 
-/// Frees its place on drop.
 pub(super) struct RequestSlot<'a>(&'a Slots);
 
 impl Slots {
-    /// Waits for a place, or for `stop`.
     pub(super) fn take(&self, stop: &AtomicBool) -> Result<RequestSlot<'_>> {
         let mut taken = lock(&self.taken);
         while *taken >= IN_FLIGHT {
@@ -43,7 +41,7 @@ impl Drop for RequestSlot<'_> {
     }
 }
 
-/// Runs requests at once. The first failure ends the others.
+/// The first failure ends the others.
 pub(super) fn fill(file: &HubFile, slots: &Slots, requests: Vec<Request<'_>>) -> io::Result<()> {
     let stop = AtomicBool::new(false);
     let fetch = |mut request: Request<'_>| {

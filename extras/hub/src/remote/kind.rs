@@ -54,7 +54,6 @@ impl AddressKind {
         row.map(|(_, kind)| *kind)
     }
 
-    /// Returns the prefix of its environment variables.
     pub(super) fn variables(self) -> Option<&'static str> {
         match self {
             Self::S3 => Some("AWS_"),

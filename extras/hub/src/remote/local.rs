@@ -38,7 +38,6 @@ pub fn local_path(address: &str) -> Result<Option<PathBuf>> {
     path.map(Some)
 }
 
-/// Takes the text after `file://`.
 fn path(rest: &str) -> std::result::Result<PathBuf, &'static str> {
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {

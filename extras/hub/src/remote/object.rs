@@ -18,7 +18,6 @@ use super::bounded::{LISTING, together};
 use super::error::{CHANGED, Secrets};
 use super::runtime::run;
 
-/// Requests of a store at once.
 pub(super) const IN_FLIGHT: usize = 32;
 
 /// Bytes of all requests of a store that wait to be copied.
@@ -28,14 +27,13 @@ const ARRIVED: usize = 32 << 20;
 /// pieces.
 const TOGETHER: usize = 512 << 10;
 
-/// Requests for a broken body without progress. For an object with an ETag the store itself repeats
-/// them, with one count for the entire body, so these get one more chance.
+/// Without progress. With an ETag the store itself repeats requests, with one count for the entire
+/// body, so these get one more chance.
 const ATTEMPTS: [u32; 2] = [5, 1];
 
-/// Before a broken body is requested again. It doubles.
+/// Doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A store, and limits shared by its requests.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) store: Arc<dyn ObjectStore>,
@@ -63,7 +61,6 @@ impl Service {
         self.requests.clone().acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// Waits until a request may begin, then for its answer.
     pub(super) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
@@ -93,7 +90,6 @@ impl Service {
     }
 }
 
-/// Turns the error for a missing object into `None`.
 pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -102,7 +98,6 @@ pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Arrived bytes in pieces, with the permit to hold them.
 #[derive(Default)]
 pub(super) struct Arrived {
     pieces: Vec<Bytes>,
@@ -125,7 +120,6 @@ impl Arrived {
     }
 }
 
-/// Takes the bytes of a range as they arrive.
 pub(super) trait Take: Send {
     /// Returns `false` if no more are wanted.
     fn take(&mut self, arrived: Arrived) -> bool;
@@ -140,7 +134,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Fetches at most `most` first bytes, and the version and length, by one request.
+    /// By one request for at most `most` bytes.
     pub(super) async fn open(
         service: Arc<Service>,
         path: Path,
@@ -192,8 +186,7 @@ impl Object {
         self.read(range, None, to).await
     }
 
-    /// Passes a range to `to`, requesting the rest of a broken body. `body` is the first answer, if
-    /// present.
+    /// Requests the rest of a broken body. `body` is the first answer, if present.
     async fn read(
         &self,
         mut range: Range<u64>,

@@ -25,15 +25,12 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// By one request. Other stores have no such limit.
 const COPIED_BY_S3: u64 = 5 << 30;
 
-/// A store, and the part of it that an address means.
 #[derive(Debug)]
 pub(super) struct RemotePlace {
     pub(super) service: Arc<Service>,
-    /// The prefix of every file's path.
     pub(super) root: String,
     /// The path in messages.
     pub(super) shown: String,
-    /// Within the store.
     pub(super) key: Key,
     /// Also takes files.
     pub(super) lists: bool,

@@ -29,16 +29,13 @@ impl Piece<'_> {
 pub(super) struct Request<'a> {
     range: Range<u64>,
     pieces: Vec<Piece<'a>>,
-    /// Bytes of all pieces.
     wanted: u64,
     /// Offset of the next byte to arrive.
     next: u64,
-    /// The first piece that is not full.
     open: usize,
 }
 
-/// Plans the requests for ranges, each an offset and its memory, in any order and possibly
-/// overlapping.
+/// Ranges are in any order, and may overlap.
 ///
 /// Joins neighbours if the gap is at most 4 KiB, or if that fetches at most twice the wanted bytes.
 pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Vec<Request<'a>> {
@@ -73,7 +70,6 @@ impl<'a> Request<'a> {
         Self { next: range.start, range, pieces: vec![piece], wanted, open: 0 }
     }
 
-    /// The piece must not begin before the request.
     fn may_take(&self, piece: &Piece<'_>) -> bool {
         let Some(gap) = piece.offset.checked_sub(self.range.end) else { return false };
         let span = piece.end() - self.range.start;

@@ -19,7 +19,7 @@ pub(super) struct Reaching<C> {
 #[derive(Clone, Copy, Debug)]
 enum Server {
     Unknown,
-    /// Not reached since `since`. The last request failed at `last`.
+    /// The last request failed at `last`.
     Silent {
         since: Instant,
         last: Instant,
@@ -65,7 +65,6 @@ impl<C: HttpService> HttpService for Reaching<C> {
     }
 }
 
-/// Returns `true` if no connection came about.
 fn is_unreached(error: &HttpError) -> bool {
     // One that takes too long counts as a timeout.
     let source = std::error::Error::source(error);

@@ -40,7 +40,6 @@ pub(super) fn run<T: Send + 'static>(
     receiver.recv().map_err(|_| ended_early())
 }
 
-/// The error after a panic of a task.
 pub(super) fn ended_early() -> io::Error {
     io::Error::other("a task of the network ended early")
 }

@@ -23,16 +23,14 @@ use super::bounded::{Bounded, whole};
 /// Bytes given to a connection at once.
 const PIECE: usize = 64 << 10;
 
-/// Times the limit: the system may hold some megabytes that the connection took.
+/// A multiple of the limit: the system may hold some megabytes that the connection took.
 const WHILE_SENDING: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Listening {
     /// For requests without a body. It knows the limit itself.
     pub(super) receiving: Bounded,
-    /// For the others, without a limit.
     pub(super) sending: reqwest::Client,
-    /// How long a server may be silent.
     pub(super) limit: Option<Duration>,
 }
 
@@ -88,7 +86,6 @@ fn pieces(bytes: Bytes) -> impl stream::Stream<Item = Result<Bytes, HttpError>> 
     stream::iter(starts.map(piece))
 }
 
-/// The time of the last progress.
 #[derive(Clone, Debug)]
 struct Progress(Arc<Mutex<Instant>>);
 

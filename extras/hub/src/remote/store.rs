@@ -115,7 +115,6 @@ impl Remote {
         Ok(key)
     }
 
-    /// Keeps a fetched file.
     fn is_file(&self, key: &str) -> io::Result<bool> {
         if let Some(is_file) = self.files.knows(key) {
             return Ok(is_file);
@@ -183,7 +182,7 @@ impl Remote {
         }
     }
 
-    /// Returns `true` if a refused `model.safetensors` need not exist, because there is an index.
+    /// A refused `model.safetensors` need not exist if there is an index.
     fn has_index_instead(&self, key: &str) -> io::Result<bool> {
         let [file, index] = STANDARD;
         let Some(directory) = key.strip_suffix(file) else { return Ok(false) };

@@ -47,7 +47,6 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Tries to continue a path, which begins at the leaf, to a root.
     fn find(&mut self, path: &mut Vec<&'a Certificate>) -> bool {
         let Some(&last) = path.last() else { return false };
         if let Err(problem) = check_itself(last, self.at) {

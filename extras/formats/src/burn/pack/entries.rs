@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{ErrorKind, Result};
 
-/// A key of the metadata, and a description.
 pub(super) type Entry = (&'static str, &'static str);
 
 pub(super) const IDS: Entry = (PARAM_IDS_KEY, "ids of parameters");

@@ -16,16 +16,13 @@ use crate::error::{Error, ErrorKind};
 /// The text, and the only version.
 const START: [u8; 6] = *b"NRUB\x01\0";
 
-/// The start, and the length of the content as a `u32`.
 const HEADER: usize = START.len() + size_of::<u32>();
 
 /// For tensors, metadata and numbers each. burn reads half this number of tensors.
 const MOST_ENTRIES: usize = 200_000;
 
-/// Of the data and of each tensor.
 const ALIGNMENT: u64 = 256;
 
-/// `content`: its length.
 fn data_start(content: u64) -> u64 {
     (HEADER as u64 + content).next_multiple_of(ALIGNMENT)
 }

@@ -70,7 +70,6 @@ fn keep_entry<'a>(
     budget.keep(names.map(|name| 2 * name.len() + ENTRY).sum())
 }
 
-/// Also returns where the data begins.
 fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
     let file_len = file.byte_len();
     let mut header = [0; HEADER];
@@ -149,7 +148,6 @@ struct Places {
 }
 
 impl Places {
-    /// Returns the earlier tensor with the same bytes.
     fn tied(&mut self, name: &str, tensor: &Placed) -> Option<Arc<str>> {
         if tensor.begin == tensor.end {
             return None;

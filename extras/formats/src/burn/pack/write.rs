@@ -63,7 +63,6 @@ pub struct Writer<'r, 'a, S = FileSource> {
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     /// The start of each in the file, then the end of the file.
     places: Vec<u64>,
-    /// Before the data.
     header: Vec<u8>,
 }
 
@@ -137,7 +136,6 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     }
 }
 
-/// Places a tensor at `end`, and moves `end`.
 fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Result<Described> {
     let dtype = tensor.dtype();
     let shape = tensor.shape();

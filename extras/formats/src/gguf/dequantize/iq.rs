@@ -6,7 +6,6 @@ use super::{fill, half};
 /// The rows of ggml's tables, from `dev/scripts/other_formats.py`: two bytes each.
 static ROWS: &[u8; 9216] = include_bytes!("grids.bin");
 
-/// The start of its rows in [`ROWS`], and their numbers.
 struct Table<const N: usize> {
     start: usize,
     numbers: [i8; N],
@@ -22,7 +21,6 @@ const IQ3_S: Table<8> = Table { start: 4096, numbers: [1, 3, 5, 7, 9, 11, 13, 15
 const IQ1: Table<3> = Table { start: 5120, numbers: [-1, 0, 1] };
 
 impl Table<3> {
-    /// Eight numbers of two bits.
     fn row(&self, index: usize) -> [f32; 8] {
         std::array::from_fn(|i| {
             let code = ROWS[self.start + 2 * index + i / 4] >> (2 * (i % 4)) & 3;
@@ -60,7 +58,6 @@ fn double_word(bytes: &[u8], i: usize) -> u32 {
     u32::from(word(bytes, 2 * i)) | u32::from(word(bytes, 2 * i + 1)) << 16
 }
 
-/// The half of a byte for part `i`.
 fn scale(scales: &[u8], i: usize) -> f32 {
     f32::from(scales[i / 2] >> (4 * (i % 2)) & 15)
 }
@@ -140,7 +137,6 @@ pub(in super::super) fn iq3_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Added to the numbers of a row, or subtracted.
 const DELTA: f32 = 0.125;
 
 /// For each 8: a row of 11 bits. For each 32: a scale of 3 bits, the sign of the delta.

@@ -8,15 +8,12 @@ pub(super) mod simple;
 
 use half::f16;
 
-/// Both lengths come from the table of types.
 pub(super) type Dequantize = fn(&[u8], &mut [f32]);
 
-/// An F16.
 fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The low half of a byte, or the high half.
 fn nibble(byte: u8, high: bool) -> u8 {
     if high { byte >> 4 } else { byte & 15 }
 }

@@ -2,7 +2,6 @@
 
 use super::{fill, half, nibble, two_bits};
 
-/// For IQ4_NL and IQ4_XS.
 fn not_linear(q: u8) -> f32 {
     const VALUES: [i8; 16] =
         [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

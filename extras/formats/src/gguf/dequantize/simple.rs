@@ -29,7 +29,6 @@ pub(in super::super) fn q4_1(block: &[u8], out: &mut [f32]) {
     fill(out, |i| d * f32::from(nibble(quants[i % 16], i >= 16)) + min);
 }
 
-/// Takes the highest of five bits from `high`.
 fn five(quants: &[u8], high: &[u8], i: usize) -> u8 {
     nibble(quants[i % 16], i >= 16) | (high[i / 8] >> (i % 8) & 1) << 4
 }

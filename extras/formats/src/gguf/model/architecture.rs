@@ -6,19 +6,14 @@ use super::fields::Fields;
 use crate::error::Result;
 use crate::gguf::Value;
 
-/// A kind of model that GGUF has names for.
 pub(super) struct Architecture {
-    /// In GGUF.
     pub(super) name: &'static str,
     /// In transformers: `architectures` of `config.json`.
     pub(super) classes: &'static [&'static str],
-    /// Names of tensors may begin with it.
     pub(super) prefix: &'static str,
     /// Before the number of a layer.
     pub(super) layers: &'static str,
-    /// Outside of layers.
     pub(super) outer: &'static [Row],
-    /// Of each layer, by parts.
     pub(super) layer: &'static [&'static [Row]],
     /// Ends of names of tensors that can be computed or are not used, and so are not in GGUF.
     pub(super) unused: &'static [&'static str],
@@ -26,7 +21,6 @@ pub(super) struct Architecture {
     pub(super) is_tied: bool,
     /// The field, and the activations that programs compute.
     pub(super) activation: (&'static str, &'static [&'static str]),
-    /// Reads the settings of only this architecture.
     pub(super) read: fn(&mut Fields, &Sizes) -> Result<Settings>,
 }
 
@@ -95,12 +89,10 @@ impl Part {
     }
 }
 
-/// Settings that are not sizes.
 #[derive(Default)]
 pub(super) struct Settings {
     /// Keys lack the name of the architecture.
     pub(super) metadata: Vec<(&'static str, Value)>,
-    /// The source of the tensor `rope_freqs.weight`.
     pub(super) llama3: Option<Llama3>,
 }
 
@@ -116,7 +108,6 @@ pub(super) struct Llama3 {
 }
 
 impl Llama3 {
-    /// For each frequency of a head of this size.
     pub(super) fn factors(&self, head: u32) -> Vec<f32> {
         let factor = |i: u32| {
             let wavelength = TAU * self.theta.powf(f64::from(2 * i) / f64::from(head));
@@ -142,7 +133,6 @@ pub(super) struct Sizes {
     pub(super) layers: u32,
     pub(super) heads: u32,
     pub(super) kv_heads: u32,
-    /// The dimension of a head.
     pub(super) head: u32,
     /// Of BERT; otherwise 0.
     pub(super) token_types: u32,
@@ -155,9 +145,7 @@ pub(super) enum Dim {
     TokenTypes,
     Hidden,
     FeedForward,
-    /// Of all heads.
     Queries,
-    /// Of all heads, for keys or values.
     KeyValues,
     Head,
 }
@@ -191,7 +179,6 @@ pub(super) struct Row {
     pub(super) change: Change,
     /// The weight stays F32 though it is a matrix.
     pub(super) is_exact: bool,
-    /// The head, which may be the embedding.
     pub(super) is_head: bool,
 }
 

@@ -7,7 +7,6 @@ use safetensors_core::{Dtype, Result, TensorSource, shape};
 
 use crate::tensor_file::Undo;
 
-/// Bytes of numbers changed at a time, at least.
 const PIECE: usize = 64 << 10;
 
 /// The F32 of a weight or bias. Readers of the file undo the change.
@@ -58,7 +57,6 @@ mod tests {
 
     use super::*;
 
-    /// Cuts its bytes anywhere.
     struct Cut<'a>(TensorView<'a>, usize);
 
     impl TensorSource for Cut<'_> {

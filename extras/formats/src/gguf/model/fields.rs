@@ -90,7 +90,6 @@ const OFF: &[&str] = &[
     "use_bidirectional_attention",
 ];
 
-/// Fields of a JSON object that are not read yet.
 #[derive(Debug)]
 pub(super) struct Fields(Map<String, Value>);
 
@@ -160,7 +159,6 @@ impl Fields {
         }
     }
 
-    /// Fails for unread fields that may have an effect.
     pub(super) fn finish(mut self) -> Result<()> {
         for name in OFF {
             let off = [Value::Bool(false), Value::Object(Map::new())];

@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 /// Bytes of a file. The largest tokenizers have some 40 MB.
 const MOST: u64 = 256 << 20;
 
-/// `None` if the file does not exist.
 pub(super) fn read_text(directory: &Path, name: &str) -> Result<Option<String>> {
     let Some(bytes) = beside::read(directory, name, MOST)? else { return Ok(None) };
     let text =
@@ -20,7 +19,7 @@ pub(super) fn read_text(directory: &Path, name: &str) -> Result<Option<String>> 
     text.map(Some).map_err(|error| Error::from(error).in_path(directory.join(name)))
 }
 
-/// `None` if the file does not exist. `bad` makes the error of malformed JSON.
+/// `bad` makes the error of malformed JSON.
 pub(super) fn read_json(
     directory: &Path,
     name: impl AsRef<Path>,

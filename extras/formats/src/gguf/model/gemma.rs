@@ -15,7 +15,6 @@ use crate::error::Result;
 
 const TANH: &str = "gelu_pytorch_tanh";
 
-/// Shared by all of them.
 const TABLE: Architecture = Architecture {
     outer: &[EMBEDDING, LAST_NORM.change(AddOne), HEAD],
     is_tied: true,
@@ -99,7 +98,7 @@ fn read_common(fields: &mut Fields) -> Result<Settings> {
     rope::read(fields)
 }
 
-/// Reads the window of local attention. Programs take every layer but each `pattern`th as local.
+/// Programs take every layer but each `pattern`th as local.
 fn read_windows(
     fields: &mut Fields,
     sizes: &Sizes,
@@ -124,8 +123,8 @@ fn read_windows(
     }
 }
 
-/// Checks the scale of attention. Programs compute it from the size of a head, and for the largest
-/// model, known by its number of layers, from the hidden size.
+/// Programs compute it from the size of a head, and for the largest model, known by its number of
+/// layers, from the hidden size.
 fn check_scale(fields: &mut Fields, sizes: &Sizes, largest: u32) -> Result<()> {
     let expected = if sizes.layers == largest { sizes.hidden / sizes.heads } else { sizes.head };
     let name = "query_pre_attn_scalar";

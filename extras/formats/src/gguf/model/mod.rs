@@ -95,7 +95,6 @@ pub struct Model {
     architecture: &'static Architecture,
     sizes: Sizes,
     settings: Settings,
-    /// The head is the embedding.
     is_tied: bool,
     config: Json,
     tokenizer: Option<Tokenizer>,
@@ -196,7 +195,6 @@ impl Model {
         Ok(())
     }
 
-    /// `kind`: GGUF's number for the type of most tensors.
     fn metadata(&self, kind: u32) -> Vec<(String, Value)> {
         let name = self.directory.canonicalize().ok();
         let name = name.as_deref().and_then(Path::file_name).unwrap_or_default();

@@ -79,7 +79,6 @@ pub(crate) fn rename(tensors: &mut Vec<Tensor>, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// Reading it becomes an error.
 fn refuse(tensor: &mut Tensor, architecture: &'static str) {
     let Tensor { dtype, shape, .. } = tensor;
     let stored = tensor.stored.take().unwrap_or_else(|| {
@@ -90,7 +89,6 @@ fn refuse(tensor: &mut Tensor, architecture: &'static str) {
     tensor.data = Data::Refused(Reason::NoName(architecture));
 }
 
-/// How to restore the numbers; `None` if they are the model's.
 fn undo(tensor: &Tensor, part: Part, names: &Names) -> Result<Option<Undo>> {
     let heads = match part.row.change {
         Change::Nothing => return Ok(None),

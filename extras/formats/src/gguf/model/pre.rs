@@ -5,18 +5,14 @@ use serde_json::Value;
 
 use crate::error::{ErrorKind, Quoted, Result};
 
-/// A step in `tokenizer.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step<'a> {
-    /// At matches of the expression.
     Split(&'a str),
-    /// Splits off each digit.
     Digits,
     /// Maps bytes to letters; `true` splits like GPT-2.
     Bytes(bool),
 }
 
-/// Steps with a name in GGUF.
 struct Known {
     steps: &'static [Step<'static>],
     /// A word that is a token is taken without merges.

@@ -19,7 +19,6 @@ pub struct Notes {
     pub not_quantised: Vec<String>,
 }
 
-/// The numbers of `general.file_type`.
 const FILE_TYPES: [(Type, u32); 5] =
     [(Type::F32, 0), (Type::F16, 1), (Type::Q4_0, 2), (Type::Q8_0, 7), (Type::BF16, 32)];
 

@@ -25,12 +25,10 @@ const SPECIAL: [(&str, &str); 6] = [
     ("mask", "tokenizer.ggml.mask_token_id"),
 ];
 
-/// Merges pairs of bytes.
 #[derive(Debug)]
 pub(super) struct Tokenizer {
     /// By number: text and kind.
     tokens: BTreeMap<u32, (String, i32)>,
-    /// Without the tokens.
     metadata: Vec<(String, Value)>,
 }
 
@@ -51,7 +49,6 @@ impl Tokenizer {
         Ok(read)
     }
 
-    /// Reads tokens, merges and the pre-tokenizer.
     fn read(tokenizer: &Json) -> Result<Self> {
         let model = &tokenizer["model"];
         let kind = model["type"].as_str().unwrap_or_default();
@@ -132,7 +129,6 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// For chats.
     fn read_templates(&mut self, directory: &Path, settings: &Json) -> Result<()> {
         let template = match &settings["chat_template"] {
             Json::Null => match read_text(directory, "chat_template.jinja")? {
@@ -240,11 +236,9 @@ fn read_merges(merges: &Json) -> Result<Vec<String>> {
     merges.iter().map(merge).collect()
 }
 
-/// The tokens around a text.
 struct Around {
     first: Option<Json>,
     last: Option<Json>,
-    /// There is no post-processor.
     is_default: bool,
 }
 

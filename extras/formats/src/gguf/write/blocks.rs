@@ -9,16 +9,14 @@ use safetensors_core::{self as core, TensorSource};
 use crate::error::ErrorKind;
 use crate::gguf::Type;
 
-/// Of a block, in both types.
 const LEN: usize = 32;
 
-/// Quantised at a time: complete blocks.
+/// Complete blocks.
 const NUMBERS: usize = 64 << 10;
 
-/// Quantises a block. `false` if its scale is not finite in F16.
+/// `false` if the scale is not finite in F16.
 pub(super) type Quantize = fn(&[f32; LEN], &mut [u8]) -> bool;
 
-/// `None` for types that are not written.
 pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
     match kind.name() {
         "Q8_0" => Some(q8_0),
@@ -50,7 +48,7 @@ pub(super) fn write_blocks(
     })
 }
 
-/// Fails with the index and the value of a number that does not fit.
+/// Fails with index and value of a number that does not fit.
 fn quantize_all(bytes: &[u8], quantize: Quantize, out: &mut [u8]) -> Result<(), (u64, f32)> {
     let (blocks, _) = bytes.as_chunks::<{ LEN * 4 }>();
     let size = out.len() / blocks.len().max(1);
@@ -84,8 +82,7 @@ fn largest(block: &[f32; LEN]) -> usize {
     best
 }
 
-/// Writes a block's scale, and its codes by `codes`, which gets the inverse scale, or 0 for 0.
-/// `false` if the scale or a number is not finite.
+/// `codes` gets the inverse scale, or 0 for 0. `false` if the scale or a number is not finite.
 fn quantize(
     block: &[f32; LEN],
     d: f32,

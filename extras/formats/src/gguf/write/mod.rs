@@ -59,11 +59,9 @@ pub struct Writer<'a> {
 
 struct Tensor<'a> {
     name: String,
-    /// In errors.
     source_name: String,
     shape: Vec<usize>,
     kind: Type,
-    /// In the file.
     byte_len: u64,
     /// Of a plain type's dtype, or F32.
     numbers: Box<dyn TensorSource + Send + 'a>,

@@ -39,7 +39,6 @@ from! {
     Vec<i32> => I32s, Vec<String> => Strings,
 }
 
-/// Numbers of types in GGUF's specification.
 const ARRAY: u32 = 9;
 const I32: u32 = 5;
 const STRING: u32 = 8;

@@ -22,14 +22,12 @@ use crate::tensor_file::{
 };
 use crate::window::Window;
 
-/// The ending of files of chunks.
 const DATA: &str = ".distcp";
 
 /// Megatron's format, and data that no rank divides.
 const MEGATRON: &str = "metadata.json";
 const COMMON: &str = "common.pt";
 
-/// Archives that a thread examines at a time.
 const AT_ONCE: usize = 32;
 
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
@@ -103,15 +101,15 @@ struct Job<'a> {
 #[derive(Clone, Copy)]
 enum Part<'a> {
     /// Positions of the tensor and of the chunk.
-    Chunk { tensor: usize, chunk: usize },
-    /// Possibly a setting.
+    Chunk {
+        tensor: usize,
+        chunk: usize,
+    },
     Value(Option<&'a Setting>),
 }
 
 enum Found {
-    /// With its place in the file.
     Chunk(Data),
-    /// Tensors in another value.
     Value(Builder),
     Setting(Json),
 }

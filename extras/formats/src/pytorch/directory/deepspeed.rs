@@ -22,7 +22,6 @@ use crate::window::Window;
 /// The directory of another format of DeepSpeed.
 const UNIVERSAL: &str = "zero";
 
-/// The prefix of the optimizer's state.
 const STATE: &str = "optimizer.state";
 
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
@@ -63,7 +62,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// By rank.
 struct Names<'a> {
     models: Vec<&'a String>,
     optimizers: Vec<&'a String>,
@@ -112,7 +110,6 @@ impl<'a> Names<'a> {
     }
 }
 
-/// `what`: the model, or the optimizer (`optim`).
 fn file_of(rank: usize, what: &str) -> String {
     format!("zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt")
 }
@@ -147,8 +144,7 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
     Ok(())
 }
 
-/// Fails unless the optimizer's files are from all ranks of a step. `first`: the number of the
-/// first file.
+/// They must be from all ranks of a step. `first`: the number of the first file.
 fn check_partitions<S>(
     partitions: &[Partition],
     models: &[ModelState],
@@ -188,13 +184,11 @@ fn check_partitions<S>(
 struct Plan<'a> {
     groups: Vec<Shapes>,
     partitions: &'a [Partition],
-    /// The number of the first partition's file.
     first: usize,
     budget: &'a Budget,
 }
 
 impl Plan<'_> {
-    /// With the optimizer's state, if read.
     fn parameters(&self) -> Result<Vec<WholeTensor>> {
         let mut rows =
             vec![(None, self.partitions.iter().map(|it| &it.groups).collect::<Vec<_>>())];
@@ -261,7 +255,7 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// Compares the lengths of a group and its parameters, both rounded up like DeepSpeed.
+    /// Rounds both up, like DeepSpeed.
     fn check_length(&self, expected: usize, found: usize) -> Result<()> {
         let unit = 2 * self.partitions.len();
         if expected.div_ceil(unit) == found.div_ceil(unit) {
@@ -314,7 +308,6 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// A tensor of F32.
     fn whole(&self, name: &str, shape: &[usize], pieces: Vec<Piece>) -> Result<WholeTensor> {
         self.budget.keep(name.len() + size_of::<WholeTensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;
@@ -323,7 +316,6 @@ impl Plan<'_> {
         Ok(WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces })
     }
 
-    /// Adds buffers, frozen parameters, and other names.
     fn add_model<S>(
         &self,
         mut models: Vec<ModelState>,

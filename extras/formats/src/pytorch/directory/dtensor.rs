@@ -55,7 +55,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// In the order of the ranks.
 fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> {
     let known = || folder.files.iter().filter_map(|name| Some((name, rank_of(name)?)));
     let is_model = known().any(|(_, (what, ..))| what == MODEL);
@@ -82,9 +81,7 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
     Ok(of_ranks.into_values().collect())
 }
 
-/// The content of a rank's file.
 struct Parts {
-    /// In order.
     names: Vec<String>,
     tensors: HashMap<String, (Tensor, Division)>,
     others: Builder,
@@ -92,10 +89,12 @@ struct Parts {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Division {
-    /// Each rank has all of it.
     Whole,
     /// `shape`: of the complete tensor.
-    Along { dim: usize, shape: Vec<usize> },
+    Along {
+        dim: usize,
+        shape: Vec<usize>,
+    },
 }
 
 fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
@@ -148,7 +147,6 @@ fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>
     Ok(divided)
 }
 
-/// Returns the rank's part and its division, for a `DTensor`.
 fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, String>)> {
     let Some(Node::Object { class, parts }) = values.node(value) else { return None };
     let &[function, subclass, arguments, state] = parts.as_slice() else { return None };
@@ -174,7 +172,6 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
     Some((position, division))
 }
 
-/// Of a tensor of this shape.
 fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Division, String> {
     let unknown = || "its placement is of no known kind".to_owned();
     match values.class_of(placement).ok_or_else(unknown)?.1 {
@@ -242,7 +239,6 @@ fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> 
 }
 
 impl Division {
-    /// The part of one of `count` ranks.
     fn region(&self, shape: &[usize], rank: usize, count: usize) -> Region {
         let Self::Along { dim, .. } = self else { return Region::whole(shape) };
         // As `torch.chunk` divides: the last parts are shorter, or empty.

@@ -10,10 +10,9 @@ use super::states::{Shapes, count};
 use crate::error::Result;
 use crate::tensor_file::{Builder, Data, Directory, Region, WholeTensor};
 
-/// The number of the file, the numbers, their shape and dtype.
 type Fragment = (usize, Data, Vec<usize>, Dtype);
 
-/// Adds untrained parameters that are not `elsewhere`, from the fragments in each file.
+/// From the fragments in each file, except for parameters that are `elsewhere`.
 pub(super) fn add_frozen<S>(
     parameters: &Shapes,
     mut files: Vec<Builder>,

@@ -17,7 +17,6 @@ use crate::tensor_file::{Builder, Tensor};
 use crate::window::Window;
 use crate::zipped::Zipped;
 
-/// The archive is a range of the file.
 pub(super) fn open<'a, S: ReadAt>(
     window: Window<'a, S>,
     path: &Path,
@@ -79,7 +78,6 @@ pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     Ok(builder)
 }
 
-/// The tensor is all of the archive.
 pub(super) fn one_tensor<S: ReadAt>(
     archive: &Archive<S>,
     name: &str,

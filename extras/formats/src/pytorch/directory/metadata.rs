@@ -14,7 +14,6 @@ use crate::pytorch::kinds;
 use crate::pytorch::pickle;
 use crate::pytorch::values::{Kind, Node, Value, Values};
 
-/// Modules with known classes.
 const METADATA: &str = "torch.distributed.checkpoint.metadata";
 const FILESYSTEM: &str = "torch.distributed.checkpoint.filesystem";
 
@@ -43,7 +42,6 @@ pub(super) struct TensorEntry {
     pub(super) is_reshaped: bool,
 }
 
-/// A box of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) offsets: Vec<usize>,
@@ -52,10 +50,8 @@ pub(super) struct Chunk {
     pub(super) item: Option<Item>,
 }
 
-/// An archive in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Item {
-    /// In the directory.
     pub(super) file: Arc<str>,
     pub(super) start: u64,
     pub(super) len: u64,
@@ -135,7 +131,6 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// `files` has each name once.
     fn item(&self, info: Value, files: &mut HashMap<&'a str, Arc<str>>) -> Result<Item> {
         let info =
             self.state(info, |module, name| module == FILESYSTEM && name == "_StorageInfo")?;
@@ -229,7 +224,6 @@ impl<'a> Reader<'a> {
         paths.map(|(name, path)| self.values.budget.work_on(name).map(|()| (name, path))).collect()
     }
 
-    /// Returns the fields of an object of a known class.
     fn state(&self, value: Value, is_known: impl Fn(&str, &str) -> bool) -> Result<Value> {
         match self.values.class_of(value) {
             Some((module, name)) if is_known(module, name) => {}

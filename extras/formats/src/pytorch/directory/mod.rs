@@ -42,13 +42,10 @@ use crate::{Format, Options};
 /// Threads mostly wait for the disk or the network.
 const OPENED_AT_ONCE: usize = 8;
 
-/// Bytes of a file read at once.
 const BUFFER: usize = 256 << 10;
 
-/// Of a file that only names a directory.
 const LONGEST_NAME: u64 = 4096;
 
-/// Names of values in a note.
 const MOST_NAMES: usize = 16;
 
 /// Fields of an object of PyTorch, and dimensions of a tensor.
@@ -60,11 +57,9 @@ const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 pub(crate) struct Folder<'a, T> {
     store: &'a T,
     path: PathBuf,
-    /// Sorted.
     files: Vec<String>,
     directories: Vec<String>,
     options: &'a Options,
-    /// For all files together.
     budget: Budget,
 }
 
@@ -122,13 +117,11 @@ impl<'a, T: Store> Folder<'a, T> {
         &self.path
     }
 
-    /// `None` if it is not a trainer's.
     pub(crate) fn format(&self) -> Option<Format> {
         let format = Format::of_directory(self.files.iter().map(String::as_str));
         format.filter(|format| format.is_of_directories())
     }
 
-    /// Fails for a trainer's checkpoint that is not supported.
     pub(crate) fn refuse_others(&self) -> Result<()> {
         dcp::check_megatron(self)?;
         let ranks = self.directories.iter().filter(|name| name.starts_with("mp_rank_")).count();
@@ -142,7 +135,6 @@ impl<'a, T: Store> Folder<'a, T> {
         Err(self.wrong(ErrorKind::NotRead { problem }))
     }
 
-    /// Core may open them.
     pub(crate) fn has_safetensors(&self) -> bool {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
@@ -172,7 +164,6 @@ impl<'a, T: Store> Folder<'a, T> {
         Ok((path, input))
     }
 
-    /// Another file of the directory lists it.
     fn open_listed(&self, name: &str) -> Result<File<T::File>> {
         self.open(name).map_err(|error| match error.kind() {
             safetensors_core::ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
@@ -235,7 +226,6 @@ where
     opened.map_err(|error| error.in_path(&folder.path))
 }
 
-/// Describes skipped items. `None` without names.
 fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     let quoted = |name: &&str| Quoted(name).to_string();
     let shown = names.iter().take(MOST_NAMES).map(quoted).collect::<Vec<_>>().join(", ");
@@ -260,7 +250,6 @@ fn is_plain(name: &str) -> bool {
     !name.contains(['/', '\\', ':', '\0', '\n']) && !["", ".", ".."].contains(&name)
 }
 
-/// Each tensor is in one piece.
 fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
     directory.aliases.extend(builder.aliases);
     directory.metadata.extend(builder.metadata);

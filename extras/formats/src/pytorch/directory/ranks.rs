@@ -16,7 +16,6 @@ pub(super) fn of_metadata(name: &str) -> Option<usize> {
     number(digits)
 }
 
-/// Also returns the files.
 pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<File<T::File>>)> {
     let read = |name: &str| -> Result<_> {
         let (path, input) = folder.open(name)?;
@@ -50,13 +49,10 @@ pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<Fi
     Ok((all, files))
 }
 
-/// From earlier ranks.
 #[derive(Default)]
 struct Merge {
-    /// Positions by name.
     tensors: HashMap<String, usize>,
     values: HashSet<String>,
-    /// Boxes, with the position of their tensor.
     chunks: HashSet<(usize, Vec<usize>, Vec<usize>)>,
 }
 

@@ -6,16 +6,13 @@ use crate::budget::Budget;
 use crate::error::Result;
 use crate::tensor_file::{Data, Place, Region};
 
-/// Bytes of a number.
 const WIDTH: u64 = 4;
 
 /// File, region and place.
 pub(super) type Piece = (usize, Region, Data);
 
 pub(super) struct Row {
-    /// With the number of the file.
     ranges: Vec<(usize, Flat)>,
-    /// In the row.
     ends: Vec<usize>,
 }
 
@@ -35,7 +32,6 @@ impl Row {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Returns the places of `len` numbers from `at`.
     pub(super) fn cut(&self, at: usize, len: usize, budget: &Budget) -> Result<Vec<Piece>> {
         let end = at.saturating_add(len);
         if end > self.len() {

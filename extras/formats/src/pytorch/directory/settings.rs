@@ -14,7 +14,6 @@ pub(super) const OPTIMIZER: &str = "optimizer.param_groups";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// Such as `optimizer.param_groups`.
     groups: String,
     owner: Owner,
     name: String,
@@ -22,7 +21,6 @@ pub(super) struct Setting {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
-    /// By number.
     Group(u64),
     /// `flatten_optimizer_state_dict` gives each parameter its group's settings.
     Parameter(String),

@@ -48,7 +48,6 @@ impl StateFile {
     }
 }
 
-/// F32 numbers in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
     /// In bytes, in the file.
@@ -68,7 +67,6 @@ pub(super) struct ModelState {
     /// Other names, with the name that has the numbers.
     pub(super) shared: Vec<(Arc<str>, Arc<str>)>,
     pub(super) buffers: Vec<Arc<str>>,
-    /// The `state_dict()`, on the rank that saved it.
     pub(super) module: Builder,
     /// Ranks with a part of the model each.
     pub(super) model_ranks: i64,
@@ -78,17 +76,13 @@ pub(super) struct ModelState {
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) stage: i64,
-    /// Ranks with a part.
     pub(super) count: usize,
-    /// This rank's numbers of each group.
     pub(super) groups: Vec<Flat>,
     /// Numbers after each parameter that belong to none, by group.
     pub(super) paddings: Option<Vec<Vec<usize>>>,
-    /// Bytes of the step.
     pub(super) step: Option<Vec<u8>>,
     /// Numbers for each parameter number, such as `exp_avg`, by group.
     pub(super) moments: Vec<(Arc<str>, Vec<Flat>)>,
-    /// Equal on all ranks.
     pub(super) settings: Option<Json>,
 }
 
@@ -217,7 +211,6 @@ impl<S: ReadAt> Reader<'_, S> {
         }
     }
 
-    /// The optimizer's own state.
     fn optimizer(&self, state: Value, stage: i64) -> Option<Value> {
         let key = if stage == 3 { "optimizer_state_dict" } else { "base_optimizer_state" };
         self.archive.values.get(state, key)

@@ -22,12 +22,10 @@ pub(super) struct BucketDirectory {
     shown: String,
     /// Not visible yet.
     sent: BTreeMap<String, Upload>,
-    /// Before the save changes the directory.
     found: Files,
 }
 
 impl BucketDirectory {
-    /// Fails for a pattern with names that no object can have.
     pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         Ok(Self {
             directory: Directory::of(place, pattern)?,

@@ -25,7 +25,6 @@ const AGAIN: u64 = 64 << 20;
 
 pub(super) type Files = BTreeMap<String, ObjectMeta>;
 
-/// Objects directly below a prefix.
 pub(super) struct Directory {
     pub(super) service: Arc<Service>,
     pub(super) key: Key,
@@ -63,10 +62,8 @@ impl PartialEq for ObjectVersion {
     }
 }
 
-/// The result of a conditional write.
 pub(super) enum Put {
     Done(ObjectVersion),
-    /// Another writer has changed the object.
     Overtaken,
 }
 
@@ -84,16 +81,14 @@ impl Directory {
         }
     }
 
-    /// Returns the key of a file, which may be further below by `/`. The name is not encoded, as in
-    /// indexes and listings: `Key::join` would encode many characters.
+    /// Not encoded, as in indexes and listings: `Key::join` would encode many characters.
     pub(super) fn file(&self, name: &str) -> Key {
         let path = format!("{}/{name}", self.key);
         // The names of a directory were checked when it was made.
         Key::parse(path).unwrap_or_else(|_| self.key.clone().join(name))
     }
 
-    /// Returns all files. The index has the ETag of a single request: listings may omit it, or on
-    /// Azure its quotes, so that it could not be a condition.
+    /// The index has the ETag of a single request: listings may omit it, or on Azure its quotes.
     pub(super) fn list(&self, index: &str) -> io::Result<Files> {
         let listed = self.service.list(self.key.clone())?;
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
@@ -104,7 +99,7 @@ impl Directory {
         Ok(files)
     }
 
-    /// Gives a listed file the ETag of a single request, unless it changed in between.
+    /// Unless the file changed in between.
     fn complete(&self, name: &str, listed: &mut ObjectMeta) -> io::Result<()> {
         if listed.e_tag.as_deref().is_some_and(|tag| tag.contains('"')) {
             return Ok(());
@@ -150,8 +145,7 @@ impl Directory {
         }
     }
 
-    /// Copies within the store. A file too large for one request is fetched and sent again:
-    /// `object_store` cannot copy in parts.
+    /// `object_store` cannot copy a large file in parts, so it is fetched and sent again.
     pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
         let from = self.file(from);
         let to = self.file(to);
@@ -177,7 +171,6 @@ impl Directory {
         upload.commit().map(drop)
     }
 
-    /// A missing file counts as removed.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.file(name);
         let store = Arc::clone(&self.service.store);

@@ -25,7 +25,6 @@ use super::object::Service;
 use super::place::RemotePlace;
 use super::{RemoteOptions, local_path};
 
-/// Saving through a connection with these options.
 impl RemoteOptions {
     /// Saves tensors to one file of a remote store, which is replaced completely or not at all.
     ///
@@ -203,7 +202,6 @@ fn stage<N: AsRef<str>, S: TensorSource>(
 }
 
 impl StagedFile {
-    /// Makes the file visible.
     fn commit(self) -> Result<()> {
         let Self { upload, place, overwrites } = self;
         let committed = unless_refused(&place, overwrites)

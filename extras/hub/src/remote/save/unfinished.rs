@@ -18,15 +18,14 @@ use crate::remote::runtime::{ended_early, run};
 /// For a store to forget the parts of an upload.
 pub(super) const ABORT: Duration = Duration::from_secs(10);
 
-/// The part of it for requests that begin, complete or abort an upload.
 const STEPS: Duration = Duration::from_secs(5);
 
 struct Uploads {
     parts: BTreeMap<u64, Parts>,
     next: u64,
-    /// Running requests that begin, complete or abort an upload.
+    /// Of running requests that begin, complete or abort an upload.
     steps: usize,
-    /// The process is about to end. It stays so.
+    /// It stays so.
     is_ending: bool,
 }
 
@@ -35,7 +34,6 @@ static UPLOADS: Mutex<Uploads> =
 
 static STEP_ENDED: Condvar = Condvar::new();
 
-/// In the store, and on their way.
 struct Parts {
     upload: Box<dyn MultipartUpload>,
     under_way: Vec<AbortHandle>,
@@ -51,7 +49,6 @@ impl Parts {
     }
 }
 
-/// Known to the store until completed or aborted.
 pub(super) struct Begun(u64);
 
 impl Begun {
@@ -68,7 +65,6 @@ impl Begun {
         Ok(Self(number))
     }
 
-    /// `spawn` gets the request.
     pub(super) fn put_part(
         &self,
         payload: PutPayload,
@@ -114,7 +110,6 @@ impl Begun {
 struct Step;
 
 impl Step {
-    /// Fails after all uploads were aborted.
     fn begin() -> io::Result<Self> {
         uploads()?.steps += 1;
         Ok(Self)
@@ -128,7 +123,6 @@ impl Drop for Step {
     }
 }
 
-/// Fails if the process is about to end.
 fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
     let uploads = lock(&UPLOADS);
     if uploads.is_ending {

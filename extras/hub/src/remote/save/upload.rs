@@ -26,7 +26,6 @@ pub(super) struct Upload {
     service: Arc<Service>,
     key: Key,
     part_len: usize,
-    /// A part that is not full.
     buffer: Vec<u8>,
     /// `None` until the first part is full, so that an earlier error makes no request.
     upload: Option<Begun>,
@@ -54,7 +53,6 @@ impl Upload {
         Ok(())
     }
 
-    /// Call it after [`close`](Upload::close).
     pub(super) fn commit(mut self) -> io::Result<PutResult> {
         let Some(upload) = self.upload.take() else { return Err(ended_early()) };
         upload.complete(&self.service)
