@@ -10,10 +10,8 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// A failure of a delta, with the expected and the found value.
-///
-/// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names file
-/// and tensor. Shared failures are kinds of the core.
+/// A failure of a delta, as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other) of an
+/// [`Error`] that names file and tensor.
 ///
 /// Sizes and positions are in bytes. `version` is the version that a delta leads to. Messages
 /// shorten text from outside, fields do not.
@@ -22,101 +20,101 @@ impl From<ErrorKind> for Error {
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum ErrorKind {
     // The index and the files of a delta.
-    /// The index lacks an entry in its metadata, or it has an unknown value.
+    /// A missing or unknown entry in the index's metadata.
     #[error("{key} in the index should be {expected}, found {}", OrNothing(.found.as_deref()))]
     BadField { key: &'static str, expected: &'static str, found: Option<String> },
-    /// A file has a tensor that the index does not place in it. Some readers would apply it.
+    /// A tensor that the index does not place in its file. Some readers would apply it.
     #[error("the index does not place it in this file, but some readers would apply it")]
     Unindexed,
-    /// The index does not name a file of tensors next to it. Some readers would apply it.
+    /// A file of tensors that is not in the index. Some readers would apply it.
     #[error("the index does not name this file, but some readers would apply it")]
     StrayFile,
-    /// A compressed difference is not a row of bytes.
+    /// A difference that is not a row of bytes.
     #[error("a compressed difference should be U8 with one dimension, found {dtype} with {ndim}")]
     NotBytes { dtype: Dtype, ndim: usize },
-    /// The file has no checksum of the tensor.
+    /// A tensor without a checksum.
     #[error("__metadata__ has no checksum of it")]
     NoChecksum,
-    /// The checksum is not this number of hex digits.
+    /// A checksum of a wrong length.
     #[error("its checksum should be {expected} lower-case hex digits, found {}", Quoted(.found))]
     BadChecksum { expected: usize, found: String },
-    /// No file has the tensor that the index adds or replaces.
+    /// A tensor to add or replace that no file has.
     #[error("the index says that it is {change}, but no file has its bytes")]
     NoBytes { change: &'static str },
-    /// The delta does two things to one tensor.
+    /// Two changes of one tensor.
     #[error("the delta has it as {one} and as {other}")]
     TwoChanges { one: &'static str, other: &'static str },
 
     // One compressed difference.
-    /// The bytes are not a zstd frame.
+    /// Bytes that are not a zstd frame.
     #[error("it should begin as a frame of zstd does, found {}", Hex(.found))]
     NotAFrame { found: Vec<u8> },
-    /// The frame is a skippable one.
+    /// A skippable frame.
     #[error("it is a frame that readers of zstd skip, which has no content")]
     SkippableFrame,
-    /// The frame needs a dictionary.
+    /// A frame that needs a dictionary.
     #[error("its frame needs a dictionary")]
     NeedsDictionary,
-    /// The frame needs a window over the limit.
+    /// A frame with a window over the limit.
     #[error("its frame needs a larger window than the limit of {limit} bytes")]
     WindowTooLarge { limit: u64 },
-    /// The frame has a different number of bytes than the tensor.
+    /// A frame with a different size than the tensor.
     #[error("its frame should have a content of {expected} bytes, found {found}")]
     ContentSize { expected: u64, found: u64 },
-    /// The frame has more bytes than the tensor.
+    /// A frame with more bytes than the tensor.
     #[error("its frame should have a content of {expected} bytes, and goes on after them")]
     ContentTooLong { expected: u64 },
-    /// Whole tensors are larger than their compressed bytes and the base explain.
+    /// Tensors that are larger than their compressed bytes and the base explain.
     #[error(
         "its whole tensors would have {found} bytes, over the limit of {limit}: the base and 1,032 \
          times the compressed bytes; publish a full version"
     )]
     TooExpanded { limit: u64, found: u64 },
-    /// Neither the frame's header nor anything else has its size.
+    /// A frame of unknown size.
     #[error("its frame should say how large its content is")]
     UnknownContentSize,
-    /// The frame is cut off.
+    /// A frame that is cut off.
     #[error("its frame is cut off after {found} bytes")]
     FrameCut { found: u64 },
-    /// Bytes follow the frame.
+    /// Bytes after the frame.
     #[error("its one frame ends at byte {end}, but {found} bytes are there")]
     AfterFrame { end: u64, found: u64 },
-    /// The decompression failed.
+    /// A frame that cannot be decompressed.
     #[error("its frame is damaged: {problem}")]
     DamagedFrame { problem: String },
-    /// More bytes differ than the tensor has.
+    /// More positions than the tensor has bytes.
     #[error("{found} positions are to be overwritten, but the tensor has only {len} bytes")]
     TooManyPositions { len: u64, found: u64 },
-    /// The positions of overwritten bytes do not ascend.
+    /// Positions that do not ascend.
     #[error("position {found} to be overwritten should be above the one before it, {before}")]
     PositionOrder { before: u64, found: u64 },
-    /// A position is after the tensor's end.
+    /// A position after the tensor's end.
     #[error("position {found} to be overwritten is outside of the tensor, which has {len} bytes")]
     PositionOutside { len: u64, found: u64 },
 
     // A delta and a base.
-    /// The base, after earlier deltas, lacks the tensor.
+    /// A changed tensor that base and earlier deltas lack.
     #[error("the delta {} changes or removes it, but the base has no such tensor", Quoted(.version))]
     NotInBase { version: String },
-    /// The base, after earlier deltas, already has the tensor.
+    /// An added tensor that base or earlier deltas have.
     #[error("the delta {} adds it, but the base has a tensor of this name", Quoted(.version))]
     InBase { version: String },
-    /// The tensor is wrong after the delta: a different base, or a damaged delta.
+    /// A wrong tensor after the delta: a different base, or a damaged delta.
     #[error(
         "its {algorithm} after the delta {} should be {expected}, found {found}: the base is \
          another one, or the delta is damaged", Quoted(.version)
     )]
     WrongTensor { version: String, algorithm: &'static str, expected: String, found: String },
-    /// The delta was made of a different base.
+    /// A different base than the delta's.
     #[error(
         "the delta {} was made of another base: the digest of its base is {expected}, found \
          {found}", Quoted(.version)
     )]
     WrongBase { version: String, expected: String, found: String },
-    /// All changed tensors are right, but the checkpoint is not the delta's result.
+    /// A checkpoint that differs from the delta's result, although all changed tensors are right.
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
-    /// A file of the base is outside the directory of its index.
+    /// A file of the base outside the directory of its index.
     #[error("it does not lie below the directory of the index")]
     FileElsewhere,
 
@@ -124,25 +122,25 @@ pub enum ErrorKind {
     /// There is no delta.
     #[error("expected at least one delta")]
     NoDelta,
-    /// Two deltas lead to one version.
+    /// Two deltas to one version.
     #[error("two deltas lead to the version {}", Quoted(.version))]
     Twice { version: String },
-    /// Two deltas change one version.
+    /// Two deltas from one version.
     #[error(
         "the deltas {} and {} both change the version {}, so there is no one result",
         Quoted(.one), Quoted(.other), Quoted(.base)
     )]
     Fork { base: String, one: String, other: String },
-    /// A delta between two others is missing.
+    /// A missing delta between two others.
     #[error(
         "no delta leads from {} to {}, which the delta {} changes",
         Quoted(.from), Quoted(.base), Quoted(.version)
     )]
     Gap { from: String, base: String, version: String },
-    /// Deltas lead back to their first version.
+    /// Deltas that lead back to their first version.
     #[error("the deltas lead from the version {} back to it", Quoted(.version))]
     Cycle { version: String },
-    /// The result of a delta is not the base of the next, despite equal versions.
+    /// A delta whose base is not the result before, despite equal versions.
     #[error(
         "the delta {} was made of another version {} than the delta before it leads to: the \
          digest of its base is {expected}, found {found}", Quoted(.version), Quoted(.base)
@@ -150,10 +148,10 @@ pub enum ErrorKind {
     OtherBase { version: String, base: String, expected: String, found: String },
 
     // Versions that a publisher puts into a directory.
-    /// The index has a different version than its directory.
+    /// An index with a different version than its directory.
     #[error("the directory is that of the version {expected}, but the index names {}", Quoted(.found))]
     OtherVersion { expected: String, found: String },
-    /// The first delta changes a version that is neither here nor published.
+    /// A first delta from a version that is neither here nor published.
     #[error(
         "the delta {} changes the version {}, which is neither here nor published, and no full \
          version is", Quoted(.version), Quoted(.base)
@@ -161,10 +159,10 @@ pub enum ErrorKind {
     NoBase { base: String, version: String },
 
     // Making a delta.
-    /// The tensor is too large for positions of 32 bits.
+    /// A tensor too large for positions of 32 bits.
     #[error("positions of {found} bytes do not fit 32 bits: the encoding should be xor")]
     TooLargeToOverwrite { found: u64 },
-    /// The delta is not for the reader that was set.
+    /// A delta that does not suit the set reader.
     #[error("{reader} needs {expected}, found {}", Quoted(.found))]
     NotForReader { reader: &'static str, expected: &'static str, found: String },
 }

@@ -15,21 +15,19 @@ use crate::state::{STATE, StateFile};
 
 /// Keeps a checkpoint in a directory at the newest published version.
 ///
-/// slime and miles publish each version of a model in a directory of its own: `weight_v000000` and
-/// so on. It is a delta, or a full checkpoint that begins a new chain. It is complete once it has
-/// its index, which is written last, and all files of it, or one `model.safetensors` and no file
-/// ending in `.tmp`.
+/// slime and miles publish each version in a directory: `weight_v000000` and so on. It is a delta,
+/// or a full checkpoint that begins a new chain. It is complete with its index and all its files,
+/// or with one `model.safetensors` and no file ending in `.tmp`.
 ///
-/// [`poll`](Follower::poll) finds the newest version and applies the deltas to it. It replaces the
-/// files of the old version; other files stay. The directory opens as the old or the new version at
-/// every moment, even after a crash. A small hidden file records the version. Call it repeatedly: a
-/// follower keeps nothing in memory.
+/// [`poll`](Follower::poll) applies the deltas to the newest version. It replaces the files of the
+/// old one; other files stay. The directory opens as the old or the new version at every moment,
+/// even after a crash. A small hidden file records the version; a follower keeps nothing in memory
+/// between calls.
 ///
-/// A publisher may start over at version 0. The follower then begins with a full version, too, if
-/// the newest version is older than its own, the published version of its number is a different
-/// one, or the deltas have a different base. Full versions are compared by their headers and the
-/// last 4 KiB of each file. For deltas without [digests](crate::Delta::base_digest), only changed
-/// tensors are checked.
+/// If a publisher starts over at version 0, the follower begins with a full version, too. It
+/// recognises this if the newest version is older than its own, its own was republished, or the
+/// deltas have a different base. Full versions are compared by their headers and the last 4 KiB of
+/// each file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -133,15 +131,16 @@ impl Follower {
     }
 
     /// Updates the directory to the newest version of a publisher. Returns `None` if nothing is
-    /// new, or if the publisher is just changing it.
+    /// new, or during a change.
     ///
-    /// Applies at most 64 deltas, so a follower that is far behind needs several calls.
+    /// Applies at most 64 deltas: a follower that is far behind needs several calls. After an error
+    /// the directory keeps its version.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoBase`], [`ErrorKind::Gap`] and [`ErrorKind::Fork`] if complete versions do
     /// not follow each other; [`ErrorKind::OtherVersion`]; errors of
-    /// [`Chain::apply`](crate::Chain::apply). The directory then keeps its version.
+    /// [`Chain::apply`](crate::Chain::apply).
     pub fn poll(&self, root: impl AsRef<Path>) -> Result<Option<Update>> {
         self.poll_in(LocalStore, root)
     }

@@ -21,21 +21,21 @@ use crate::options::Options;
 
 /// Saves the difference of a file from an older one, in a new directory with the older file in it.
 ///
-/// The older file, the base, gets a hard link `VERSION/model.safetensors` in the directory, with
-/// the base version of the [options](Options::versions). So it stays on disk, once, until the last
-/// delta that needs it is deleted. The delta is [`make`](crate::make())'s, with the new file's
-/// metadata. The new file stays, and can be deleted.
+/// The older file, the base, gets a hard link `VERSION/model.safetensors`, with the base version of
+/// the [options](Options::versions). So it stays on disk, once, until the last delta that needs it
+/// is deleted. The delta is [`make`](crate::make())'s, with the new file's metadata. The new file
+/// can then be deleted.
 ///
-/// Returns `false`, and leaves no directory, if the delta is not smaller than the new file, if it
+/// Returns `false`, without a directory, if the delta is not smaller than the new file, if it
 /// [cannot be made](ErrorKind::TooExpanded), or if the base cannot be linked: no hard links,
 /// another file system, or a replaced base.
 ///
-/// Open checkpoints of the base stay readable, with one exception on Unix: if the base had one name
-/// when it was opened and has one again, since all deltas were deleted, reading fails as if the
-/// file had changed.
+/// Open checkpoints of the base stay readable, except on Unix if the base had one name when it was
+/// opened and has one again, since all deltas were deleted: reading fails as if the file had
+/// changed.
 ///
-/// A program that writes into the base under any of its names breaks the delta. Saves and edits of
-/// this library replace such a file instead.
+/// A program that writes into the base under any name breaks the delta. This library replaces such
+/// a file instead.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -64,8 +64,8 @@ use crate::options::Options;
 /// # Errors
 ///
 /// [`BadField`](ErrorKind::BadField) if the base version cannot name a directory;
-/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; errors of opening both
-/// files and of [`make`](crate::make()).
+/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; like
+/// [`make`](crate::make()).
 pub fn make_linked(
     base: impl AsRef<Path>,
     new: impl AsRef<Path>,

@@ -33,12 +33,10 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
 /// Saves the difference of two checkpoints as a delta, in a directory.
 ///
-/// `new` has the newer checkpoint's tensors, in any order: from an open checkpoint or a training
-/// program. Values are compared bit by bit.
-///
-/// Each differing tensor is compressed by zstd. If names, dtypes, shapes and [`Options::metadata`]
-/// are equal, the delta has the format of slime, miles and ModelExpress. Otherwise these refuse it,
-/// and tensors are stored entirely where that is smaller than their difference.
+/// `new` has the newer checkpoint's tensors, in any order, from an open checkpoint or a training
+/// program. Values are compared bit by bit. If names, dtypes, shapes and [`Options::metadata`] are
+/// equal, the delta has the format of slime, miles and ModelExpress. Otherwise these refuse it, and
+/// tensors smaller than their difference are stored entirely.
 ///
 /// The index has the [`digest()`](crate::digest()) of both checkpoints. Equal checkpoints and
 /// options give equal files. No tensor is held in memory. The files take their places together,
@@ -49,8 +47,7 @@ const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 /// [`Mismatches`](CoreKind::Mismatches) if the delta is [for](Options::for_slime) a program that
 /// cannot read the differences; [`FileExists`](CoreKind::FileExists) if the directory has a delta
 /// and [`Options::overwrite`] is off; [`NotADelta`](CoreKind::NotADelta) if it has a checkpoint;
-/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`], [`ErrorKind::NotForReader`];
-/// errors of reading and saving.
+/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`], [`ErrorKind::NotForReader`].
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,

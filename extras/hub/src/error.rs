@@ -48,11 +48,9 @@ pub(crate) fn to_io(error: Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// A failure of the Hub, a download or the cache, with the expected and the found value.
-///
-/// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other). Its
-/// [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path. Shared failures are kinds
-/// of the core, such as `Io` and `Cancelled`.
+/// A failure of the Hub, a download or the cache, as
+/// [`ErrorKind::Other`](safetensors_core::ErrorKind::Other) of an [`Error`]. Its
+/// [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path.
 ///
 /// Sizes are in bytes. Messages shorten text from outside, fields do not. No error shows a token,
 /// or the query of a signed address.
@@ -68,61 +66,61 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum ErrorKind {
     // From the caller or the environment.
-    /// The text is not the name of a repository.
+    /// A text that is not the name of a repository.
     #[error("{} is no repository; expected owner/name", Quoted(.found))]
     BadRepoId { found: String },
-    /// The text cannot be a branch, a tag or a commit.
+    /// A text that is not a branch, tag or commit.
     #[error("{} is no revision; expected a branch, a tag or a commit", Quoted(.found))]
     BadRevision { found: String },
-    /// The text is not an address such as `hf://owner/name[@revision][/file]`.
+    /// A text that is not like `hf://owner/name[@revision][/file]`.
     #[error(
         "{} is no address; expected hf://owner/name[@revision][/file], for other kinds with \
          datasets/, spaces/, kernels/ or buckets/ before the owner; buckets have no revisions",
         Quoted(.found)
     )]
     BadAddress { found: String },
-    /// The file name leads out of its repository, or is not a plain path.
+    /// A file name that leads out of its repository, or is not a plain path.
     #[error("the file name {} is not a plain relative path; it is refused", Quoted(.found))]
     UnsafeName { found: String },
-    /// The pattern of file names cannot be used.
+    /// An unusable pattern of file names.
     #[error("{} is no pattern of file names: {problem}", Quoted(.pattern))]
     BadPattern { pattern: String, problem: String },
-    /// The endpoint is not the address of a server.
+    /// An endpoint that is not the address of a server.
     #[error("{} is no endpoint: {problem}", Quoted(.found))]
     BadEndpoint { found: String, problem: &'static str },
-    /// The setting, such as a token or certificates, cannot be used. Its value is not shown.
+    /// An unusable setting, such as a token. Its value is not shown.
     #[error("{setting}: {problem}")]
     BadSetting { setting: &'static str, problem: String },
-    /// The place of the cache is unknown.
+    /// An unknown place of the cache.
     #[error("there is no home directory; set HF_HOME, or name a cache directory")]
     NoHome,
 
     // From the Hub.
-    /// The repository does not exist, or is private.
+    /// A repository that does not exist, or is private.
     #[error(
         "there is no such repository, or it is private; check the name{}",
         if *has_token { " and what the token may read" } else { ", and set HF_TOKEN" }
     )]
     RepoNotFound { has_token: bool },
-    /// The repository has no such branch, tag or commit.
+    /// A repository without this branch, tag or commit.
     #[error("the repository has no revision {}; check the branch or commit", Quoted(.revision))]
     RevisionNotFound { revision: String },
-    /// The repository has no such file in this revision.
+    /// A revision without this file.
     #[error("the repository has no such file in this revision")]
     FileNotFound,
-    /// The owners must allow access.
+    /// A repository to which the owners must allow access.
     #[error(
         "access is restricted; accept the conditions at {page}{}",
         if *has_token { " with the account of the token" } else { ", and then set HF_TOKEN" }
     )]
     Gated { page: String, has_token: bool },
-    /// The Hub refuses the request with the status 401 or 403.
+    /// A refusal with the status 401 or 403.
     #[error(
         "the Hub refuses the request with status {status}; {}",
         if *has_token { "the token is not valid for it" } else { "set HF_TOKEN" }
     )]
     Refused { status: u16, has_token: bool },
-    /// The repository was renamed. [`ClientOptions::follow_renames`] follows.
+    /// A renamed repository. [`ClientOptions::follow_renames`] follows.
     ///
     /// [`ClientOptions::follow_renames`]: crate::client::ClientOptions::follow_renames
     #[error(
@@ -137,54 +135,54 @@ pub enum ErrorKind {
         if *has_token { "" } else { ", or set HF_TOKEN for a higher limit" }
     )]
     RateLimited { wait: Option<Duration>, has_token: bool },
-    /// The server repeatedly answers with an unexpected status.
+    /// An unexpected status, repeatedly.
     #[error("{host} answers with status {status}{}", Detail(.detail))]
     Status { host: String, status: u16, detail: String },
-    /// The server cannot be reached, or the connection breaks, repeatedly.
+    /// A server that cannot be reached, or a broken connection, repeatedly.
     #[error("{host}: {}", Escaped(.problem))]
     Network { host: String, problem: String },
-    /// The answer breaks a rule of HTTP or of the Hub.
+    /// An answer that breaks a rule of HTTP or of the Hub.
     #[error("{host}: {}", Escaped(.problem))]
     BadAnswer { host: String, problem: String },
-    /// The file changed on the Hub while it was read.
+    /// A file that changed on the Hub while it was read.
     #[error("it changed on the Hub: its {what} was {}, and is {}", Escaped(.before), Escaped(.now))]
     Changed { what: &'static str, before: String, now: String },
 
     // About the data that arrived.
-    /// The size differs from the Hub's.
+    /// A size that differs from the Hub's.
     #[error("expected {expected} bytes, found {found}")]
     WrongSize { expected: u64, found: u64 },
-    /// The digest differs from the Hub's.
+    /// A digest that differs from the Hub's.
     #[error("expected the {algorithm} {expected}, found {found}")]
     WrongDigest { algorithm: &'static str, expected: String, found: String },
-    /// The disk has too little space for the download.
+    /// Too little space for the download.
     #[error("the download needs {}, but the disk has only {} free", Bytes(*.needed), Bytes(*.free))]
     NoSpace { needed: u64, free: u64 },
 
-    /// The disk became full. The next attempt continues.
+    /// A full disk. The next attempt continues.
     #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
     DiskFull { written: u64, free: u64, error: io::Error },
 
     // The cache, and directories of the user.
-    /// Files in the directory are not from an earlier download.
+    /// Files in the directory that are not from an earlier download.
     #[error(
         "files that are not as a download left them would be lost: {}; --force replaces them",
         NameList(.files)
     )]
     LocalChanges { files: Vec<String> },
-    /// The file is not in the cache or directory, and no request may be made.
+    /// A file that is not in the cache or directory, without permission for requests.
     #[error("{} is not in {}, and {reason}", Quoted(.what), Escaped(&.cache.to_string_lossy()))]
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
-    /// A bucket can be read, but not downloaded into the cache.
+    /// A bucket, which cannot be downloaded into the cache.
     #[error(
         "a bucket has no commits, and is not downloaded into the cache; \
          `safetensors convert hf://{bucket} OUT` copies it"
     )]
     Bucket { bucket: String },
-    /// No file of the repository matches the pattern.
+    /// A pattern that matches no file.
     #[error("no file matches {}; the repository has {}", Quoted(.pattern), NameList(.found))]
     NoMatch { pattern: String, found: Vec<String> },
-    /// The repository lacks a shard of the index.
+    /// A shard of the index that the repository lacks.
     #[error("the index names {}, which the repository does not have", Quoted(.shard))]
     ShardNotFound { shard: String },
 }

@@ -1,8 +1,8 @@
 //! Signs the files of a model and verifies the signatures, offline, in the format of OpenSSF Model
 //! Signing (OMS) 1.0.
 //!
-//! A signature is a separate file, such as `model.sig`. It signs a list of the digests of all
-//! files. The Python package `model-signing` writes and reads the same files.
+//! A signature is a separate file, such as `model.sig`, with the signed digests of all files. The
+//! Python package `model-signing` writes and reads the same files.
 //!
 //! ```
 //! use safetensors_sign::{Signer, Verifier};
@@ -40,8 +40,8 @@
 //!   root: check [`Report::signer`].
 //! - It proves no date: the signature of an older model stays valid. Certificates must be valid
 //!   now, unless [allowed](Verifier::allow_expired_certificates). Revocation is not checked.
-//! - It covers the bytes on disk at that time, which a later load reads again.
-//! - It covers a delta or a part of the shards as files, not the model made from them.
+//! - It covers the bytes on disk at that time, which a later load reads again. A delta, or some
+//!   shards, are covered as files, not as the model made from them.
 //!
 //! # Differences from the specification and the reference
 //!
@@ -51,10 +51,10 @@
 //!   `codeSigning`); issuers must allow `codeSigning`, too. For the reference one is enough, and
 //!   issuers are not asked.
 //! - A critical extension that restricts names or policies is refused. The reference obeys it.
-//! - The user decides whether links are followed, not the signature. A link to a directory is an
-//!   error, because the reference skips it.
+//! - The user decides whether links are followed, not the signature. A link to a directory, which
+//!   the reference skips, is an error.
 //! - A single file is signed as `.`, as in the reference. Its own name is read, too.
-//! - Resources may be in any order, because the reference does not sort them.
+//! - Resources may be in any order: the reference does not sort them.
 //! - Duplicate keys, duplicate or unsafe names, lax base64 and a wrong digest of the list are
 //!   errors.
 #![cfg_attr(docsrs, feature(doc_cfg))]

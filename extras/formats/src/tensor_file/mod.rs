@@ -1,15 +1,4 @@
 //! [`TensorFile`]: a file of another format that reads like a safetensors file.
-//!
-//! | file | content |
-//! |---|---|
-//! | `mod` | the open file, and its bytes at any position |
-//! | `build` | the header of the safetensors file that the tensors make |
-//! | `single` | the tensors of a file |
-//! | `data` | the source of a tensor's bytes |
-//! | `strided`, `boxes` | elements that are not in C order |
-//! | `undo` | numbers of GGUF that the model has in another form |
-//! | `scratch` | members of archives, unpacked to a temporary file |
-//! | `whole` | tensors joined from pieces in the files of a directory |
 
 mod blocks;
 mod boxes;
@@ -51,11 +40,10 @@ use crate::zipped::Zipped;
 
 /// An open file of another format that reads like a safetensors file with the same tensors.
 ///
-/// Core opens it as a [`Checkpoint`](safetensors_core::Checkpoint), with everything that works on
-/// checkpoints. Its header is made at opening, and only requested bytes are copied: from their
-/// place for C order, gathered in windows of at most 4 MiB for other strides, or dequantised by
-/// block with [`Options::dequantize`](crate::Options::dequantize). A compressed member of an
-/// archive is unpacked to a temporary file at its first read.
+/// Core opens it as a [`Checkpoint`](safetensors_core::Checkpoint). Only requested bytes are
+/// copied: from their place for C order, gathered in windows of at most 4 MiB for other strides, or
+/// dequantised by block with [`Options::dequantize`](crate::Options::dequantize). A compressed
+/// member is unpacked to a temporary file at its first read.
 ///
 /// It can also be a directory of files with pieces of tensors.
 ///
@@ -109,15 +97,14 @@ pub(crate) struct Split {
     pub(crate) own: u64,
 }
 
-/// The storage of a tensor in another format, if its dtype does not show it: it is quantised, or
-/// has a type that safetensors lacks.
+/// The storage of a tensor, if its dtype does not show it: it is quantised, or has a type without
+/// dtype.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The type's name in its format, such as `Q4_K`.
     pub type_name: String,
     /// The dimensions in the file, outermost first. They differ from the tensor's if it is listed
-    /// as bytes: without a dtype, or by [`Options::blocks`](crate::Options::blocks). An object of
-    /// an unknown class has `[0]`.
+    /// as bytes, and are `[0]` for an object of an unknown class.
     pub shape: Vec<usize>,
     /// The bytes in the file.
     pub byte_len: u64,
@@ -189,9 +176,9 @@ impl<S: ReadAt> TensorFile<S> {
         self.stored.iter().map(|(name, stored)| (name.as_str(), stored))
     }
 
-    /// Returns oddities, like [`Checkpoint::audit`](safetensors_core::Checkpoint::audit): tensors
-    /// that the index does not place in the file, which are skipped; a wrong `total_size`, at the
-    /// first shard; unlisted files of a directory.
+    /// Returns oddities, like [`Checkpoint::audit`](safetensors_core::Checkpoint::audit): skipped
+    /// tensors that the index places elsewhere; a wrong `total_size`; unlisted files of a
+    /// directory.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -203,8 +190,8 @@ impl<S: ReadAt> TensorFile<S> {
         is_known.then(|| file.byte_len - file.header.len() as u64)
     }
 
-    /// Describes content that is not tensors, for people: the number of skipped values of a PyTorch
-    /// file, and the first skipped names of a directory.
+    /// Describes skipped content for people: the number of values in a PyTorch file, the first
+    /// names in a directory.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -232,9 +219,8 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    /// Reads everything that has a checksum in the file, and compares it. Returns the number of
-    /// checksums: one for each member of an archive, 0 for other files. Reading tensors does not
-    /// check them.
+    /// Compares all checksums in the file, which reading tensors does not. Returns their number:
+    /// one for each member of an archive, 0 for other files.
     ///
     /// # Errors
     ///

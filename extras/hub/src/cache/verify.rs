@@ -37,11 +37,10 @@ impl CachedRepo {
     /// Reads every file and compares it with the Hub's digest: the SHA-256 of a large file, git's
     /// SHA-1 of a small one.
     ///
-    /// A blob's digest is its name; other names are not verified. A name of 64 hex digits counts as
-    /// SHA-256, so blobs of other servers with such ETags may count as damaged.
-    ///
-    /// Without links in the system, snapshots have copies. They are compared with the digests that
-    /// newer Python versions list, or are intact if equal to a blob.
+    /// A blob's name is its digest; other names are not verified. Blobs of other servers, with
+    /// names of 64 hex digits that are not SHA-256, count as damaged. Copies in snapshots, on
+    /// systems without links, are compared with digests that newer Python versions list, or are
+    /// intact if equal to a blob.
     pub fn verify(&self) -> Result<Verification> {
         let mut found = Verification::default();
         let blobs = self.blobs();

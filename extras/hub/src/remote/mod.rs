@@ -32,10 +32,10 @@
 //! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
-//! An address names a file of tensors, an index (`*.json`), or a directory. In a store that cannot
-//! list, a directory needs a standard name: `model.safetensors` or `model.safetensors.index.json`.
-//! The status 403 for a missing file is an error only if nothing else is found. In names, `?` is
-//! `%3F` and `#` is `%23`.
+//! An address names a file of tensors, an index (`*.json`), or a directory, which in a store
+//! without lists needs a `model.safetensors` or `model.safetensors.index.json`. The status 403 for
+//! a missing file is an error only if nothing else is found. In names, `?` is `%3F` and `#` is
+//! `%23`.
 //!
 //! # Requests
 //!
@@ -49,16 +49,16 @@
 //! - A cancelled load begins no further request, and ends when running ones have arrived.
 //!
 //! Requests with a passing failure are repeated with growing pauses, and broken bodies continued.
-//! There is no total time limit, but one for silence: 60 seconds or, while bytes are sent, twice
-//! that. A server that is never reached fails after 10 seconds. Both are
-//! [options](RemoteOptions::option). An object that changed since it was opened is an error, by its
-//! ETag or else its length and time.
+//! There is no total time limit. A server fails if it is silent for 60 seconds, or while bytes are
+//! sent twice that, or if it is not reached within 10 seconds ([options](RemoteOptions::option)).
+//! An object that changed since it was opened is an error, by its ETag or its length and time.
 //!
 //! # The Hub's cache
 //!
 //! A file of the Hub is read from the [cache](crate::cache), if it has the same commit. A branch
 //! takes one request for its commit, a commit none. With `HF_HUB_OFFLINE` only the cache is read,
-//! at the branch's commit of the last download. Nothing is written to it. Buckets are not cached.
+//! at the branch's commit of the last download. Nothing is written to it, and buckets are not in
+//! it.
 //!
 //! # Credentials
 //!
@@ -69,9 +69,9 @@
 //!
 //! # Proxies
 //!
-//! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count, as in downloads and in Python's
-//! `huggingface_hub`; also `socks5://`. An unusable proxy is an error before anything is sent. The
-//! options `proxy_url` and `proxy_excludes` override them.
+//! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count, as in Python's `huggingface_hub`;
+//! also `socks5://`. An unusable proxy is an error before anything is sent. The options `proxy_url`
+//! and `proxy_excludes` override them.
 //!
 //! # Threads
 //!

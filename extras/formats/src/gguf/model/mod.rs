@@ -1,17 +1,5 @@
 //! [`Model`]: GGUF's metadata and tensor names for a model of transformers.
 //!
-//! | file | content |
-//! |---|---|
-//! | `architecture` | the table of an architecture's tensors |
-//! | `llama`, `qwen`, `gemma`, `bert` | these tables, and their own settings |
-//! | `modules` | modules that most tables share |
-//! | `names` | the tables read the other way |
-//! | `fields` | `config.json`: every field must be known |
-//! | `rope` | rotary embeddings |
-//! | `arrange` | weights with changed numbers or rows |
-//! | `tokenizer`, `pre` | `tokenizer.json` |
-//! | `files` | the files next to the weights |
-//!
 //! The rules come from llama.cpp: its converter (`conversion/`, `gguf-py`) and readers
 //! (`src/models`).
 

@@ -1,18 +1,4 @@
 //! Directories of PyTorch's trainers as one checkpoint: files hold pieces of tensors.
-//!
-//! | file | content |
-//! |---|---|
-//! | `mod` | the kind of a directory, by the names in it |
-//! | `dcp` | `.metadata` and `.distcp` files, also of Megatron |
-//! | `metadata` | the pickle `.metadata` |
-//! | `settings` | the settings of optimizers in it |
-//! | `ranks` | the `.metadata` of each rank |
-//! | `deepspeed` | ZeRO of DeepSpeed |
-//! | `row` | the places of a parameter's numbers |
-//! | `states` | the content of each file of DeepSpeed |
-//! | `frozen` | untrained parameters of DeepSpeed |
-//! | `dtensor` | one file of each rank, with its parts |
-//! | `item` | one archive of several in a file |
 
 mod dcp;
 mod deepspeed;

@@ -28,10 +28,9 @@ use super::{RemoteOptions, local_path};
 impl RemoteOptions {
     /// Saves tensors to one file of a remote store, which is replaced completely or not at all.
     ///
-    /// It is sent in parts of 8 MiB or more, at most eight in memory, with one tensor after the
-    /// other, and has the bytes of [`serialize`](safetensors_core::serialize). After an error the
-    /// parts are aborted. For `file:///path` this and all methods below save like
-    /// [core](safetensors_core::save()).
+    /// It is sent in parts of 8 MiB or more, at most eight in memory, and has the bytes of
+    /// [`serialize`](safetensors_core::serialize). After an error the parts are aborted. For
+    /// `file:///path` all methods save like [core](safetensors_core::save()).
     ///
     /// ```
     /// use safetensors_core::{SaveOptions, TensorView};
@@ -46,9 +45,8 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// Like [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. The store then has the
-    /// earlier file, unless the last request arrived and only the answer was lost. Web servers and
-    /// the Hub take no files.
+    /// Like [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. It then has the earlier
+    /// file, unless only the last answer was lost. Web servers and the Hub take no files.
     pub fn save<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
