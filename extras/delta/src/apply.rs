@@ -271,7 +271,6 @@ fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
     save(path, tensors, &options.durable(how.durable))
 }
 
-/// The base's index is also right for the result.
 fn read_index<B: ReadAt>(base: &Checkpoint<B>, index: &Path) -> Result<Vec<u8>> {
     let name = index.file_name().unwrap_or_default().to_string_lossy();
     match base.read_beside(&name, Limits::default().index_bytes)? {

@@ -114,7 +114,6 @@ fn order<S>(
     }
 }
 
-/// Fails if the result of one delta is not the base of the next.
 fn check_neighbours<S>(one: &Delta<S>, other: &Delta<S>) -> Result<()> {
     match (one.digests()[1], other.digests()[0]) {
         (Some(found), Some(expected)) if found != expected => {

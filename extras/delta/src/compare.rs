@@ -28,7 +28,6 @@ pub(crate) struct Worker {
     scratch: Vec<u8>,
 }
 
-/// In either checkpoint, or in both.
 pub(crate) struct Pair<'a, S, T> {
     pub(crate) name: String,
     pub(crate) old: Option<LazyTensor<'a, S>>,
@@ -80,8 +79,7 @@ struct Sides {
     is_changed: bool,
 }
 
-/// Compresses the difference to a file in the directory, or the new tensor, if smaller or the only
-/// way.
+/// Or compresses the new tensor, if smaller or the only way.
 pub(crate) fn compare<S: ReadAt, T: TensorSource>(
     pair: &Pair<'_, S, T>,
     worker: &mut Worker,
@@ -136,7 +134,7 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         Ok(Compared { old, new, difference: Some(difference) })
     }
 
-    /// Compresses the XOR, from the first difference on: before it, all bytes are 0.
+    /// From the first difference on: before it, all bytes are 0.
     fn by_xor(&self, spool: &mut Spool, scratch: &mut Vec<u8>, options: &Options) -> Result<Sides> {
         // It allocates and writes nothing before it gets a byte.
         let mut encoder = encoder(spool, self.old.byte_len())?;
@@ -281,7 +279,6 @@ fn compress<T: TensorSource>(
 }
 
 fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize, u8)> + 'p {
-    /// Most lines are equal and compared at once.
     const LINE: usize = 256;
     let lines = old.chunks(LINE).zip(new.chunks(LINE)).enumerate();
     lines.filter(|(_, (old, new))| old != new).flat_map(|(line, (old, new))| {

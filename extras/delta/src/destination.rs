@@ -42,8 +42,7 @@ impl Options {
         self.check_destination(directory.as_ref(), New::Delta)
     }
 
-    /// Creates the directory if needed. A delta replaces only a delta, a checkpoint only a
-    /// checkpoint.
+    /// A delta replaces only a delta, a checkpoint only a checkpoint.
     pub(crate) fn create(&self, directory: &Path, new: New) -> Result<Destination> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         if new == New::Delta {
@@ -131,7 +130,6 @@ impl Destination {
         self.beside.push(name);
     }
 
-    /// Adds a small file that takes its place first.
     pub(crate) fn put_first(&mut self, name: &str, text: &str) -> Result<()> {
         let path = self.staging().join(name);
         fs::write(&path, text).map_err(|error| Error::from(error).in_path(path))?;

@@ -58,7 +58,6 @@ pub(crate) struct Extra {
     pub(crate) added: BTreeMap<String, (Dtype, Vec<usize>)>,
     pub(crate) replaced: BTreeMap<String, (Dtype, Vec<usize>)>,
     pub(crate) removed: BTreeSet<String>,
-    /// All metadata of the result, if it differs.
     pub(crate) metadata: Option<Metadata>,
 }
 
@@ -85,7 +84,7 @@ impl Extra {
         lists.into_iter().filter(|(_, list)| !list.is_empty()).chain(metadata)
     }
 
-    /// Reads the entries of an index, which need `is_allowed`. Applies the limits of headers.
+    /// Applies the limits of headers.
     pub(crate) fn read(index: &Metadata, is_allowed: bool, limits: &Limits) -> Result<Self> {
         let mut keys = [ADDED, REPLACED, REMOVED, METADATA].into_iter();
         if let (false, Some(key)) = (is_allowed, keys.find(|key| index.contains_key(*key))) {
@@ -127,7 +126,6 @@ impl Extra {
         }
     }
 
-    /// Checks that the delta has bytes for exactly the names that need them.
     pub(crate) fn check_names(&self, has_bytes: &BTreeSet<&str>) -> Result<()> {
         let error = |name: &str, kind: ErrorKind| Err(Error::from(kind).in_tensor(name));
         for name in self.added.keys().chain(self.replaced.keys()) {

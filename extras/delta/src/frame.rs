@@ -21,7 +21,6 @@ const WINDOW_LOG: u32 = 23;
 pub(crate) struct Frame<'a, S> {
     blocks: Blocks<'a, S>,
     decoder: Decoder<'static>,
-    /// Bytes of the content, if the header has them.
     content: Option<u64>,
     taken: u64,
     given: u64,
@@ -29,7 +28,7 @@ pub(crate) struct Frame<'a, S> {
 }
 
 impl<'a, S: ReadAt> Frame<'a, S> {
-    /// Checks the header. A size in it has to be `expected`.
+    /// A size in the header has to be `expected`.
     pub(crate) fn open(tensor: LazyTensor<'a, S>, expected: Option<u64>) -> Result<Self> {
         let mut blocks = Blocks::new(tensor, BLOCK);
         let checked = blocks.at(0).and_then(|start| check_header(start, expected));
@@ -42,7 +41,6 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(Self { blocks, decoder, content, taken: 0, given: 0, ended: false })
     }
 
-    /// Reads until the buffer is full or the frame ends.
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() && !self.ended {
@@ -74,7 +72,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(())
     }
 
-    /// Checks that frame and tensor end after these bytes of content.
+    /// The frame has to fill the tensor.
     pub(crate) fn finish(&mut self, expected: u64) -> Result<()> {
         if self.read(&mut [0])? > 0 || self.given > expected {
             return Err(self.error(ErrorKind::ContentTooLong { expected }));
@@ -89,7 +87,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.blocks.check_unchanged()
     }
 
-    /// Returns the size in the header, or fails with the header's problem.
+    /// The header must have the size.
     pub(crate) fn content(&mut self) -> Result<u64> {
         if let Some(content) = self.content {
             return Ok(content);

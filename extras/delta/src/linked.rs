@@ -138,7 +138,6 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// Returns `false` if the base can have no second name.
     fn link_to(&self, link: &Path) -> Result<bool> {
         link.parent().map_or(Ok(()), fs::create_dir)?;
         match fs::hard_link(&self.file, link) {
@@ -153,7 +152,7 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// Returns `true` if the new name leads to the file that was read, and not to a replacement.
+    /// Another file may have replaced the one that was read.
     fn is_at(&self, link: &Path) -> io::Result<bool> {
         let files = self.checkpoint.files().iter();
         let mut sources = files.flat_map(|file| file.safetensors().source().sources());
@@ -175,7 +174,6 @@ fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
     source.is_replaced().map(|is_replaced| !is_replaced)
 }
 
-/// Returns whether the delta is smaller than the new file, and can be read.
 fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
     let options = options.clone().metadata(new.metadata().clone());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));

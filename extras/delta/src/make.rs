@@ -77,7 +77,6 @@ pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
 pub(crate) struct Plan<'a, S, T> {
     pairs: Vec<Pair<'a, S, T>>,
     options: Options,
-    /// The newer checkpoint's, if it differs.
     metadata: Option<Metadata>,
 }
 

@@ -30,7 +30,6 @@ pub struct Options {
     reader: Option<Reader>,
     pub(crate) overwrite: bool,
     pub(crate) durable: bool,
-    /// The newer checkpoint's, to be compared.
     pub(crate) metadata: Option<Metadata>,
     /// Allows storing a tensor entirely although only bytes differ.
     pub(crate) whole: bool,

@@ -35,7 +35,6 @@ pub(crate) enum Bytes<'a, B, S> {
 pub(crate) struct Pass<'p, S> {
     pub(crate) deltas: &'p [Delta<S>],
     pub(crate) options: &'p Options,
-    /// For unnamed files.
     pub(crate) directory: &'p Path,
     pub(crate) has_digests: bool,
 }

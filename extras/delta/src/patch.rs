@@ -150,7 +150,6 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
 
 struct Held<'a, S> {
     frame: Frame<'a, S>,
-    /// Bytes of the content, as far as read.
     content: u64,
     buffer: Vec<u8>,
     at: usize,

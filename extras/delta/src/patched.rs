@@ -19,8 +19,8 @@ use crate::options::Options;
 use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
 
-/// The tensors of base and deltas after a chain, computed and checked while they are read.
-/// [`check`](Patched::check) then compares the digests of all.
+/// Computed and checked while they are read. [`check`](Patched::check) then compares the digests of
+/// all.
 pub(crate) struct Patched<'a, B, S> {
     chain: &'a Chain<S>,
     tensors: Vec<PatchedTensor<'a, B, S>>,
@@ -34,7 +34,6 @@ pub(crate) struct PatchedTensor<'a, B, S> {
     form: Form<'a>,
     chain: &'a Chain<S>,
     options: &'a Options,
-    /// For unnamed files.
     directory: PathBuf,
     has_digests: bool,
     /// The BLAKE3 of the base and after each link, once read; `None` for an absent tensor.
@@ -119,7 +118,6 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         threads(self.tensors.iter().map(|tensor| tensor.links.len()).max().unwrap_or_default())
     }
 
-    /// Checks tensors that are not in the result by reading them.
     pub(crate) fn read_removed(&self) -> Result<()> {
         self.read(self.tensors.iter().filter(|tensor| tensor.is_removed()))
     }
@@ -179,7 +177,7 @@ fn byte_len((dtype, shape): Form<'_>) -> u64 {
     shape::byte_len(dtype, shape).unwrap_or(u64::MAX)
 }
 
-/// Fails if `expanded` bytes come from too few compressed ones, and too small a base.
+/// Too few compressed bytes, and too small a base, are an error.
 pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Result<()> {
     let limit = most_expanded(compressed, base);
     if expanded <= limit {
@@ -188,7 +186,7 @@ pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Resu
     Err(ErrorKind::TooExpanded { limit, found: expanded }.into())
 }
 
-/// Fails if a delta changes or removes an absent tensor, or adds a present one.
+/// A changed or removed tensor must be there, an added one must not.
 fn check_change<S: ReadAt>(
     delta: &Delta<S>,
     name: &str,
@@ -221,7 +219,6 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
         self.links.last().map_or(self.base.is_none(), |link| link.change == Change::Removed)
     }
 
-    /// Returns its line in the digest after this many deltas.
     fn line_after(&self, stage: usize) -> Option<Line<'_>> {
         let hashes = lock(&self.hashes);
         let count = self.links.partition_point(|link| link.number < stage);

@@ -111,7 +111,6 @@ impl<S: ReadAt> Plan<S> {
         Self::of(start, from, links)
     }
 
-    /// The chain has to begin at the start.
     fn of(start: Start<S>, from: Option<u64>, links: Vec<Link<S>>) -> Result<Option<Self>> {
         let Some(version) = links.last().map(|link| link.number) else { return Ok(None) };
         let read = links.iter().map(|link| (link.number, link.fingerprint.clone())).collect();

@@ -112,7 +112,6 @@ impl<T: Store + 'static> Root<T> {
         Ok(is_full.then_some(Published::Full(full)))
     }
 
-    /// Returns `true` if a version has been replaced, or is not complete any more.
     pub(crate) fn has_changed(&self, versions: &[(u64, String)]) -> bool {
         versions.iter().any(|(number, fingerprint)| {
             let found = self.open(*number).and_then(|published| {

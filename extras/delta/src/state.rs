@@ -72,7 +72,6 @@ impl StateFile {
         Ok(format!("{state}\n"))
     }
 
-    /// Records the new version, unless another follower has written since.
     pub(crate) fn settle(directory: &Path, changing: &str, state: &State) -> Result<()> {
         let path = directory.join(STATE);
         if beside::read(directory, STATE, MOST)?.as_deref() != Some(changing.as_bytes()) {

@@ -7,7 +7,6 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) struct Counted<R> {
     pub(crate) inner: R,
     pub(crate) at: u64,
-    /// Bytes that may follow.
     pub(crate) allowed: u64,
     limit: u64,
     pub(crate) wording: Wording,

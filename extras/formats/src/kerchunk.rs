@@ -146,7 +146,6 @@ impl Arrays<'_> {
         self.budget.keep(bytes.saturating_sub(usize::try_from(paid).unwrap_or(usize::MAX)))
     }
 
-    /// Fails for a name that Zarr does not allow.
     fn add_groups(&mut self, name: &str, names: &BTreeSet<&str>) -> Result<()> {
         let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
         if name.split('/').any(|part| matches!(part, "" | "." | "..") || part.starts_with(".z")) {

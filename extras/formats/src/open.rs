@@ -312,7 +312,6 @@ fn open_input<S: ReadAt>(
     open_any(input, path, options, budget).map_err(|error| error.in_path(path))
 }
 
-/// Errors may lack the file.
 fn open_any<S: ReadAt>(
     input: Input<S>,
     path: &Path,

@@ -28,7 +28,6 @@ pub struct Options {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
     pub(crate) architecture: &'static str,
-    /// Of heads.
     pub(crate) queries: Option<usize>,
     pub(crate) keys: Option<usize>,
 }

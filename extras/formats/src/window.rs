@@ -10,13 +10,11 @@ use safetensors_core::io::Requests;
 /// elements there.
 const AHEAD: u64 = 4 << 10;
 
-/// Such as one of several archives.
 #[derive(Debug)]
 pub(crate) struct Window<'a, S> {
     source: &'a S,
     start: u64,
     len: u64,
-    /// With the place of the first byte.
     ahead: Vec<(u64, Vec<u8>)>,
 }
 
@@ -31,7 +29,6 @@ impl<'a, S: ReadAt> Window<'a, S> {
         Self { source, start: 0, len: source.byte_len(), ahead: Vec::new() }
     }
 
-    /// Reads both ends of several windows.
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };
         let source = first.source;

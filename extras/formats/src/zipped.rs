@@ -29,11 +29,8 @@ pub(crate) struct Zipped<S> {
 /// The start of a tensor's or storage's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In the file.
     At(u64),
-    /// In a compressed member.
     Unpacked {
-        /// The member's position.
         member: usize,
         skipped: u64,
     },
@@ -132,7 +129,6 @@ impl<S: ReadAt> Zipped<S> {
         })
     }
 
-    /// Returns the number of members.
     pub(crate) fn verify_checksums(&self) -> Result<u64> {
         let names = self.names()?;
         for (index, name) in names.iter().enumerate() {
@@ -146,7 +142,7 @@ impl<S: ReadAt> Zipped<S> {
         Ok(names.len() as u64)
     }
 
-    /// Fails if members share bytes, or reach past the end.
+    /// Members must not share bytes, or reach past the end.
     pub(crate) fn check_overlap(&self) -> Result<()> {
         if self.zip.clone().has_overlapping_entries().map_err(failed)? {
             Err(ErrorKind::Overlap.into())
@@ -155,7 +151,6 @@ impl<S: ReadAt> Zipped<S> {
         }
     }
 
-    /// Fails if a member claims more bytes than its place can hold.
     pub(crate) fn check_size(&self, index: usize) -> Result<()> {
         let member = self.zip.by_index_data(index).map_err(failed)?;
         let stored = member.compressed_size();

@@ -8,7 +8,7 @@ use crate::repo::{RepoId, Revision, check_file_name, percent_decoded, percent_en
 
 const SCHEME: &str = "hf";
 
-/// Returns the text after `scheme://`, which ignores case (RFC 3986, 3.1).
+/// The scheme ignores case (RFC 3986, 3.1).
 pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     let (found, rest) = text.split_once("://")?;
     found.eq_ignore_ascii_case(scheme).then_some(rest)
@@ -110,7 +110,7 @@ fn revision_end(text: &str) -> usize {
     special_ref(text).or_else(|| text.find('/')).unwrap_or(text.len())
 }
 
-/// Returns the length of `refs/pr/1` or `refs/convert/x`, which need no escape, at the start.
+/// These need no escape.
 fn special_ref(text: &str) -> Option<usize> {
     let (before, rest, is_part): (_, _, fn(char) -> bool) =
         if let Some(rest) = text.strip_prefix("refs/pr/") {

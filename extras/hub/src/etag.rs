@@ -30,7 +30,6 @@ enum Algorithm {
     Sha256,
     /// Of git's object of a small file. Some mirrors use the SHA-1 of the content.
     Sha1,
-    /// It cannot be checked.
     Unknown,
 }
 
@@ -50,7 +49,7 @@ impl Etag {
         is_name.then(|| Self { text: text.into(), digest })
     }
 
-    /// Removes the quotes and the mark of a weak ETag.
+    /// Also removes the mark of a weak ETag.
     pub(crate) fn text_of(header: &str) -> &str {
         let text = header.strip_prefix("W/").unwrap_or(header);
         text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
@@ -60,7 +59,7 @@ impl Etag {
         self.digest != Algorithm::Unknown
     }
 
-    /// Names a blob. Files of one length may share a text that is not a digest, as with nginx.
+    /// Files of one length may share a text that is not a digest, as with nginx.
     pub(crate) fn blob(&self, commit: &Revision, path: &str, size: u64) -> Self {
         if self.is_digest() {
             return self.clone();
@@ -87,7 +86,7 @@ impl Etag {
         self.check_while(path, size, stop, &mut || ())
     }
 
-    /// Like [`check`](Etag::check), and calls `work` for each piece.
+    /// Calls `work` for each piece.
     pub(crate) fn check_while(
         &self,
         path: &Path,

@@ -27,8 +27,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxies {
-    /// Reads the proxies as Python does: `HTTPS_PROXY` or `HTTP_PROXY` by scheme, otherwise
-    /// `ALL_PROXY`, except for `NO_PROXY`. Lower case takes precedence.
+    /// Like Python: `HTTPS_PROXY` or `HTTP_PROXY` by scheme, otherwise `ALL_PROXY`, except for
+    /// `NO_PROXY`. Lower case takes precedence.
     pub(crate) fn of_environment(environment: &Environment<'_>) -> Result<Self> {
         let direct = parse_all(&environment.proxy("NO_PROXY").unwrap_or_default());
         // A user who wants no proxy at all need not correct its variables.
@@ -43,14 +43,13 @@ impl Proxies {
         Ok(Self { http: proxy("HTTP_PROXY")?, https: proxy("HTTPS_PROXY")?, direct })
     }
 
-    /// Uses one proxy, except for a list like `NO_PROXY`. `setting` names the option in errors.
+    /// `except` is like `NO_PROXY`. `setting` names the option in errors.
     #[cfg(feature = "remote")]
     pub(crate) fn through(setting: &'static str, address: &str, except: &str) -> Result<Self> {
         let proxy = Some(Proxy::parse(setting, address)?);
         Ok(Self { http: proxy.clone(), https: proxy, direct: parse_all(except) })
     }
 
-    /// `None` for a direct connection.
     pub(crate) fn of(&self, scheme: &str, host: &str, port: Option<u16>) -> Option<&Proxy> {
         let is_encrypted = scheme == "https";
         let proxy = if is_encrypted { &self.https } else { &self.http }.as_ref()?;

@@ -60,7 +60,6 @@ impl RepoId {
         KINDS.contains(&part)
     }
 
-    /// As in the Hub's API.
     pub(crate) fn with_kind(&self) -> String {
         let (kind, rest) = kind_and_rest(&self.0);
         format!("{kind}/{rest}")

@@ -34,11 +34,7 @@ pub(crate) struct Bundle {
 
 pub(crate) enum Material {
     Key(Option<String>),
-    /// In DER.
-    Certificates {
-        leaf: Vec<u8>,
-        issuers: Vec<Vec<u8>>,
-    },
+    Certificates { leaf: Vec<u8>, issuers: Vec<Vec<u8>> },
 }
 
 impl Material {
@@ -160,7 +156,6 @@ struct VerificationMaterial {
     public_key: Option<KeyName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     x509_certificate_chain: Option<Chain>,
-    /// Only keyless signatures have one.
     #[serde(skip_serializing)]
     certificate: Option<Value>,
     #[serde(default)]

@@ -27,7 +27,6 @@ pub(crate) struct Listing {
 
 pub(crate) struct Rules<'a> {
     pub(crate) allow_symlinks: bool,
-    /// With everything below it.
     pub(crate) is_left_out: &'a dyn Fn(&str) -> bool,
     /// Skips a path that cannot be signed, such as a FIFO, instead of an error.
     pub(crate) is_tolerated: &'a dyn Fn(&str) -> bool,
@@ -80,7 +79,6 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
 
 enum Entry {
     Directory,
-    /// `true` if reached by a link.
     File(Metadata, bool),
 }
 
@@ -116,7 +114,7 @@ impl File {
     }
 }
 
-/// Returns the name of a file below a model. The file need not exist.
+/// The file need not exist.
 pub(crate) fn name_in(model: &Path, file: &Path) -> Option<String> {
     let parent = match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

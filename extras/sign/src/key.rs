@@ -73,7 +73,7 @@ macro_rules! curves {
                 }
             }
 
-            /// Returns a signature in DER. It is deterministic (RFC 6979).
+            /// Deterministic (RFC 6979), in DER.
             pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>> {
                 match self {
                     $(Self::$name(key) => {
@@ -87,7 +87,6 @@ macro_rules! curves {
         }
 
         impl PublicKey {
-            /// Parses a SubjectPublicKeyInfo in DER.
             pub(crate) fn from_der(der: &[u8]) -> Result<Self> {
                 let info = SubjectPublicKeyInfoRef::try_from(der).map_err(|_| malformed())?;
                 let curve = curve_of(info.algorithm.oid, info.algorithm.parameters)?;
@@ -204,7 +203,7 @@ impl PublicKey {
         }
     }
 
-    /// Returns the name of the key in a signature: the SHA-256 of its PEM, in hexadecimal.
+    /// The key's name in a signature: the SHA-256 of its PEM, in hexadecimal.
     pub(crate) fn hint(&self) -> Result<String> {
         Ok(hint_of(self.to_pem()?.as_bytes()))
     }

@@ -8,7 +8,7 @@ pub(crate) const GIT: [&str; 4] = [".git", ".gitattributes", ".github", ".gitign
 /// The name of a model that is one file, as in the reference.
 pub(crate) const SINGLE_FILE: &str = ".";
 
-/// Returns `true` for a plain path: no part is empty, `.`, `..`, or special on this system.
+/// No part is empty, `.`, `..`, or special on this system.
 pub(crate) fn is_plain(name: &str) -> bool {
     let parts = || name.split('/');
     let is_normal = |(part, component): (&str, _)| component == Component::Normal(part.as_ref());
@@ -17,7 +17,7 @@ pub(crate) fn is_plain(name: &str) -> bool {
         && parts().zip(Path::new(name).components()).all(is_normal)
 }
 
-/// Returns `true` if a name is a path or below it. Nothing is below a path that is not plain.
+/// Nothing is below a path that is not plain.
 pub(crate) fn is_below(name: &str, path: &str) -> bool {
     let path = path.strip_suffix('/').unwrap_or(path);
     name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -29,7 +29,6 @@ pub(crate) fn refuse_pem(path: &Path) -> Result<()> {
     Err(ErrorKind::BadKey { problem: "a path is expected, not a text in PEM".to_owned() }.into())
 }
 
-/// Skips a block without an end.
 pub(crate) fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut rest = text;

@@ -171,7 +171,7 @@ impl Signer {
         Ok(report)
     }
 
-    /// Fails unless the path is free, or has a replaceable, unsigned signature.
+    /// The path must be free, or have a replaceable, unsigned signature.
     fn check_replaced(&self, signature: &Path, listing: &Listing) -> Result<()> {
         let Ok(found) = signature.symlink_metadata() else { return Ok(()) };
         let error = |kind: Error| Err(kind.in_path(signature));
@@ -255,7 +255,6 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// Also of a path such as `..`.
 fn base_name(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = path.file_name().or_else(|| absolute.file_name());

@@ -278,7 +278,7 @@ fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
     report.unsigned = unsigned.into_iter().flatten().collect();
 }
 
-/// Names a model that is one file as in its signature: `.`, or its own name.
+/// In its signature, a single file is `.`, or has its own name.
 fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model: &Path) {
     let name = model.file_name().and_then(|name| name.to_str()).unwrap_or(SINGLE_FILE);
     if signed.contains_key(name)

@@ -9,7 +9,6 @@ use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
-/// The beginning of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// A constant in a module.

@@ -25,7 +25,6 @@ struct Row {
     name: &'static str,
     /// In elements.
     len: usize,
-    /// Of a block.
     bytes: usize,
     values: Values,
 }
@@ -143,12 +142,10 @@ impl Type {
         self.0.name
     }
 
-    /// 1 for a plain type.
     pub(super) fn block_len(self) -> usize {
         self.0.len
     }
 
-    /// Of an element, for a plain type.
     pub(super) fn block_bytes(self) -> usize {
         self.0.bytes
     }

@@ -27,7 +27,6 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// The length of its data is not in the header.
     pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>) -> Result<Self> {
         let name = reader.name()?;
         let read = |reader: &mut Reader<S>| -> Result<_> {

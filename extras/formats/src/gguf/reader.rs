@@ -8,7 +8,6 @@ use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
-/// Bytes of a call to a slow source.
 const FAR: usize = 1 << 20;
 
 const WORDING: Wording = Wording {

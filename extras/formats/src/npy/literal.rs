@@ -123,7 +123,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Reads values up to `close`, and counts the commas.
     fn items(&mut self, close: char, depth: Depth) -> Result<(Vec<Value>, usize), ErrorKind> {
         let depth = depth.deeper()?;
         let mut items = Vec::new();

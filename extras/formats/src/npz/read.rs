@@ -41,7 +41,6 @@ use crate::zipped::Zipped;
 #[derive(Debug)]
 pub struct Archive<S = FileSource> {
     zipped: Arc<Zipped<S>>,
-    /// With the member of each.
     arrays: Vec<(String, usize)>,
     by_name: Vec<usize>,
     limits: Limits,

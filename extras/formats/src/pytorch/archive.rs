@@ -73,7 +73,7 @@ impl<S: ReadAt> Archive<S> {
         Ok(Self { zipped: Arc::new(zipped), members, root, values, object })
     }
 
-    /// The bytes of a number, or of a tensor with one element. `None` for other values.
+    /// Of a number, or of a tensor with one element. `None` for other values.
     pub(super) fn number(&self, value: Value) -> Result<Option<Vec<u8>>> {
         let position = match (value, self.values.node(value)) {
             (Value::Int(number), _) => return Ok(Some(number.to_le_bytes().to_vec())),
@@ -98,7 +98,6 @@ impl<S: ReadAt> Archive<S> {
         }
     }
 
-    /// The start of a storage, and its bytes in the archive.
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
         self.values.budget.work_on(&self.root)?;
@@ -110,7 +109,6 @@ impl<S: ReadAt> Archive<S> {
     }
 }
 
-/// Fails if the member declares another order than little-endian.
 fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
     let mut order = String::new();
     zipped.member(member, |member| {

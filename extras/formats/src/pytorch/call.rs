@@ -31,7 +31,6 @@ pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String>
     Ok(values.sizes(value).ok_or("the shape of a tensor is not a tuple of numbers")?)
 }
 
-/// One for each dimension; `None` for other values.
 pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>, String> {
     let Some(items) = values.items(value) else { return Ok(None) };
     // A pickle can use one long list in many tensors.

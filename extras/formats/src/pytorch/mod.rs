@@ -185,7 +185,6 @@ fn build(
     Ok(builder)
 }
 
-/// Takes out tensors that an index places elsewhere.
 fn leave_unindexed(
     placed: &HashSet<String>,
     found: &mut Vec<(String, u32)>,
@@ -211,7 +210,6 @@ fn key(tensor: &TensorRef) -> Key<'_> {
     (tensor.storage, tensor.offset, tensor.kind.name, &tensor.shape, &tensor.strides)
 }
 
-/// Returns the first sorted name of each tied tensor.
 fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'a>, Arc<str>>> {
     let mut names: HashMap<Key<'a>, (&str, bool)> = HashMap::new();
     for (name, position) in found {

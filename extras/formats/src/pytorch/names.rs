@@ -90,7 +90,6 @@ pub(super) struct Search<'a> {
     pub(super) values: &'a Values,
     found: Collected,
     path: Vec<Cow<'a, str>>,
-    /// In bytes, with a dot after each key.
     path_len: usize,
     pub(super) depth: Depth,
 }
@@ -334,7 +333,7 @@ impl<'a> Search<'a> {
         self.values.budget.work_on(key)
     }
 
-    /// Lists the visited value as unreadable. An error if it is all there is.
+    /// An error if it is all there is.
     fn unreadable(&mut self, class: String) -> Result<()> {
         if self.path.is_empty() {
             return Err(ErrorKind::UnknownObject { class }.into());

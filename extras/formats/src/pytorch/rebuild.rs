@@ -82,14 +82,13 @@ impl Values {
         Ok(position)
     }
 
-    /// Nodes, which are limited, bound the storages.
+    /// Nodes, which are limited, bound the storages, and the tensors.
     pub(super) fn add_storage(&mut self, storage: Storage) -> Result<u32> {
         self.budget.keep_all::<(Storage, Arc<str>)>(1)?;
         self.storages.push(storage);
         Ok(self.storages.len() as u32 - 1)
     }
 
-    /// Nodes bound the tensors.
     pub(super) fn add_tensor(&mut self, tensor: TensorRef) -> Result<Node> {
         self.budget.keep_all::<TensorRef>(1)?;
         self.budget.keep_all::<(usize, u64)>(tensor.shape.len())?;

@@ -30,7 +30,6 @@ impl Class {
 }
 
 impl Values {
-    /// Returns the TorchScript module of a class in the pickle.
     pub(super) fn module_class(&self, (module, name): (&str, &str)) -> Option<&Class> {
         if !is_of_code(module) || self.classes.is_empty() {
             return None;
@@ -48,8 +47,7 @@ pub(super) fn lacks_code(values: &Values, module: &str, name: &str) -> bool {
     is_of_code(module) && !values.classes.contains_key(&format!("{module}.{name}"))
 }
 
-/// Reads the classes of a pickle's objects. `root`: the prefix of members. Fails for a list of
-/// other things than names.
+/// `root`: the prefix of members. Fails for a list of other things than names.
 pub(super) fn read_classes<S: ReadAt>(
     zipped: &Zipped<S>,
     members: &Members,

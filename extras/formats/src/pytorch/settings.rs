@@ -7,7 +7,7 @@ use super::values::{Node, Value};
 use crate::budget::{ENTRY, escaped};
 use crate::error::Result;
 
-/// A map allocates eleven entries at once.
+// A map allocates eleven entries at once.
 type MapNode = [(String, Json); 11];
 
 impl Search<'_> {

@@ -48,7 +48,6 @@ pub(super) enum Node {
     /// Above 64 bits, as in the pickle.
     Integer(Box<[u8]>),
     Tuple(Vec<Value>),
-    /// A list or a set.
     List(Vec<Value>),
     /// A dictionary, and other state that was set.
     Dict {
@@ -249,7 +248,6 @@ impl Values {
         }
     }
 
-    /// Returns module and name.
     pub(super) fn class_of(&self, object: Value) -> Option<(&str, &str)> {
         match self.node(object)? {
             Node::Object { class, .. } => self.class(*class),

@@ -9,7 +9,6 @@ const PIECE: usize = 64 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     pub(crate) name: &'static str,
-    /// Elements of a block.
     pub(crate) len: usize,
     pub(crate) bytes: usize,
     pub(crate) dequantize: fn(&[u8], &mut [f32]),

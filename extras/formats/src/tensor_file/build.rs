@@ -21,7 +21,6 @@ pub(crate) struct Tensor {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) data: Data,
-    /// If the dtype does not show it.
     pub(crate) stored: Option<Stored>,
 }
 

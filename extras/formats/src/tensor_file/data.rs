@@ -51,7 +51,6 @@ pub(crate) enum Reason {
     NoDequantizer(Box<str>),
     /// Another tensor of the module has an unknown effect.
     Companion(Box<str>),
-    /// In models of this architecture.
     NoName(&'static str),
 }
 
@@ -98,7 +97,6 @@ impl Data {
         Self::Moved { place, elements, swapped }
     }
 
-    /// Moves into a file that has its file at `start`. `None` for compressed data.
     pub(crate) fn inside(self, start: u64) -> Option<Self> {
         let at = |place| match place {
             Place::At(offset) => offset.checked_add(start).map(Place::At),

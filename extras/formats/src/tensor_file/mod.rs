@@ -88,7 +88,6 @@ pub(crate) enum Container<S> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// From 0 on.
     pub(crate) number: u16,
     pub(crate) count: u16,
     /// In all parts, if the file has it.

@@ -20,7 +20,6 @@ impl Undo {
         self.change(bytes, |interleaved, apart| (interleaved, apart), -1.0);
     }
 
-    /// Converts units from the model's form.
     pub(crate) fn revert(self, bytes: &mut [u8]) {
         self.change(bytes, |interleaved, apart| (apart, interleaved), 1.0);
     }

@@ -119,7 +119,6 @@ impl<S: ReadAt> Whole<S> {
         &self.files
     }
 
-    /// Returns the number of checksums.
     pub(super) fn verify_checksums(&self) -> Result<u64> {
         let mut checked = 0;
         for &Archived { file, start, len } in &self.archives {
@@ -196,7 +195,6 @@ impl<S: ReadAt> TensorFile<S> {
     }
 }
 
-/// Adds other names, and the format, to the metadata.
 fn add_aliases(
     metadata: &mut BTreeMap<String, String>,
     aliases: Vec<(String, Arc<str>)>,
@@ -219,10 +217,13 @@ pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
 
 #[derive(Debug)]
 pub(crate) enum Origin<S> {
-    /// With unchanged pieces.
     File(Arc<Input<S>>),
     /// Stored in another form, or unreadable.
-    Piece { container: Container<S>, data: Data, byte_len: u64 },
+    Piece {
+        container: Container<S>,
+        data: Data,
+        byte_len: u64,
+    },
 }
 
 impl<S> Origin<S> {

@@ -12,7 +12,7 @@ use crate::etag::Etag;
 
 const SUFFIX: &str = ".incomplete";
 
-/// Stays on disk, so that the next attempt continues it, in this process or another one.
+/// Stays on disk for the next attempt, in any process.
 pub(crate) struct Incomplete {
     file: File,
     path: PathBuf,
@@ -94,7 +94,6 @@ impl Incomplete {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Renames the complete, synchronised file to its blob.
     pub(crate) fn finish(self, blob: &Path) -> Result<()> {
         let finish = || {
             self.file.sync_all()?;
@@ -140,7 +139,6 @@ struct Left {
     path: PathBuf,
     len: u64,
     changed: Option<SystemTime>,
-    /// No process has worked on it for long.
     is_idle: bool,
 }
 

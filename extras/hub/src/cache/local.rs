@@ -47,7 +47,7 @@ impl CachedRepo {
         Some(blob).filter(|blob| is_blob(blob, size))
     }
 
-    /// Returns `true` if a file of a commit is present, as far as known without its ETag.
+    /// As far as known without its ETag.
     pub(crate) fn has(&self, commit: &Revision, name: &str) -> bool {
         let path = self.pointer(commit, name);
         match &self.local {
@@ -86,14 +86,13 @@ impl CachedRepo {
         written.iter().try_for_each(|path| self.check_links(path))
     }
 
-    /// Fails if a link leads out of the user's directory.
     pub(super) fn check_links(&self, path: &Path) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         let Ok(inside) = path.strip_prefix(dir) else { return Ok(()) };
         inside.ancestors().skip(1).try_for_each(|parent| beside::find(dir, parent).map(drop))
     }
 
-    /// Returns `true` if a download would replace a file that may have no other copy.
+    /// There may be no other copy.
     pub(crate) fn is_changed(&self, name: &str, stop: &AtomicBool) -> Result<bool> {
         let Some(dir) = &self.local else { return Ok(false) };
         let path = joined(dir, name);
@@ -157,7 +156,6 @@ fn holds(path: &Path, etag: &Etag, size: Option<u64>, stop: &AtomicBool) -> Resu
     }
 }
 
-/// Follows links.
 pub(crate) fn is_blob(blob: &Path, size: u64) -> bool {
     blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }

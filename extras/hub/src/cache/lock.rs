@@ -21,7 +21,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits for a lock. `None` if it is impossible, or if its holder makes no progress.
+    /// `None` if it is impossible, or if its holder makes no progress.
     ///
     /// `progress` returns a number that changes while the holder works, or `None` to stop waiting.
     pub(crate) fn wait(

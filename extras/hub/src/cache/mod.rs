@@ -139,7 +139,7 @@ impl CachedRepo {
         &self.dir
     }
 
-    /// Returns the commit of a revision at its last download. A commit is itself.
+    /// Of the last download. A commit is itself.
     pub(crate) fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));

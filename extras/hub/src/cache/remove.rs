@@ -58,7 +58,6 @@ fn contents(snapshot: &CachedSnapshot) -> impl Iterator<Item = PathBuf> {
     files.filter_map(|path| fs::canonicalize(path).ok())
 }
 
-/// Does not follow links.
 fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),

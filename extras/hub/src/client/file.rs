@@ -72,7 +72,6 @@ impl Client {
     }
 }
 
-/// Wakes all waiting threads at its end.
 struct Asking<'a> {
     file: &'a HubFile,
     then: Address,
@@ -175,7 +174,6 @@ impl HubFile {
         Ok(())
     }
 
-    /// Resolves the file again if its address is unknown.
     fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<RangeBody, Failure> {
         loop {
             check_stop(stop)?;
@@ -232,7 +230,7 @@ impl HubFile {
         }
     }
 
-    /// Returns `true` if the address ever worked, or is forgotten already.
+    /// `true` also if it is forgotten already.
     fn forget(&self, used: &Url) -> bool {
         let mut address = lock(&self.address);
         match &*address {
@@ -250,7 +248,6 @@ impl HubFile {
     }
 }
 
-/// The CDN sends a large file in parts only.
 fn next_request(rest: Range<u64>, byte_len: u64) -> Range<u64> {
     let most = if byte_len > LARGEST_WHOLE { PART } else { u64::MAX };
     rest.start..rest.end.min(rest.start.saturating_add(most))

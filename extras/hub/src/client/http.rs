@@ -22,7 +22,6 @@ const HEAD: u32 = 4;
 
 const IDLE: usize = 32;
 
-/// Follows no redirects.
 pub(super) struct Http {
     agent: Agent,
     endpoint: Url,
@@ -38,7 +37,6 @@ pub(super) enum Method {
 }
 
 impl Http {
-    /// Uses the environment's proxies and certificates.
     pub(super) fn new(
         endpoint: Url,
         token: Option<Token>,
@@ -85,7 +83,7 @@ impl Http {
         &self.was_reached
     }
 
-    /// Sends the token only to the Hub. `range` is the value of the header.
+    /// Only the Hub gets the token. `range`: the value of the header.
     pub(super) fn send(
         &self,
         method: Method,
@@ -152,7 +150,6 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if is_unreached(error) { Failure::Unreached(network.into()) } else { Failure::passing(network) }
 }
 
-/// Names the proxy, which may have failed.
 fn through(error: Error, proxy: &Proxy) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
@@ -176,7 +173,7 @@ fn is_unreached(error: &ureq::Error) -> bool {
     }
 }
 
-/// Explains an untrusted certificate, which retries do not help.
+/// Retries do not help.
 fn untrusted(error: &ureq::Error) -> Option<String> {
     let text = match error {
         ureq::Error::Rustls(error) => error.to_string(),

@@ -103,7 +103,7 @@ impl Client {
         Err(self.http().endpoint().in_a_circle().into())
     }
 
-    /// Lists a directory, not recursively. A missing one is empty.
+    /// Not recursively. A missing directory is empty.
     #[cfg(feature = "remote")]
     pub(crate) fn bucket_entries(
         &self,

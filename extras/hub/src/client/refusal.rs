@@ -48,7 +48,6 @@ impl RequestSubject<'_> {
     }
 }
 
-/// For a status without a special meaning on the Hub.
 pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
     let wait = answer.number("retry-after").map(Duration::from_secs);
     let status = answer.status();

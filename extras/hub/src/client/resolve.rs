@@ -93,7 +93,6 @@ impl Client {
         Url::parse(&format!("{endpoint}{path}")).map_err(bad)
     }
 
-    /// Returns the other repository of an address, between `before` and `after`.
     pub(super) fn moved(
         &self,
         target: &Url,

@@ -50,7 +50,6 @@ pub(super) struct Patience {
     pub(super) retries: u32,
     /// Before the first repetition. It doubles.
     pub(super) pause: Duration,
-    /// To reach a server, with all attempts.
     pub(super) connect_timeout: Duration,
 }
 

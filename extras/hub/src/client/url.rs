@@ -12,7 +12,6 @@ use crate::proxy::{Proxies, Proxy};
 pub(super) struct Url(Uri);
 
 impl Url {
-    /// Fails with the problem.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let uri: Uri = text.parse().map_err(|_| "it is no URL")?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
@@ -54,7 +53,6 @@ impl Url {
         self.scheme() == "https"
     }
 
-    /// Encoded.
     pub(super) fn path(&self) -> &str {
         self.0.path()
     }

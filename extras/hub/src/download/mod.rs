@@ -26,7 +26,6 @@ use crate::repo::{RepoId, Revision};
 use progress::Meter;
 use select::{Cached, Missing, WantedFiles};
 
-/// Left on the disk for directories and links.
 const SPARE_BYTES: u64 = 1 << 20;
 
 /// Downloads a checkpoint from the Hub into the cache, and returns its place there.
@@ -85,7 +84,6 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     })
 }
 
-/// Calls `from_cache` if no request is needed, otherwise `from_hub` with the Hub's list.
 fn ask<T>(
     repo: &RepoId,
     options: &DownloadOptions,
@@ -151,7 +149,7 @@ fn find(
     Ok(found.map(|found| Snapshot::new(cached, commit, found)))
 }
 
-/// Hints that the files are cached. They are not used unasked: the branch may have changed.
+/// They are not used unasked: the branch may have changed.
 fn hint_at_cache(error: Error) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let hint = "the files of an earlier download are there; HF_HUB_OFFLINE=1 uses them";
@@ -160,7 +158,6 @@ fn hint_at_cache(error: Error) -> Error {
 
 struct AskedFile {
     file: HubFile,
-    /// Its content is present, and not downloaded.
     is_there: bool,
     /// Something that no download left is in its place.
     is_changed: bool,
@@ -211,7 +208,7 @@ impl Job<'_> {
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
     }
 
-    /// Finds the files that the snapshot lacks. Fails for local changes before any download.
+    /// Fails for local changes before any download.
     fn missing(&self, names: &[String]) -> Result<Vec<AskedFile>> {
         let names = names.iter().filter(|name| !self.cached.has(&self.listed.commit, name));
         let names: Vec<&String> = names.collect();

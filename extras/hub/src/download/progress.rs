@@ -36,7 +36,6 @@ impl fmt::Debug for Callback {
 /// Bytes between calls of the callback, which also follows each file.
 const STEP: u64 = 1 << 20;
 
-/// Counts bytes, and stops all threads if the callback asks for it.
 pub(super) struct Meter {
     callback: Option<Callback>,
     done: AtomicU64,

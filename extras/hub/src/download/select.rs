@@ -40,7 +40,6 @@ impl<'a> WantedFiles<'a> {
         })
     }
 
-    /// Finds the checkpoint in the Hub's list, like core in a directory.
     fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<FoundCheckpoint>> {
         let Some(path) = self.checkpoint else { return Ok(None) };
         // The root is named after the repository, so that an error names it.
@@ -88,8 +87,7 @@ impl<'a> WantedFiles<'a> {
         Ok(names)
     }
 
-    /// Returns the name of the checkpoint's file or index, if wanted, and all wanted names.
-    /// `shards` reads an index.
+    /// Returns the checkpoint's file or index, and all names. `shards` reads an index.
     pub(super) fn names(
         &self,
         repo: &RepoId,
@@ -114,8 +112,7 @@ impl<'a> WantedFiles<'a> {
         Ok((checkpoint, names))
     }
 
-    /// Finds the files in a cached snapshot, or returns the missing one. Patterns need the Hub's
-    /// list, unless `is_offline`.
+    /// Patterns need the Hub's list, unless `is_offline`.
     pub(super) fn find_cached(
         &self,
         repo: &CachedRepo,

@@ -46,7 +46,6 @@ impl HttpService for Bounded {
     }
 }
 
-/// Cuts the answer of an error.
 pub(super) async fn whole(
     status: StatusCode,
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,

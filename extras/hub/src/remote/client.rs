@@ -111,9 +111,8 @@ fn check_supported(options: &ClientOptions) -> object_store::Result<()> {
     Ok(())
 }
 
-/// Never redirects from an encrypted connection to a plain one.
-///
-/// The client drops `Authorization` and cookies when the host changes.
+/// Never from an encrypted connection to a plain one. The client drops credentials when the host
+/// changes.
 fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     if attempt.previous().len() > REDIRECTS {
         return attempt.error("too many redirects");
@@ -125,7 +124,6 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// Of the options, otherwise of the environment.
 fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     use ClientConfigKey as Key;
     let proxies = match options.get_config_value(&Key::ProxyUrl) {

@@ -31,7 +31,6 @@ pub(super) struct HubFiles {
 
 struct State {
     repo: RepoId,
-    /// Until the commit is known.
     revision: Revision,
     names: Option<Arc<[String]>>,
 }

@@ -38,7 +38,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Service {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) secrets: Secrets,
-    /// Bytes of an object that the store copies by one request.
     pub(super) most_copied: u64,
     /// A permit for each running request.
     requests: Arc<Semaphore>,
@@ -73,13 +72,11 @@ impl Service {
         .flatten()
     }
 
-    /// `None` if the object does not exist.
     pub(super) fn head(self: &Arc<Self>, key: Path) -> io::Result<Option<ObjectMeta>> {
         let store = Arc::clone(&self.store);
         found(self.ask(async move { store.head(&key).await }))
     }
 
-    /// Lists objects and prefixes just below a key.
     pub(super) fn list(self: &Arc<Self>, key: Path) -> io::Result<ListResult> {
         let store = Arc::clone(&self.store);
         self.ask(async move { together(LISTING, store.list_with_delimiter(Some(&key))).await })
@@ -180,7 +177,6 @@ impl Object {
         self.strong_tag().is_none()
     }
 
-    /// Waits for one of [`IN_FLIGHT`] places.
     pub(super) async fn fetch(&self, range: Range<u64>, to: &mut impl Take) -> io::Result<()> {
         let _permit = self.service.begin().await?;
         self.read(range, None, to).await

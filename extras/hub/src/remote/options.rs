@@ -28,7 +28,6 @@ impl Default for RemoteOptions {
     }
 }
 
-/// Hides the values, which may be credentials.
 impl std::fmt::Debug for RemoteOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.pairs.iter().map(|(name, _)| name).collect();

@@ -29,7 +29,6 @@ const COPIED_BY_S3: u64 = 5 << 30;
 pub(super) struct RemotePlace {
     pub(super) service: Arc<Service>,
     pub(super) root: String,
-    /// The path in messages.
     pub(super) shown: String,
     pub(super) key: Key,
     /// Also takes files.
@@ -37,14 +36,12 @@ pub(super) struct RemotePlace {
 }
 
 impl RemotePlace {
-    /// Connects to an address that is not a [path of the disk](super::local_path), without a
-    /// request.
+    /// Makes no request. Fails for a [path of the disk](super::local_path).
     pub(super) fn of(address: &str, options: &RemoteOptions) -> Result<Self> {
         connect(address, options)
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
     }
 
-    /// Fails unless the store takes files.
     pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
         let place = Self::of(address, options)?;
         if !place.lists {

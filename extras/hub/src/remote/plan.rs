@@ -54,7 +54,6 @@ pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) ->
     requests
 }
 
-/// Divides a range into equal parts for one request each.
 fn divide(offset: u64, bytes: &mut [u8]) -> impl Iterator<Item = Piece<'_>> {
     let len = bytes.len() as u64;
     let parts = len.div_ceil(LARGEST).max(1);
@@ -87,7 +86,6 @@ impl<'a> Request<'a> {
         self.range.clone()
     }
 
-    /// Fails for more bytes than the range has.
     pub(super) fn take(&mut self, mut arrived: &[u8]) -> io::Result<()> {
         if arrived.len() as u64 > self.range.end - self.next {
             let message = "the server sent more bytes than were asked for";

@@ -102,7 +102,6 @@ impl Progress {
         *lock(&self.0)
     }
 
-    /// Fails without progress for the limit.
     async fn within<T>(
         &self,
         limit: Duration,

@@ -55,7 +55,6 @@ pub struct RemoteStore {
 
 struct Remote {
     files: Box<dyn Files>,
-    /// The prefix of every file's path.
     root: String,
     /// Files fetched to learn whether they exist, until asked for again.
     fetched: Mutex<HashMap<String, (Instant, Option<RemoteFile>)>>,

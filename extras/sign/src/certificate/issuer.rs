@@ -46,7 +46,7 @@ impl Certificate {
         self.parsed.tbs_certificate().issuer() == issuer.parsed.tbs_certificate().subject()
     }
 
-    /// Returns why it may not issue others, with `below` more issuers below it.
+    /// `below`: the number of issuers below it.
     pub(super) fn why_no_issuer(&self, below: usize) -> Option<&'static str> {
         let inner = self.parsed.tbs_certificate();
         match inner.get_extension::<BasicConstraints>() {
@@ -67,7 +67,7 @@ impl Certificate {
         self.signs_code().err()
     }
 
-    /// Returns a critical extension that is not obeyed, such as name constraints.
+    /// Such as name constraints.
     pub(super) fn unknown_extension(&self) -> Option<ObjectIdentifier> {
         let extensions = self.parsed.tbs_certificate().extensions()?;
         let unknown = extensions.iter().find(|it| it.critical && !KNOWN.contains(&it.extn_id));

@@ -15,8 +15,6 @@ const MAX_ISSUERS: usize = 8;
 /// Certificates with the same name could make paths without end.
 const MAX_CHECKS: usize = 64;
 
-/// Checks that a certificate may sign, and that a path valid at a time leads to a root.
-///
 /// Self-issued certificates of `given` are the trusted roots.
 pub(crate) fn verify(
     leaf: &Certificate,
@@ -42,7 +40,6 @@ struct Search<'a> {
     given: &'a [Certificate],
     at: SystemTime,
     checks: usize,
-    /// Why the first path failed.
     problem: Option<(&'a Certificate, String)>,
 }
 

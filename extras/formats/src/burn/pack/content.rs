@@ -24,7 +24,6 @@ pub(super) struct Content {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Scalar(#[serde(with = "Form")] pub(super) RecordScalar);
 
-/// Names in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RecordScalar")]
 enum Form {

@@ -59,7 +59,6 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Re
     Ok(builder)
 }
 
-/// Counts a metadata entry as parsed, and as written with the names.
 fn keep_entry<'a>(
     key: &str,
     metadata: &Metadata,
@@ -140,7 +139,6 @@ impl Placed {
     }
 }
 
-/// Each tensor has its own bytes.
 #[derive(Default)]
 struct Places {
     tensors: Vec<(String, Placed)>,

@@ -17,9 +17,7 @@ pub(super) struct Architecture {
     pub(super) layer: &'static [&'static [Row]],
     /// Ends of names of tensors that can be computed or are not used, and so are not in GGUF.
     pub(super) unused: &'static [&'static str],
-    /// The head is the embedding by default.
     pub(super) is_tied: bool,
-    /// The field, and the activations that programs compute.
     pub(super) activation: (&'static str, &'static [&'static str]),
     pub(super) read: fn(&mut Fields, &Sizes) -> Result<Settings>,
 }

@@ -46,7 +46,6 @@ static ARCHITECTURES: [&Architecture; 8] = [
     &bert::BERT,
 ];
 
-/// Computed from the settings of rotary embeddings.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// A model of transformers for GGUF: architecture, sizes and tokenizer, from the files next to the

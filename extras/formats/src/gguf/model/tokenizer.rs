@@ -33,7 +33,6 @@ pub(super) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and its companions. `config` is `config.json`.
     pub(super) fn open(directory: &Path, config: &Json) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         let located = |error: crate::Error| error.in_path(&path);
@@ -81,7 +80,7 @@ impl Tokenizer {
         Ok(Self { tokens: read_tokens(tokenizer)?, metadata })
     }
 
-    /// Reads the special tokens, and which surround a text. The first source with a number counts.
+    /// The first source with a number counts.
     fn read_special(&mut self, tokenizer: &Json, sources: [&Json; 3]) -> Result<()> {
         let mut special = BTreeMap::new();
         for (name, _) in SPECIAL {
@@ -210,7 +209,7 @@ fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     Ok(tokens)
 }
 
-/// Finds control tokens that are not marked as such, like llama.cpp.
+/// Like llama.cpp: they are not marked as such.
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -219,7 +218,7 @@ fn looks_special(text: &str) -> bool {
         || within("<unused", ">")
 }
 
-/// Returns pairs of tokens as texts, from either form. A letter replaces a space in a token.
+/// From either form. A letter replaces a space in a token.
 fn read_merges(merges: &Json) -> Result<Vec<String>> {
     let merges = merges.as_array().ok_or_else(|| bad("it has no merges"))?;
     let wrong = |merge: &Json| bad(format!("a merge of two tokens is expected, found {merge}"));

@@ -48,7 +48,6 @@ pub(super) fn write_blocks(
     })
 }
 
-/// Fails with index and value of a number that does not fit.
 fn quantize_all(bytes: &[u8], quantize: Quantize, out: &mut [u8]) -> Result<(), (u64, f32)> {
     let (blocks, _) = bytes.as_chunks::<{ LEN * 4 }>();
     let size = out.len() / blocks.len().max(1);
@@ -71,7 +70,6 @@ fn refuse(index: u64, value: f32, kind: Type) -> core::Error {
     ErrorKind::NotQuantisable { index, value, kind: kind.name() }.into()
 }
 
-/// Of equal ones the first.
 fn largest(block: &[f32; LEN]) -> usize {
     let mut best = 0;
     for (i, number) in block.iter().enumerate() {

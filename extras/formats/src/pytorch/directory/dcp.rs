@@ -100,11 +100,7 @@ struct Job<'a> {
 
 #[derive(Clone, Copy)]
 enum Part<'a> {
-    /// Positions of the tensor and of the chunk.
-    Chunk {
-        tensor: usize,
-        chunk: usize,
-    },
+    Chunk { tensor: usize, chunk: usize },
     Value(Option<&'a Setting>),
 }
 
@@ -142,7 +138,6 @@ fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job
     jobs
 }
 
-/// Fails for an archive past the end of its file, or overlapping the next.
 fn check_places<S: ReadAt>(jobs: &[Job<'_>], files: &[File<S>]) -> Result<()> {
     for (position, job) in jobs.iter().enumerate() {
         let Archived { file, start, len } = job.archived;

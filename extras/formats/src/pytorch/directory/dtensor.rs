@@ -19,7 +19,6 @@ use crate::window::Window;
 /// Read if each rank has several files, such as one for the optimizer.
 const MODEL: &str = "model";
 
-/// Returns the content, the number of ranks, and the rank.
 fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
     let (what, rest) = name.strip_suffix(".pt")?.rsplit_once("_world_size_")?;
     let (ranks, rank) = rest.split_once("_rank_")?;

@@ -125,8 +125,7 @@ impl<'a, T: Store> Folder<'a, T> {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
 
-    /// Returns the only file with the name of a supported format, or the first part of the only
-    /// split GGUF file.
+    /// Or the first part of the only split GGUF file.
     pub(crate) fn only_file(&self) -> Option<PathBuf> {
         let known = self.files.iter().filter(|name| Format::from_name(name).is_some());
         let mut named = known.filter(|name| match name.rsplit_once("-of-") {
@@ -182,7 +181,6 @@ impl<'a, T: Store> Folder<'a, T> {
     }
 }
 
-/// Opens a trainer's directory as one file of complete tensors.
 pub(crate) fn open<T: Store>(
     folder: &mut Folder<'_, T>,
     format: Format,

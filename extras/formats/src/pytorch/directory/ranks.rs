@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 
 pub(super) const METADATA: &str = ".metadata";
 
-/// Parses a name such as `__0.metadata`.
 pub(super) fn of_metadata(name: &str) -> Option<usize> {
     let digits = name.strip_prefix("__")?.strip_suffix(METADATA)?;
     number(digits)

@@ -50,7 +50,6 @@ impl StateFile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
-    /// In bytes, in the file.
     pub(super) start: u64,
     pub(super) len: usize,
 }

@@ -15,7 +15,7 @@ use super::{failed, send};
 use crate::remote::RemoteStore;
 use crate::remote::place::RemotePlace;
 
-/// The objects below a prefix, during a save of several files. Nothing is locked.
+/// Nothing is locked.
 pub(super) struct BucketDirectory {
     directory: Directory,
     store: RemoteStore,

@@ -68,7 +68,6 @@ pub(super) enum Put {
 }
 
 impl Directory {
-    /// Fails for a pattern with names that no object can have.
     pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         let name = pattern.index_name();
         match Key::parse(&name) {
@@ -121,7 +120,6 @@ impl Directory {
         self.service.head(self.file(name))
     }
 
-    /// With the description; `None` if the file does not exist.
     pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
         let key = self.file(name);
         let store = Arc::clone(&self.service.store);

@@ -173,7 +173,6 @@ impl RemoteOptions {
     }
 }
 
-/// Sent, and not visible yet.
 struct StagedFile {
     upload: Upload,
     place: RemotePlace,

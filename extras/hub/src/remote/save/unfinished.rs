@@ -25,7 +25,6 @@ struct Uploads {
     next: u64,
     /// Of running requests that begin, complete or abort an upload.
     steps: usize,
-    /// It stays so.
     is_ending: bool,
 }
 
@@ -78,7 +77,6 @@ impl Begun {
         Ok(())
     }
 
-    /// Makes the object visible, or aborts the upload.
     pub(super) fn complete(self, service: &Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
         // Also if the process ends now: it waits for this step.
