@@ -149,10 +149,6 @@ impl<S: ReadAt> Delta<S> {
 
     /// Decompresses all differences, without the base. Finds damaged frames and wrong whole
     /// tensors; [`Chain::verify`](crate::Chain::verify) finds wrong differences, too.
-    ///
-    /// # Errors
-    ///
-    /// The [kinds](ErrorKind) about frames, with the tensor.
     pub fn verify(&self) -> Result<()> {
         let tensors: Vec<_> = self.files.tensors().collect();
         in_parallel(tensors, 0, |tensor, _: &mut ()| {

@@ -53,8 +53,6 @@
 //! its array's size. [`npz::Archive::check`] finds archives that claim more than they can unpack
 //! to.
 //!
-//! Every malformed file is an [`Error`] with file, member, expected and found values.
-//!
 //! # Limits of this crate
 //!
 //! It converts no elements: [`safetensors_core::convert::Converted`] takes these sources. It reads

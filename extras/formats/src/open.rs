@@ -41,10 +41,6 @@ const START: usize = 512;
 /// assert_eq!(part.into_vec::<f32>()?, [2.0, 3.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`open_files`]; also errors of core, such as a tensor in two shards.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
     let files = open_files(LocalStore, path, options)?;
     let format = files.first().map(|(_, file)| file.format());

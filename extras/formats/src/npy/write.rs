@@ -33,10 +33,6 @@ pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Resu
 }
 
 /// Writes only the elements of a tensor.
-///
-/// # Errors
-///
-/// Like [`write()`], except the first one.
 pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
     let mut found = 0;

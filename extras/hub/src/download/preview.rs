@@ -36,10 +36,6 @@ pub struct PreviewedFile {
 /// println!("{} bytes to download", missing.map(|file| file.byte_len).sum::<u64>());
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`download`](super::download()), except for the disk.
 pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFile>> {
     let repo = RepoId::parse(repo)?;
     let cached = |snapshot: super::Snapshot| {
