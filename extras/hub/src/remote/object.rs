@@ -31,7 +31,7 @@ const TOGETHER: usize = 512 << 10;
 /// body, so these get one more chance.
 const ATTEMPTS: [u32; 2] = [5, 1];
 
-/// Doubles.
+/// Doubles with each attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
