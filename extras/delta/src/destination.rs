@@ -115,7 +115,7 @@ impl Destination {
         self.directory.locate(error)
     }
 
-    /// Fails if the directory would not open as it, or if a file must not be replaced.
+    /// Fails if the directory would not open as the new checkpoint, or a file must not be replaced.
     pub(crate) fn set_main(&mut self, main: &str, files: &[String]) -> Result<()> {
         self.main = main.to_owned();
         files
@@ -157,7 +157,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Without files that are added. Replaces existing ones.
+    /// Skips files that are added. Replaces existing ones.
     pub(crate) fn copy_beside<S: ReadAt>(&mut self, version: &Checkpoint<S>) -> Result<()> {
         let mut others = OtherFiles::new(version, &self.path)?;
         others.leave(|name| name.ends_with(UNFINISHED));

@@ -105,7 +105,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
     }
 }
 
-/// Its frame must have its size, so that no file is made for an absent tensor.
+/// The frame must have its size, so that no file is made for an absent tensor.
 pub(crate) fn whole<'a, S: ReadAt>(
     tensor: LazyTensor<'a, S>,
     (dtype, shape): Form<'_>,

@@ -144,7 +144,7 @@ impl<S: ReadAt> Published<S> {
         }
     }
 
-    /// Of a delta's index, all headers, with checksums, and the ends of files.
+    /// Hashes a delta's index, all headers with checksums, and the ends of files.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         let mut add = |value: serde_json::Value| {

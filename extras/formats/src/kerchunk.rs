@@ -140,7 +140,7 @@ impl Arrays<'_> {
         self.keep_unpaid(bytes, 0)
     }
 
-    /// Minus the bytes paid by data.
+    /// Counts an entry, minus the bytes that data has paid.
     fn keep_unpaid(&self, bytes: usize, paid: u64) -> Result<()> {
         let bytes = bytes.saturating_mul(2).saturating_add(ENTRY);
         self.budget.keep(bytes.saturating_sub(usize::try_from(paid).unwrap_or(usize::MAX)))

@@ -12,7 +12,7 @@ use crate::tensor_file::{Place, Scales, TensorFile};
 
 const WEIGHT: &str = ".weight";
 
-/// Also removes tensors that are useless next to dequantised numbers.
+/// Gives each quantised weight its scales, or a reason. Removes tensors that are then useless.
 pub(super) fn explain(tensors: &mut Vec<Listed>) {
     let mut weights = BTreeMap::new();
     let mut others = Vec::new();
@@ -63,7 +63,7 @@ fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     Ok(Scales { place: Place::At(scale.at), each: elements / count as u64 })
 }
 
-/// The first in another part of a split file, and its part.
+/// Finds such a tensor in another part of a split file.
 pub(super) fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
     let stored = files.iter().flat_map(|(_, file)| file.all_stored());
     let numbers = stored.filter(|(_, stored)| stored.is_readable);

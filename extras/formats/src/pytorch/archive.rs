@@ -73,7 +73,7 @@ impl<S: ReadAt> Archive<S> {
         Ok(Self { zipped: Arc::new(zipped), members, root, values, object })
     }
 
-    /// Of a number, or of a tensor with one element. `None` for other values.
+    /// Returns the bytes of a number, or of a tensor with one element. `None` for other values.
     pub(super) fn number(&self, value: Value) -> Result<Option<Vec<u8>>> {
         let position = match (value, self.values.node(value)) {
             (Value::Int(number), _) => return Ok(Some(number.to_le_bytes().to_vec())),

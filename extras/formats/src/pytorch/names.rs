@@ -333,7 +333,7 @@ impl<'a> Search<'a> {
         self.values.budget.work_on(key)
     }
 
-    /// An error if it is all there is.
+    /// Lists the visited value. An error if it is all there is.
     fn unreadable(&mut self, class: String) -> Result<()> {
         if self.path.is_empty() {
             return Err(ErrorKind::UnknownObject { class }.into());

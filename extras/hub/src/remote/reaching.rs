@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 use safetensors_core::lock;
 
-/// `object_store` repeats requests to a server that is not reached for minutes, although its name
-/// may be misspelt or it may be off. Once a server has answered, its connection may be interrupted for a while.
+/// `object_store` repeats requests for minutes if no server is reached: its name may be misspelt,
+/// or it may be off. Once a server has answered, its connection may be interrupted for a while.
 #[derive(Debug)]
 pub(super) struct Reaching<C> {
     client: C,

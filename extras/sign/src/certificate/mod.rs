@@ -68,7 +68,7 @@ impl Certificate {
         PublicKey::from_der(&info).map_err(|error| self.error(error.to_string()))
     }
 
-    /// One of both usages must be there, and each present one must allow signing.
+    /// Key usage or extended key usage must be there, and each present one must allow signing.
     pub(crate) fn check_usage(&self) -> Result<()> {
         let usage = self.parsed.tbs_certificate().get_extension::<KeyUsage>();
         let usage = usage.map_err(|_| self.error("its key usage is malformed"))?;
@@ -84,7 +84,7 @@ impl Certificate {
         }
     }
 
-    /// `None`: there is none.
+    /// `None`: there is no extended key usage.
     fn signs_code(&self) -> Result<Option<()>, &'static str> {
         match self.parsed.tbs_certificate().get_extension::<ExtendedKeyUsage>() {
             Ok(None) => Ok(None),

@@ -209,7 +209,7 @@ fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     Ok(tokens)
 }
 
-/// Like llama.cpp: they are not marked as such.
+/// Finds control tokens that are not marked as such, like llama.cpp.
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)

@@ -98,7 +98,7 @@ impl Directory {
         Ok(files)
     }
 
-    /// Unless the file changed in between.
+    /// Gives a listed file the ETag of a single request, unless it changed in between.
     fn complete(&self, name: &str, listed: &mut ObjectMeta) -> io::Result<()> {
         if listed.e_tag.as_deref().is_some_and(|tag| tag.contains('"')) {
             return Ok(());
