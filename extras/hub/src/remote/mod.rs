@@ -64,8 +64,8 @@
 //!
 //! They come from the environment, named as in the vendors' tools, or from [`RemoteOptions`]. No
 //! message shows them and no other host gets them: requests to buckets follow no redirect, others
-//! lose them when the host changes. Only `https` is used, unless the
-//! address or an option asks for `http`.
+//! lose them when the host changes. Only `https` is used, unless the address or an option asks for
+//! `http`.
 //!
 //! # Proxies
 //!
