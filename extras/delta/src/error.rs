@@ -41,7 +41,7 @@ pub enum ErrorKind {
     /// A tensor to add or replace that no file has.
     #[error("the index says that it is {change}, but no file has its bytes")]
     NoBytes { change: &'static str },
-    /// Two changes of one tensor.
+    /// Two changes of a tensor.
     #[error("the delta has it as {one} and as {other}")]
     TwoChanges { one: &'static str, other: &'static str },
 
@@ -71,7 +71,7 @@ pub enum ErrorKind {
     )]
     TooExpanded { limit: u64, found: u64 },
     /// A frame of unknown size.
-    #[error("its frame should say how large its content is")]
+    #[error("its frame lacks the size of its content")]
     UnknownContentSize,
     /// A frame that is cut off.
     #[error("its frame is cut off after {found} bytes")]
@@ -115,7 +115,7 @@ pub enum ErrorKind {
     #[error("the digest after the delta {} should be {expected}, found {found}", Quoted(.version))]
     WrongResult { version: String, expected: String, found: String },
     /// A file of the base outside the directory of its index.
-    #[error("it does not lie below the directory of the index")]
+    #[error("it is not below the directory of the index")]
     FileElsewhere,
 
     // Several deltas.
@@ -149,7 +149,7 @@ pub enum ErrorKind {
 
     // Versions that a publisher puts into a directory.
     /// An index with a different version than its directory.
-    #[error("the directory is that of the version {expected}, but the index names {}", Quoted(.found))]
+    #[error("the directory has the version {expected}, but the index names {}", Quoted(.found))]
     OtherVersion { expected: String, found: String },
     /// A first delta from a version that is neither here nor published.
     #[error(

@@ -134,7 +134,7 @@ fn add(count: &AtomicU64, more: u64) -> u64 {
     count.fetch_add(more, Ordering::Relaxed).saturating_add(more)
 }
 
-/// In JSON.
+/// Returns the length in JSON.
 pub(crate) fn escaped(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         0..b' ' => 6,

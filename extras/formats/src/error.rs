@@ -154,7 +154,7 @@ pub enum ErrorKind {
     #[error("the elements are {name}, which has no dtype in the format")]
     NoDtype { name: String },
     /// Big-endian numbers.
-    #[error("the numbers are big-endian, which is not read; save the file anew")]
+    #[error("the numbers are big-endian, which is not read; save the file again")]
     BigEndian,
 
     // PyTorch.

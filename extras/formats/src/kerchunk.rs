@@ -171,7 +171,7 @@ impl Arrays<'_> {
         Ok(())
     }
 
-    /// A coordinate needs no attribute: it has one dimension, of its own name.
+    /// A coordinate needs no attribute: its one dimension has its name.
     fn dims_of(&self, name: &str, tensor: TensorInfo<'_>) -> Result<Vec<String>> {
         if !tensor.dtype().is_sub_byte() {
             if let Some(named) = dimensions(self.metadata, name, tensor.shape().len())? {

@@ -14,8 +14,7 @@ use crate::zipped::Zipped;
 
 /// An open `.npz` file. Only the names of arrays are read until one is [asked for](Archive::array).
 ///
-/// Members may be compressed. An archive with two members of one name is refused, because readers
-/// differ.
+/// Members may be compressed. Two members with the same name are refused, because readers differ.
 ///
 /// ```
 /// use safetensors_core::{SaveOptions, TensorBuf, save};

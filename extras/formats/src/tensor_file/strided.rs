@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::boxes::{BoxAxis, Odometer, pick};
 
-/// Skipping so many bytes costs less than another request.
+/// Skipping these bytes costs less than another request.
 const NEAR: u64 = 4096;
 
 const WINDOW: u64 = 4 << 20;

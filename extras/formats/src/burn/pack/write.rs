@@ -22,7 +22,7 @@ const MOST_TENSORS: usize = 100_000;
 const MOST_BYTES: u64 = 10 << 30;
 const MOST_FILE: u64 = 100 << 30;
 
-/// This library reads as many with the default [`Limits`](crate::Limits), burn 100 MiB.
+/// This library reads them with the default [`Limits`](crate::Limits), burn 100 MiB.
 const MOST_CONTENT: u64 = 64 << 20;
 
 /// The content of a burnpack file (`.bpk`): the tensors and the metadata of a [`Rewrite`].
@@ -78,7 +78,7 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, malformed ids and numbers, and more
-    /// than readers take: 100,000 tensors, 64 dimensions and 10 GiB of one, 64 MiB of names and
+    /// than readers take: 100,000 tensors, 64 dimensions and 10 GiB for each, 64 MiB of names and
     /// metadata, 100 GiB in all. Also like [`Rewrite::plan`].
     pub fn of(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
         let plan = rewrite.plan(&SaveOptions::new())?;
@@ -118,7 +118,7 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
         Ok(Self { rewrite, tensors, places, header })
     }
 
-    /// Writes an empty file, which the caller then commits. `written` gets the bytes of each piece,
+    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes of each piece,
     /// from any thread.
     ///
     /// # Errors

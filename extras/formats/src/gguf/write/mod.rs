@@ -141,7 +141,7 @@ impl<'a> Writer<'a> {
         self.tensors.iter().fold(0, |all, tensor| all.saturating_add(tensor.byte_len))
     }
 
-    /// Writes an empty file, which the caller then commits. `written` gets the bytes of each piece,
+    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes of each piece,
     /// from any thread.
     ///
     /// # Errors

@@ -230,7 +230,7 @@ impl<'a> Reader<'a> {
             Some((module, name)) => {
                 let class = format!("{module}.{name}");
                 return Err(bad(format!(
-                    "an object is of the class {}, which is not known here",
+                    "an object has the class {}, which is not known here",
                     Quoted(&class)
                 )));
             }
