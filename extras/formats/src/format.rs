@@ -148,7 +148,7 @@ impl Format {
     }
 }
 
-/// `member` is PyTorch's pickle.
+/// Returns the prefix of all members, if this one is PyTorch's pickle.
 pub(crate) fn root_of(member: &str) -> Option<&str> {
     member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
 }
