@@ -20,7 +20,6 @@ pub(crate) const CHECKSUM: &str = "checksum_format";
 pub(crate) const BASE_DIGEST: &str = "safetensors_bridge.base_blake3";
 pub(crate) const RESULT_DIGEST: &str = "safetensors_bridge.result_blake3";
 
-/// The keys of [`Extra`](crate::extra::Extra).
 pub(crate) const ADDED: &str = "safetensors_bridge.added";
 pub(crate) const REPLACED: &str = "safetensors_bridge.replaced";
 pub(crate) const REMOVED: &str = "safetensors_bridge.removed";

@@ -312,7 +312,6 @@ pub enum ErrorKind {
     Temporary { directory: PathBuf, source: io::Error },
 }
 
-/// Shortens names for a message.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {

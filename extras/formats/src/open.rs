@@ -265,8 +265,7 @@ impl Start {
     }
 }
 
-/// By the names of its members. An archive that cannot be listed counts as its first member's, or
-/// the more common format. Opening it gives the error.
+/// By the names of its members. If they cannot be listed, by the first: opening it gives the error.
 fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Option<Format> {
     let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
     else {

@@ -21,7 +21,6 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns `true` if a file is not the expected one.
 #[cfg(feature = "download")]
 pub(crate) fn is_wrong(error: &Error) -> bool {
     matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))

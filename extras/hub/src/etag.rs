@@ -78,10 +78,6 @@ impl Etag {
     }
 
     /// Compares a file with the ETag, and with the size that the Hub reports.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; `Io`; `Cancelled`.
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
         self.check_while(path, size, stop, &mut || ())
     }

@@ -13,23 +13,15 @@ use crate::zipped::Place;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Data {
+    /// Unchanged.
     Plain(Place),
     /// Elements in another order, or big-endian numbers of `swapped` bytes.
-    Moved {
-        place: Place,
-        elements: Elements,
-        swapped: Option<usize>,
-    },
-    Blocks {
-        place: Place,
-        blocks: Blocks,
-        scales: Option<Scales>,
-    },
+    Moved { place: Place, elements: Elements, swapped: Option<usize> },
+    /// Quantised.
+    Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
     /// Stored in another form.
-    Undone {
-        data: Box<Self>,
-        undo: Undo,
-    },
+    Undone { data: Box<Self>, undo: Undo },
+    /// For this reason.
     Refused(Reason),
 }
 

@@ -195,7 +195,6 @@ mod tests {
 
     use super::*;
 
-    /// By the definition of strides.
     fn naive(
         storage: &[u8],
         shape: &[usize],

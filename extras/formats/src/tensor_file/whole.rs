@@ -217,13 +217,10 @@ pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
 
 #[derive(Debug)]
 pub(crate) enum Origin<S> {
+    /// With unchanged pieces.
     File(Arc<Input<S>>),
     /// Stored in another form, or unreadable.
-    Piece {
-        container: Container<S>,
-        data: Data,
-        byte_len: u64,
-    },
+    Piece { container: Container<S>, data: Data, byte_len: u64 },
 }
 
 impl<S> Origin<S> {

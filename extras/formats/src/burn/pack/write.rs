@@ -118,8 +118,8 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
         Ok(Self { rewrite, tensors, places, header })
     }
 
-    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes of each piece,
-    /// from any thread.
+    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes
+    /// of each piece, from any thread.
     ///
     /// # Errors
     ///

@@ -26,7 +26,6 @@ pub(super) static MISTRAL: Architecture = Architecture {
     ..TABLE
 };
 
-/// Other models differ from it in some fields.
 pub(super) const TABLE: Architecture = Architecture {
     name: "llama",
     classes: &["LlamaForCausalLM"],

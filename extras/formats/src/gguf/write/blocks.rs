@@ -26,10 +26,6 @@ pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
 }
 
 /// Passes on the blocks of `count` F32.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers with a scale above F16.
 pub(super) fn write_blocks(
     numbers: &dyn TensorSource,
     count: u64,

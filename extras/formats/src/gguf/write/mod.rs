@@ -141,8 +141,8 @@ impl<'a> Writer<'a> {
         self.tensors.iter().fold(0, |all, tensor| all.saturating_add(tensor.byte_len))
     }
 
-    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes of each piece,
-    /// from any thread.
+    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes
+    /// of each piece, from any thread.
     ///
     /// # Errors
     ///

@@ -88,12 +88,10 @@ struct Parts {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Division {
+    /// Each rank has all of it.
     Whole,
     /// `shape`: of the complete tensor.
-    Along {
-        dim: usize,
-        shape: Vec<usize>,
-    },
+    Along { dim: usize, shape: Vec<usize> },
 }
 
 fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
