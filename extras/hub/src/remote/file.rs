@@ -25,8 +25,7 @@ const CALL: usize = 8 << 20;
 /// reading is an error: by the ETag, without one by length and time in full seconds, or by the
 /// length alone.
 ///
-/// Reads are planned: see [Requests](super#requests). The methods block, inside and outside of an
-/// asynchronous runtime; inside call them by tokio's `spawn_blocking` or the like.
+/// Reads are planned: see [Requests](super#requests). The methods [block](super#threads).
 ///
 /// A file of the local disk is read like in core.
 pub struct RemoteFile(Source);
