@@ -25,7 +25,7 @@ use crate::state::{STATE, StateFile};
 /// between calls.
 ///
 /// If a publisher starts over at version 0, the follower begins with a full version, too. It
-/// recognises this if the newest version is older than its own, its own was republished, or the
+/// recognises this if the newest version is older than its own, its own was replaced, or the
 /// deltas have a different base. Full versions are compared by their headers and the last 4 KiB of
 /// each file.
 ///
