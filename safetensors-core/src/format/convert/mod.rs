@@ -1,10 +1,9 @@
-//! Conversion of elements from one dtype to another.
+//! Conversion of elements to another dtype.
 //!
-//! [`TensorView::convert`] and [`TensorBuf::convert`] convert tensors in memory.
+//! [`TensorView::convert`] and [`TensorBuf::convert`] convert in memory,
 //! [`LoadOptions::all_as`](crate::LoadOptions::all_as) and
-//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read. [`Converted`]
-//! converts while it is saved. [`widen`] converts only where no value can change, for a framework
-//! that lacks a dtype.
+//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) during a load, [`Converted`] during a
+//! save. [`widen`] converts only where no value changes.
 //!
 //! | from | to | result |
 //! |---|---|---|
@@ -17,18 +16,15 @@
 //! | any other dtype | C64 | not possible |
 //! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: the elements and scales of a block must be chosen together |
 //!
-//! A pair that is not possible is [`ErrorKind::NoConversion`]. [`can_convert`] returns whether a
-//! pair is possible.
+//! [`can_convert`] returns whether a pair is possible; others are [`ErrorKind::NoConversion`].
 //!
-//! - A value that the target has is unchanged, including subnormals and the sign of zero. The two
-//!   FNUZ dtypes have no negative zero: it becomes zero, and so do negative numbers that round to
-//!   zero.
+//! - A value that the target has is unchanged, including subnormals and the sign of zero. The FNUZ
+//!   dtypes and integers have no negative zero: it becomes zero.
 //! - NaN stays NaN with every [`Overflow`]; its sign and payload may change. As an integer it is an
 //!   error.
-//! - Infinity stays infinity, or becomes NaN in a dtype without infinity. [`Overflow`] can change
-//!   that.
+//! - Infinity stays infinity, or becomes NaN in a dtype without infinity, if [`Overflow`] does not
+//!   change that.
 //! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first.
-//! - Negative zero becomes the integer 0.
 //!
 //! ```
 //! use half::bf16;
@@ -72,8 +68,7 @@ use crate::format::tensor::{TensorBuf, TensorView};
 use crate::format::trace::Span;
 
 impl TensorBuf {
-    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that already
-    /// has the dtype is returned without a copy.
+    /// Converts the values, see [the table](crate::convert). Does not copy a buffer of this dtype.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
@@ -90,9 +85,9 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not possible;
+    /// [`NoConversion`](crate::ErrorKind::NoConversion);
     /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the table or
-    /// [`Overflow::Error`] makes an error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
+    /// [`Overflow::Error`] refuses; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow);
     /// [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
     pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         self.convert_by(to, options, 0)
@@ -114,8 +109,8 @@ impl TensorBuf {
 }
 
 impl TensorView<'_> {
-    /// Converts the values to another dtype, see [the table](crate::convert). The result is a copy,
-    /// even if the dtype is the same.
+    /// Converts the values into a new buffer, also to their own dtype. See [the
+    /// table](crate::convert).
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, TensorView};
@@ -140,8 +135,7 @@ impl TensorView<'_> {
         convert(&conversion, self.shape(), self.data(), 0)
     }
 
-    /// Converts the values to the dtype of `out` and stores them there. This is
-    /// [`convert`](TensorView::convert) without a new buffer, for many tensors with the same shape.
+    /// Converts the values into `out`, and to its dtype, without a new buffer.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
@@ -155,8 +149,8 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; otherwise as for
-    /// [`convert`](TensorView::convert), and the values in `out` are then unspecified.
+    /// [`WrongShape`](crate::ErrorKind::WrongShape); as for [`convert`](TensorView::convert), after
+    /// which the values of `out` are unspecified.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
             return Err(ErrorKind::WrongShape {
@@ -179,7 +173,7 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts elements in the machine's byte order to a tensor of another dtype.
+/// Converts elements in the machine's byte order.
 fn convert(
     conversion: &Conversion,
     shape: &[usize],
@@ -191,12 +185,11 @@ fn convert(
     Ok(converted)
 }
 
-/// Converts all elements of a tensor with [`Conversion::run`]. Several threads convert a large
-/// tensor.
+/// Converts all elements, on several threads if there are many.
 #[cfg(feature = "std")]
 fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], threads: usize) -> Result<()> {
-    /// The number of elements that a thread takes at a time. Converting them takes far longer than
-    /// starting a thread.
+    /// Elements that a thread takes at a time: converting them takes far longer than starting a
+    /// thread.
     const PIECE: usize = 1 << 20;
 
     let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());
