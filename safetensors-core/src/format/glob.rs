@@ -1,4 +1,4 @@
-//! Patterns of the names of tensors: [`Pattern`], a glob.
+//! [`Pattern`]: a glob for names of tensors.
 
 use std::fmt;
 use std::str::{Chars, FromStr};
@@ -6,9 +6,8 @@ use std::string::String;
 
 use regex::Regex;
 
-/// A pattern that an entire name has to match.
-///
-/// The format gives names no structure, so `*` and `?` match dots and slashes too.
+/// A glob that an entire name has to match. Names have no structure, so `*` and `?` match dots and
+/// slashes too.
 ///
 /// | pattern | matches |
 /// |---|---|
@@ -19,8 +18,7 @@ use regex::Regex;
 /// | `{a,b}` | either; both may be patterns, and both may be empty |
 /// | `\*` | the character after the backslash, outside of brackets |
 ///
-/// Patterns become regular expressions, which match in time linear in the length of a name. Names
-/// come from untrusted files.
+/// Matches in time linear in the length of a name.
 ///
 /// ```
 /// use safetensors_core::glob::Pattern;
@@ -76,7 +74,6 @@ impl FromStr for Pattern {
     }
 }
 
-/// Translates the glob into a regular expression.
 fn regex_of(pattern: &str) -> Result<String, String> {
     // `s` lets `.` match line ends too.
     let mut regex = String::from("(?s)^");
@@ -111,7 +108,7 @@ fn regex_of(pattern: &str) -> Result<String, String> {
     Ok(regex)
 }
 
-/// Reads the class of characters after a `[` from the rest of the pattern.
+/// Reads a class of characters after its `[`.
 fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     let mut regex = String::from("[");
     if let Some(after) = rest.as_str().strip_prefix(['!', '^']) {

@@ -1,11 +1,7 @@
 //! The safetensors format: headers, dtypes, tensors in memory, conversions and slices.
 //!
-//! A file is a header, which is a JSON object with the name, dtype, shape and offsets of each
-//! tensor, followed by the bytes of the tensors. This module also has the errors of the crate. It
-//! opens no file, and most of it needs no `std`. It knows nothing of shards, quantised weights or
-//! frameworks.
-//!
-//! Begin with `dtype`, one row a dtype, then `header/parse.rs`, the rules of the format.
+//! This module opens no file, and most of it needs no `std`. It knows nothing of shards, quantised
+//! weights or frameworks. Begin with `dtype`, one row a dtype, then `header/parse.rs`, the rules.
 //!
 //! | module | is about |
 //! |---|---|

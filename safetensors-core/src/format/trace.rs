@@ -1,9 +1,9 @@
-//! [`Span`]: reports work to subscribers of the crate `tracing`, with the feature `tracing`.
-//! Without the feature a span is an empty value, and its functions do nothing.
+//! [`Span`]: reports work to the crate `tracing`, with the feature `tracing`, and does nothing
+//! without it.
 
 use core::fmt::Display;
 
-/// A piece of work, from its creation to its drop, with the number of its bytes.
+/// A piece of work, from its creation to its drop.
 ///
 /// | name | work | fields |
 /// |---|---|---|
@@ -13,8 +13,8 @@ use core::fmt::Display;
 /// | `write` | saves a file by `save`, `save_sharded` or a `StreamWriter`, until it is in place on the disk | `path`, `bytes` of the file |
 /// | `request` | asks a server for bytes, until they have arrived | `address`, `bytes` of the answer |
 ///
-/// The target is `safetensors`, the level DEBUG. A span lasts as long as the work, so a subscriber
-/// can measure its time. The conversions of all threads that read are children of the `read`.
+/// The target is `safetensors`, the level DEBUG. Conversions of all threads that read are children
+/// of the `read`.
 #[derive(Debug)]
 #[must_use]
 #[doc(hidden)]
@@ -23,7 +23,7 @@ pub struct Span {
     span: tracing::Span,
 }
 
-/// A span that the current thread is in.
+/// A span that the thread is in.
 #[must_use]
 pub(crate) struct Entered<'s> {
     #[cfg(feature = "tracing")]
@@ -64,15 +64,14 @@ impl Span {
         span!("write", path = tracing::field::display(path), bytes = tracing::field::Empty)
     }
 
-    /// Starts the span of a request to a server. `address` names the host or the object of a store;
-    /// it is called only with the feature `tracing`.
+    /// Starts a request. `address` names the host or object, and is called only with the feature.
     #[inline]
     #[doc(hidden)]
     pub fn request(address: impl FnOnce() -> String) -> Self {
         span!("request", address = address(), bytes = tracing::field::Empty)
     }
 
-    /// Returns the span that the current thread is in, to be entered by threads that work for it.
+    /// Returns the thread's span, to be entered by threads that work for it.
     #[inline]
     pub(crate) fn current() -> Self {
         Self {
@@ -89,7 +88,7 @@ impl Span {
         self.span.record("bytes", bytes);
     }
 
-    /// Lets the current thread work for the span until the result is dropped.
+    /// Lets the thread work for the span until the result is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
         Entered {

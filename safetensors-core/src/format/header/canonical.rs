@@ -1,14 +1,11 @@
-//! The fast path of the parser: reads one header entry in the form that the format's reference
-//! implementation writes.
+//! The fast path of the parser, for entries as the reference implementation writes them.
 //!
 //! That form is `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
 //! order, no white space, no escapes, and numbers of at most 15 digits.
 //!
-//! The fast path returns `None` for any other text, valid or not. The general path in `parse.rs`
-//! then reads the entry again from its start. So the fast path never refuses an entry and never
-//! makes an error. For every entry that it does read, the general path would give the same result;
-//! the tests in `differential.rs` compare the two. Whether the fields agree with each other is
-//! checked later, the same way for both paths.
+//! Any other text, valid or not, is `None`, and `parse.rs` reads the entry again by the grammar. So
+//! the fast path makes no errors, and for an entry that it reads, the grammar gives the same
+//! result: `differential.rs` compares them. Whether the fields agree is checked later.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -18,23 +15,19 @@ use super::model::ParsedEntry;
 use super::scan::{number, plain_len};
 use crate::format::dtype::Dtype;
 
-/// The most dimensions that are read here: more than nearly all tensors have, and fewer than any
-/// sensible limit allows.
+/// The most dimensions here: enough for nearly all tensors, and below any sensible limit.
 pub(super) const MAX_NDIM: usize = 8;
 
-/// An entry that was read.
 pub(super) struct CanonicalEntry {
-    /// The byte range of the name in the text, without its quotes.
+    /// The name in the text, without quotes.
     pub(super) name: Range<usize>,
     pub(super) entry: ParsedEntry,
-    /// The offset of the first byte after the entry.
+    /// The offset after the entry.
     pub(super) next: usize,
 }
 
-/// Parts of the previous entry: their text, and the values that were read from it.
-///
-/// Most entries repeat them: they have the same dtype, and they begin where the previous entry
-/// ends. Comparing the text with a known one is faster than parsing it again.
+/// The texts and values of the previous entry, for comparison instead of parsing: most entries have
+/// the same dtype, and begin where the previous one ends.
 pub(super) struct Before<'a> {
     /// The text from the end of the name to the first dimension, and its dtype.
     head: (&'a [u8], Dtype),
@@ -48,8 +41,8 @@ impl Default for Before<'_> {
     }
 }
 
-/// Reads the entry at `start` of `text` and appends its dimensions to `dims`. When it returns
-/// `None`, `dims` may hold some dimensions of the entry; the caller removes them.
+/// Reads the entry at `start`, and appends its dimensions to `dims`, from which the caller removes
+/// them after `None`.
 pub(super) fn entry<'a>(
     text: &'a [u8],
     start: usize,

@@ -1,13 +1,13 @@
-//! [`NameTable`]: finds the position of a name in a list of names.
+//! [`NameTable`]: finds the position of a name.
 
 use core::hash::{BuildHasher, Hasher};
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// A hash table over names that are stored elsewhere. The table stores only their positions.
+/// A hash table of positions of names that are stored elsewhere.
 ///
-/// Each table has its own random seed, so no one can craft a file with names that collide.
+/// Each table has a random seed, against files with names that collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     // A `HashMap<String, _>` would keep a second copy of each name, and a header can have two
@@ -22,11 +22,10 @@ impl NameTable {
         self.positions.reserve(names, |&position| hash(&self.hasher, name_at(position as usize)));
     }
 
-    /// Adds `name` at `position`, unless the name is there already. `name_at` gives the name at a
+    /// Adds `name` at `position`, and returns whether it is new. `name_at` gives the name at a
     /// position.
     ///
-    /// Returns whether the name was added. Positions from 2³² on are not added either; no header
-    /// can have this many tensors, because its text is shorter than 2³² bytes.
+    /// Positions from 2³² on are not added; the text of a header is too short for them.
     #[inline]
     pub(crate) fn insert<'a>(
         &mut self,
@@ -57,8 +56,7 @@ impl NameTable {
     }
 }
 
-/// Hashes the bytes of a name. A terminator is not needed, because nothing else is hashed with the
-/// name.
+/// A terminator is not needed: nothing else is hashed with the name.
 fn hash(hasher: &DefaultHashBuilder, name: &str) -> u64 {
     let mut hasher = hasher.build_hasher();
     hasher.write(name.as_bytes());

@@ -1,12 +1,11 @@
-//! Scanning text eight bytes at a time, in plain 64-bit arithmetic.
+//! Scans eight bytes at a time, in 64-bit arithmetic.
 
-/// The value 1 in each of the eight bytes.
+/// 1 in each byte.
 const ONES: u64 = u64::MAX / 255;
-/// The highest bit of each of the eight bytes.
+/// The highest bit of each byte.
 const HIGH_BITS: u64 = ONES << 7;
 
-/// Returns the number of plain bytes before the first quote, backslash or control character, or
-/// before the end.
+/// Counts the bytes before the first quote, backslash or control character.
 #[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -28,10 +27,8 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     bytes.len() - tail.len() + tail.iter().position(is_end).unwrap_or(tail.len())
 }
 
-/// Reads the number at the start of `bytes` and returns it with the rest.
-///
-/// Returns `None` for a number of more than 15 digits, for a leading zero, and if fewer than eight
-/// bytes are left to load as one word.
+/// Reads a number, and returns it with the rest. `None` for more than 15 digits, for a leading
+/// zero, and if fewer than eight bytes follow to load as a word.
 #[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (high, len) = digits(bytes)?;
@@ -47,7 +44,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((high * power + low, &rest[len..]))
 }
 
-/// Returns the value and the number of the digits at the start of `bytes`, at most eight.
+/// Returns the value and the number of the first digits, at most eight.
 #[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     // The XOR turns digits, and nothing else, into 0 to 9. Adding 0x80 - 10 sets the highest bit of

@@ -1,4 +1,4 @@
-//! [`in_order`]: results in the order of the items, while later items are still worked on.
+//! [`in_order`]: results in order, while later items are worked on.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -9,18 +9,14 @@ use super::queue::{OnPanic, Queue};
 use super::{Task, default_threads};
 use crate::format::trace::Span;
 
-/// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
-/// items, as soon as all earlier results are taken. Each thread has its own value of type `B`, such
-/// as a buffer, which it passes to each call of `work`.
+/// Calls `work` on several threads, and `take` with each result, in the order of the items and in
+/// the calling thread. Each thread passes its own `B`, such as a buffer, to its calls of `work`.
 ///
-/// [`in_parallel`](super::in_parallel) knows all items beforehand and keeps the results until the
-/// end. Here an item is made only when a thread is free to work on it, so there may be any number
-/// of them. Only the calling thread calls `take`, which may therefore write to standard output.
+/// Unlike in [`in_parallel`](super::in_parallel), an item is made when a thread is free, so there
+/// may be any number of them.
 ///
-/// `threads` is the number of threads; 0 means [`default_threads`]. If `take` fails, no more work
-/// starts, and the error is returned. A panic of `work` stops the threads too, and continues in the
-/// calling thread. If the system refuses to start a thread, fewer threads do the work, or the
-/// calling thread alone.
+/// `threads` is 0 for [`default_threads`]; if the system starts fewer, those do the work. An error
+/// of `take` and a panic of `work` stop the threads, and continue in the calling thread.
 ///
 /// ```
 /// use safetensors_core::framework::in_order;
@@ -33,10 +29,6 @@ use crate::format::trace::Span;
 /// assert_eq!(lengths, [("up", 2), ("down", 4)]);
 /// # Ok::<(), std::fmt::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// The first error of `take`.
 #[doc(hidden)]
 pub fn in_order<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
@@ -81,7 +73,6 @@ pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     })
 }
 
-/// The items, and the work on each.
 struct Workers<I, W> {
     queue: Queue<I>,
     work: W,
