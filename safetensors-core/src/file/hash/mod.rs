@@ -1,5 +1,4 @@
-//! Digests: the XXH3-128 of a tensor, the SHA-256 of a file's data, and their record in the
-//! metadata.
+//! Digests: the XXH3-128 of a tensor, the SHA-256 of a file's data, and their record in metadata.
 
 #[cfg(feature = "std")]
 mod beside;

@@ -11,11 +11,11 @@ use crate::file::io::positional::read_exact_at;
 use crate::file::load::streaming::read_pieces;
 use crate::format::error::Result;
 
-/// The digest of a tensor that is written in any order. Bytes that arrive in order are hashed at
-/// once. The bytes from the first one out of order on are read back at the end.
+/// Hashes bytes as they are written in order. Bytes from the first one out of order on are read
+/// back at the end.
 #[derive(Debug, Default)]
 pub(crate) struct RunningDigest {
-    /// The number of bytes hashed so far, from the start of the tensor.
+    /// Bytes hashed so far.
     taken: u64,
     state: State,
 }
@@ -24,15 +24,13 @@ pub(crate) struct RunningDigest {
 enum State {
     #[default]
     Begun,
-    /// Boxed because a hasher is large and there may be many tensors. Only a tensor that is being
-    /// written has one.
+    /// Boxed: a hasher is large, and only tensors that are being written need one.
     Hashing(Box<Hasher>),
     Done(Digest),
 }
 
 impl RunningDigest {
-    /// Hashes bytes that were written at `offset` of a tensor of `len` bytes, if they are the next
-    /// ones.
+    /// Hashes bytes at `offset` of a tensor of `len` bytes, if they are the next ones.
     pub(crate) fn take(&mut self, offset: u64, bytes: &[u8], len: u64) {
         if offset != self.taken || bytes.is_empty() {
             return;
@@ -57,8 +55,8 @@ impl RunningDigest {
         *self = Self::default();
     }
 
-    /// Returns the digest of the tensor, which was written to the range `place` of `file`. Bytes
-    /// that are not hashed yet are read back through `buffer`.
+    /// Returns the digest of the tensor in the range `place` of `file`, and reads the rest back
+    /// through `buffer`.
     pub(crate) fn finish(
         &self,
         file: &File,

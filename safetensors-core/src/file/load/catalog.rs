@@ -39,8 +39,8 @@ impl<S> CheckpointFile<S> {
         &self.archive
     }
 
-    /// Returns `true` if the file may belong to a foreign index, which only the package that wrote
-    /// it understands: it has nothing but rows of bytes, with an entry of metadata for each.
+    /// Returns `true` if the file may belong to a foreign index: it has only rows of bytes, with an
+    /// entry of metadata for each.
     #[doc(hidden)]
     pub fn looks_foreign(&self) -> bool {
         let header = self.archive.header();
@@ -52,42 +52,41 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// The place of a tensor: the file, and the position among the file's tensors.
+/// A file, and a position among its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CatalogPlace {
     pub(crate) file: usize,
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint
-/// here, such as the tensors that store a quantised weight with it.
+/// The tensors of a checkpoint, where a [`LazyTensor`](super::LazyTensor) finds others of a
+/// quantised weight.
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
     pub(crate) table: CatalogTable,
 }
 
-/// All that a catalog knows of its files.
 #[derive(Clone, Default)]
 pub(crate) struct CatalogTable {
-    /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
+    /// Every tensor, by file and position, so the places are sorted.
     pub(super) places: Vec<CatalogPlace>,
-    /// Finds the position of a name in `places`. `None` for a single file without an index: its
-    /// header has such a table.
+    /// Positions in `places` by name. `None` for a single file without an index, with a table in
+    /// its header.
     names: Option<NameTable>,
-    /// The aliases that the metadata records, with the places of their tensors.
+    /// The aliases of the metadata.
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
-    /// The aliases by the places of the tensors, sorted.
+    /// Sorted.
     aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
     /// The metadata of all files and of the index. `None` for a single file: its header has it.
     pub(crate) metadata: Option<Metadata>,
-    /// Reads files next to these. `None` for a file that was already open.
+    /// `None` for a file that was already open.
     pub(crate) beside: Option<ReadBeside>,
-    /// Whether no tensor is codes of a quantised weight, regardless of the settings.
+    /// Whether no tensor is codes of a quantised weight, by any settings.
     pub(crate) is_plain: bool,
     /// Whether any tensor has a dtype of codes.
     pub(super) has_codes: OnceLock<bool>,
-    /// Facts about quantised weights, as soon as a tensor may be one.
+    /// Set once a tensor may be quantised.
     pub(super) known: OnceLock<Arc<Known>>,
 }
 
@@ -105,8 +104,8 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Makes a catalog of the tensors at these places, which are sorted. `index` is the metadata of
-    /// an index. Without one, and with a single file, all tensors of that file are in the catalog.
+    /// Makes a catalog of sorted places. `index` is the metadata of an index. A single file without
+    /// one has all its tensors in the catalog.
     pub(crate) fn new(
         files: Vec<CheckpointFile<S>>,
         places: Vec<CatalogPlace>,
@@ -137,7 +136,7 @@ impl<S> Catalog<S> {
         catalog
     }
 
-    /// Changes the sources to ones of another type with the same bytes.
+    /// Changes the sources to another type with the same bytes.
     pub(crate) fn map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,
@@ -149,7 +148,7 @@ impl<S> Catalog<S> {
         Ok(Catalog { files, table: self.table })
     }
 
-    /// Returns a catalog of the same tensors that borrows the files.
+    /// Returns a catalog that borrows the files.
     pub(crate) fn by_ref(&self) -> Catalog<&dyn ReadAt>
     where
         S: ReadAt,
@@ -170,17 +169,16 @@ impl<S> Catalog<S> {
         self.table.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
-    /// Reads a file next to these, up to a limit of bytes. `None` if there is none.
+    /// Reads a file next to these, up to a limit of bytes.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.table.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
 
-    /// Takes the files, and the places of the tensors.
     pub(crate) fn take_files(&mut self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
         (mem::take(&mut self.files), mem::take(&mut self.table.places))
     }
 
-    /// Replaces the files and tensors of the checkpoint. `metadata` is the metadata of all files.
+    /// Replaces the files and tensors. `metadata` is of all files.
     pub(crate) fn with_files<T>(
         self,
         files: Vec<CheckpointFile<T>>,
@@ -199,7 +197,6 @@ impl<S> Catalog<S> {
         &self.files
     }
 
-    /// Returns whether this is a single file without an index.
     pub(crate) fn is_single_file(&self) -> bool {
         self.table.names.is_none()
     }
@@ -208,7 +205,7 @@ impl<S> Catalog<S> {
         &self.table.places
     }
 
-    /// Returns the aliases of the tensor with this name, sorted.
+    /// Returns the aliases of this tensor, sorted.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.table.places[position]);
         let aliases = place.map_or(&[][..], |place| {
@@ -239,17 +236,14 @@ impl<S> Catalog<S> {
         self.info(self.table.places[i]).map_or("", |(_, info)| info.name())
     }
 
-    /// Returns the tensor at a place, and its file.
     pub(super) fn info(&self, place: CatalogPlace) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
         let file = self.files.get(place.file)?;
         Some((file, file.archive.header().tensor_at(place.position)?))
     }
 }
 
-/// Returns the tensor that a metadata entry makes `key` an alias of, found by `named`.
-///
-/// Metadata can hold any text. An entry is an alias only if its value names a tensor, and its key
-/// neither names a tensor nor is reserved.
+/// Returns the tensor that an entry makes `key` an alias of, found by `named`: metadata can hold
+/// any text, so the value must name a tensor, and the key neither name one nor be reserved.
 pub(crate) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
     if is_reserved(key) || named(key).is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! [`TensorRead`]: a tensor to read, or a part of it, and the dtype it gets.
+//! [`TensorRead`]: a tensor or a part to read, and its dtype.
 
 use std::borrow::Cow;
 
@@ -9,21 +9,19 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, Runs};
 use crate::format::tensor::{Rows, TensorBuf};
 
-/// A tensor to read, or a part of it.
 pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) tensor: &'t LazyTensor<'a, S>,
     pub(crate) shape: &'t [usize],
     /// The bytes to read, counted from the tensor's first byte.
     pub(crate) runs: Cow<'t, ByteRuns>,
-    /// Runs with at most this many bytes between them are read in one call.
+    /// Gaps of at most this many bytes are read over.
     pub(crate) gap: u64,
-    /// The conversions of the elements.
     pub(crate) loaded: DtypePlan,
     /// The rows of a slice that has them one by one.
     rows: Option<&'t Rows>,
 }
 
-/// A buffer, and the conversion of the elements that are read into it, if there is one.
+/// A buffer, and the conversion of the elements read into it.
 pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
 impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
@@ -50,7 +48,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
 }
 
 impl<'t, S> TensorRead<'t, '_, S> {
-    /// Returns the conversion while its elements are read, if there is one.
+    /// Returns the conversion while elements are read, if there is one.
     pub(crate) fn conversion(
         &self,
         options: &LoadOptions,
@@ -59,7 +57,7 @@ impl<'t, S> TensorRead<'t, '_, S> {
         Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
     }
 
-    /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
+    /// Reserves the buffer, with the conversion while reading.
     pub(crate) fn reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
         self.try_to_reserve(options).map_err(|error| self.tensor.locate(error))
     }
