@@ -1,5 +1,4 @@
-//! Small files next to a checkpoint: settings, manifests, tokenizers. They may come from a
-//! stranger.
+//! Small files next to a checkpoint, such as settings, perhaps from a stranger.
 
 use std::fs;
 use std::io::{self, Read};
@@ -8,14 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use super::file::FileSource;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// Finds a file below a directory and returns the path to open; `None` if there is none.
+/// Finds the path to open for a file below a directory, if there is one.
 ///
-/// Links are followed if they stay below the directory. In a snapshot of the Hub's cache they may
-/// also lead to a blob.
+/// Links may lead below the directory, and from a snapshot of the Hub's cache to a blob.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`] for a name or a link that leads out of the directory; [`ErrorKind::Io`].
+/// [`ErrorKind::NotAFile`] for a name or a link out of the directory; [`ErrorKind::Io`].
 #[doc(hidden)]
 pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let name = name.as_ref();
@@ -50,11 +48,11 @@ pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Opens a file below a directory, as [`find`] finds it; `None` if there is none.
+/// Opens a file that [`find`] finds.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`] for anything but a regular file, and as for [`find`].
+/// [`ErrorKind::NotAFile`] for anything but a regular file; as for [`find`].
 #[doc(hidden)]
 pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     let name = name.as_ref();
@@ -66,11 +64,11 @@ pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     }
 }
 
-/// Reads a file of at most `most` bytes below a directory; `None` if there is none.
+/// Reads a file that [`find`] finds, of at most `most` bytes.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], also for a larger file, and as for [`open`].
+/// [`ErrorKind::Io`], also for a larger file; as for [`open`].
 #[doc(hidden)]
 pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec<u8>>> {
     let name = name.as_ref();
@@ -78,7 +76,7 @@ pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec
     read_open(&file, &home.join(name), most).map(Some)
 }
 
-/// Reads a regular file of at most `most` bytes, wherever it is and wherever links lead.
+/// Reads a regular file of at most `most` bytes, wherever links lead.
 ///
 /// # Errors
 ///
@@ -106,8 +104,8 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns `true` if `home` is in a snapshot of the Hub's cache, and the target is one of its
-/// repository's blobs. Newer caches keep blobs of all repositories in one place.
+/// Returns `true` if `home` is a snapshot in the Hub's cache, and the target a blob of its
+/// repository or, in newer caches, of all repositories.
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home.ancestors().find(|it| it.ends_with("snapshots"));
     let repository = snapshots.and_then(Path::parent);

@@ -1,8 +1,6 @@
-//! Failing on purpose. Each step of saving and editing that can fail calls [`hit`] first, so that
-//! tests can interrupt it.
+//! Failing on purpose: each step of saving and editing that can fail calls [`hit`] first.
 //!
-//! Only this crate's own tests and the repository's fuzz targets contain this. In other builds the
-//! functions do nothing.
+//! Only this crate's tests and the fuzz targets contain this. In other builds it does nothing.
 
 /// Announces a step. Fails if a test wants it to.
 #[cfg(not(any(test, feature = "__failpoints")))]
@@ -18,7 +16,7 @@ pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
-/// Returns whether a test simulates that the process has been killed: then nothing is cleaned up.
+/// Returns whether a test simulates a killed process, which cleans nothing up.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_killed() -> bool {
@@ -39,7 +37,7 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// The steps that a test interrupts in its thread. Steps of other threads do not count.
+    /// The steps that a test interrupts in its thread.
     struct Armed {
         /// The number of steps that still succeed.
         left: usize,
@@ -50,7 +48,7 @@ mod armed {
     /// How the chosen step fails.
     enum Wanted {
         Failure,
-        /// It fails, and so do all later ones, as if the process had ended.
+        /// All later ones fail too, as if the process had ended.
         Crash,
         /// A function is called before it.
         #[cfg(test)]
@@ -63,7 +61,6 @@ mod armed {
 
     #[cfg(test)]
     thread_local! {
-        /// The features that the thread's system lacks.
         static LACKING: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -98,49 +95,42 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Returns whether a test simulates that the process has been killed.
     #[cfg(test)]
     pub(crate) fn is_killed() -> bool {
         let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
         ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
     }
 
-    /// Returns whether a test simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
         LACKING.with_borrow(|lacking| lacking.contains(&what))
     }
 
-    /// Runs `f` with its `n`th step failing, counted from 0. Returns the result of `f` and the name
-    /// of that step; `None` if `f` has fewer steps.
-    ///
-    /// Only the steps of this thread count.
+    /// Runs `f` with its `n`th step of this thread failing, from 0. Returns the name of that step;
+    /// `None` if there are fewer.
     #[doc(hidden)]
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Failure, f)
     }
 
-    /// Like [`fail_at`], but every later step fails, too, and nothing is cleaned up.
+    /// Like [`fail_at`], but later steps fail too, and nothing is cleaned up.
     #[doc(hidden)]
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
     }
 
-    /// Where [`interrupt_everywhere`] has interrupted an act.
     #[cfg(test)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Interrupted {
-        /// The step, as [`hit`] names it.
+        /// As [`hit`] names it.
         pub(crate) step: &'static str,
-        /// Whether all later steps failed, too, as if the process had been killed. Otherwise only
-        /// this step failed.
+        /// Whether all later steps failed, too, as if the process had been killed.
         pub(crate) killed: bool,
     }
 
-    /// Interrupts an act at each of its steps: once the step fails, and once the process is killed
-    /// there. Each time, `setup` makes the input of the act, and `check` then gets it with the
-    /// act's result. At the end of both rounds nothing interrupts the act, and `check` gets `None`.
-    /// Returns the steps, in order, as the failures met them.
+    /// Interrupts an act at each step, first by failing only it, then by killing the process there.
+    /// `setup` makes the input, and `check` gets it with the result; at the end of both rounds with
+    /// `None`, uninterrupted. Returns the steps of the failures, in order.
     #[cfg(test)]
     pub(crate) fn interrupt_everywhere<S, T>(
         mut setup: impl FnMut() -> S,

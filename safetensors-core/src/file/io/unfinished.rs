@@ -1,5 +1,4 @@
-//! The files that unfinished saves would leave behind if the process ended now, and
-//! [`remove_temporaries`], which removes them.
+//! The files that unfinished saves would leave behind, and [`remove_temporaries`].
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,9 +16,9 @@ use crate::format::parallel::{lock, unpoisoned};
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     File,
-    /// A hidden directory, with all its content.
+    /// A hidden directory, with its content.
     Directory,
-    /// A directory that was created for the output. It is removed only if it is empty.
+    /// A directory for the output, if it is empty.
     Made,
 }
 
@@ -33,26 +32,25 @@ impl Kind {
     }
 }
 
-/// Everything unfinished, in order of creation.
+/// In order of creation.
 static UNFINISHED: Mutex<BTreeMap<u64, (Kind, PathBuf)>> = Mutex::new(BTreeMap::new());
 
-/// [`Steps`] hold this for reading. [`remove_temporaries`] takes it for writing and never releases
-/// it, so that nothing is created afterwards, and no steps are interrupted halfway.
+/// [`Steps`] read it. [`remove_temporaries`] write-locks it forever, so that nothing is created
+/// afterwards, and no steps are interrupted halfway.
 static RUNNING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// The number of nested [`Steps`] of this thread.
+    /// The number of nested [`Steps`].
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Some steps that [`remove_temporaries`] does not interrupt: it waits until begun steps are done,
-/// and no others can begin after it. Any other end of the process can interrupt them.
+/// Some steps that [`remove_temporaries`] waits for. Any other end of the process interrupts them.
 #[derive(Debug)]
 pub(crate) struct Steps {
-    /// `None` within other steps of this thread: while a writer waits for the lock, new readers
-    /// wait, too, so a second read lock could wait forever.
+    /// `None` in nested steps: new readers wait for a waiting writer, so a second read lock could
+    /// wait forever.
     _running: Option<RwLockReadGuard<'static, ()>>,
-    /// Ends in the thread that it began in.
+    /// Ends in its thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -71,9 +69,9 @@ impl Drop for Steps {
     }
 }
 
-/// A hidden file or directory, or a directory that was created for an output. It is removed when
-/// this is dropped, and by [`remove_temporaries`], unless it is [kept](Self::keep). Create it and
-/// this within the same [`Steps`].
+/// Something hidden, or a directory for an output, to be removed at the drop, or by
+/// [`remove_temporaries`], unless it is [kept](Self::keep). Create it and this in the same
+/// [`Steps`].
 // Files that must survive their process have no owner: the backup of a header, synced steps, an
 // attempt of ranks, an unfinished download. Nor has the cache of the Hub, with names that Python's
 // library prescribes.
@@ -82,7 +80,7 @@ pub(crate) struct Owned {
     number: u64,
     path: PathBuf,
     kind: Option<Kind>,
-    /// Open, and so locked, until it is removed.
+    /// Locked until it is removed.
     lock: Option<File>,
 }
 
@@ -97,13 +95,12 @@ impl Owned {
         Self::new(Kind::Directory, path)
     }
 
-    /// Notes a directory that was created for an output, to be removed if it is empty.
+    /// Notes a directory for an output, to be removed if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Kind::Made, path)
     }
 
-    /// Holds the locked file, which is the hidden file or is in the hidden directory, until it is
-    /// removed.
+    /// Holds a locked file, hidden or in the hidden directory, until its removal.
     pub(crate) fn locked(mut self, file: File) -> Self {
         self.lock = Some(file);
         self
@@ -122,7 +119,6 @@ impl Owned {
         &self.path
     }
 
-    /// Leaves it where it is.
     pub(crate) fn keep(mut self) {
         self.kind = None;
     }
@@ -138,17 +134,13 @@ impl Drop for Owned {
     }
 }
 
-/// Removes the temporary files and directories of all unfinished saves and edits in this process,
-/// so that the process can end and leave nothing behind. Call it in a thread that waits for signals
-/// such as `SIGINT`. Do not call it in a signal handler, because it waits for locks.
+/// Removes the temporary files of all saves and edits of this process, before it ends at once. Call
+/// it in a thread that waits for signals such as `SIGINT`, not in a signal handler: it waits for
+/// locks, for commits and for headers in place, which take a moment.
 ///
-/// It waits for commits that have begun, and for headers that are being written in place, which
-/// take a moment. Afterwards every save and edit of this process waits forever when it tries to
-/// create or rename a file. So call it only to end the process at once.
-///
-/// Saves that end with success, an error or a panic leave nothing behind without this. The
-/// files of a killed process are removed by the next save to the same path, or in a large directory
-/// by a later save.
+/// Afterwards every save and edit of this process waits forever when it creates or renames a file.
+/// Saves that end, even by a panic, need no call. The next save to a path removes the files of a
+/// killed process, in a large directory a later one.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:
