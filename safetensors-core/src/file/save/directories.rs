@@ -1,4 +1,4 @@
-//! [`NewDirectories`]: directories that a save creates, and removes again if it fails.
+//! [`NewDirectories`]: directories that a failed save removes again.
 
 use std::path::Path;
 use std::{fs, io};
@@ -7,11 +7,10 @@ use super::atomic::{directory as parent, sync_directory};
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// A directory that was created for an output, and the directories above it that were created for
-/// it. Dropping this removes the empty ones.
+/// Directories that were created for an output. A drop removes the empty ones.
 #[derive(Debug, Default)]
 pub(crate) struct NewDirectories {
-    /// Children come before their parents.
+    /// Children before their parents.
     directories: Vec<Owned>,
 }
 
@@ -41,7 +40,7 @@ impl NewDirectories {
         fs::create_dir_all(directory)
     }
 
-    /// Waits until the names of the new directories have reached the disk.
+    /// Waits until the names of the directories have reached the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.directories.iter().rev().try_for_each(|made| sync_directory(parent(made.path())))
     }

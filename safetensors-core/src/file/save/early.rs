@@ -1,7 +1,7 @@
-//! [`Early`]: a file goes to the disk while it is still being written.
+//! [`Early`]: sends a file to the disk while it is being written.
 //!
-//! A file that is synchronised only at its end has the disk wait while it is written, and the
-//! program wait while the disk works. Both take about as long.
+//! Otherwise the disk waits while the file is written, and the program while the disk works, each
+//! about as long.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::format::parallel::lock;
 const LEAST: u64 = 1 << 20;
 const MOST: u64 = 16 << 20;
 
-/// The parts of a file that have been written, and that the system was asked to put on the disk.
+/// The written parts of a file, and the part that the system was asked to put on the disk.
 #[derive(Debug)]
 pub(super) struct Early {
     /// The bytes that the disk gets at a time.
@@ -38,13 +38,13 @@ impl Early {
         (bytes > LEAST).then(|| Self { piece, state: Mutex::default() })
     }
 
-    /// Returns how much to write at a time, so that the disk can begin with it.
+    /// Returns how much to write at a time.
     pub(super) fn piece(&self) -> usize {
         self.piece as usize
     }
 
-    /// Notes that a range of the file has been written. Asks the system to put bytes on the disk as
-    /// soon as enough have followed the last request.
+    /// Notes a written range. Asks the system to put bytes on the disk as soon as enough have
+    /// followed the last request.
     pub(super) fn written(&self, file: &File, range: Range<u64>) {
         if let Some(range) = self.next(range) {
             start_writing_back(file, range);

@@ -1,9 +1,8 @@
-//! Removing the leftovers of killed saves.
+//! Removes the leftovers of killed saves.
 //!
-//! A leftover is found by its name, so the directory has to be listed. If each of 100,000 saves
-//! listed a directory with the files of the others, all of them together would read 5·10⁹ entries.
-//! So a process remembers the entries of a large directory, and lists it again only after a number
-//! of saves equal to its entries. The saves then read a few entries each, regardless of its size.
+//! They are found by listing the directory. If each of 100,000 saves listed the files of the
+//! others, that would be 5·10⁹ entries. So a process lists a large directory again only after as
+//! many saves as it had entries: a few entries a save.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -19,28 +18,27 @@ use crate::file::io::lock::DirectoryLock;
 use crate::file::io::remove::remove_hidden;
 use crate::format::parallel::lock;
 
-/// The name of a new directory within the temporary one.
+/// The new directory within the temporary one.
 pub(super) const NEW: &str = "new";
 
-/// The name of the old directory that it replaces.
+/// The old directory that it replaces.
 pub(super) const OLD: &str = "old";
 
-/// The name of a file within the temporary directory. It shows that the destination holds the rest
-/// of an old directory, which is being removed file by file.
+/// A file within the temporary directory: the destination holds the rest of an old directory, which
+/// is being removed file by file.
 pub(super) const REST: &str = "rest";
 
-/// A directory of at most this many entries is listed at each save.
+/// Smaller directories are listed at each save.
 const FEW: usize = 1000;
 
-/// The listings of the large directories of this process.
+/// Of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
-/// Removes the temporary files and directories of a checkpoint that no process has locked, and the
-/// file of the directory's lock: the files of saves by killed processes. `file_name` is the name of
-/// one of its files. Errors are ignored, because a leftover does not prevent the save.
+/// Removes the files of killed saves: temporary ones of a checkpoint that no process has locked,
+/// and the directory's lock. `file_name` is one of the checkpoint's. Errors are ignored.
 ///
-/// In a directory of more than 1000 entries, leftovers that another process has made since this one
-/// listed the directory are removed later.
+/// In a directory of more than 1000 entries, other processes' leftovers since the last listing are
+/// removed later.
 pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     DirectoryLock::clear(directory);
     let Ok(key) = std::path::absolute(directory) else { return };
@@ -57,23 +55,21 @@ pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// The listings of directories with many entries, by their absolute paths.
+/// Listings of large directories, by absolute path.
 struct Listings(Mutex<BTreeMap<PathBuf, Listed>>);
 
-/// The listing of a directory.
 #[derive(Default)]
 struct Listed {
     /// The number of its entries.
     entries: usize,
-    /// The number of saves since then.
+    /// Saves since the listing.
     saves: usize,
-    /// The names of temporary files and directories, by their checkpoints.
+    /// Temporary names by checkpoint.
     temporaries: BTreeMap<String, Vec<OsString>>,
 }
 
 impl Listings {
-    /// Returns the names of the temporary files of these checkpoints, as far as they are known.
-    /// Calls `list` if it is time to look.
+    /// Returns the known temporary names of these checkpoints. Calls `list` if it is time to look.
     fn temporaries(
         &self,
         directory: PathBuf,
@@ -105,7 +101,6 @@ impl Listed {
     }
 }
 
-/// Lists a directory; `None` if that is not possible.
 fn list(directory: &Path) -> Option<Listed> {
     let mut listed = Listed::default();
     for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
@@ -118,8 +113,8 @@ fn list(directory: &Path) -> Option<Listed> {
     Some(listed)
 }
 
-/// Removes a temporary file, or a directory, that no process has locked. A directory that holds all
-/// that is left of the one at `destination` stays.
+/// Removes something temporary that no process has locked, unless it holds all that is left of the
+/// directory at `destination`.
 fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_file() {
@@ -139,8 +134,8 @@ fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns `true` if the old directory was moved aside, or only a part of it may be left, and the
-/// new one is not in place.
+/// Returns `true` if the old directory was moved aside, or is perhaps only a part, and the new one
+/// is not in place.
 pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
     let is_in = |name| is_there(&hidden.join(name));
     Ok(is_in(NEW)? && (is_in(REST)? || is_in(OLD)? && !is_there(path)?))

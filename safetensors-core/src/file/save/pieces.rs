@@ -1,15 +1,15 @@
-//! [`Pieces`]: the bytes of a source on their way to a file, each of them once.
+//! [`Pieces`]: the bytes of a source, each once.
 
 use super::ranges::Ranges;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{PieceSink, TensorSource};
 
-/// Which bytes of a tensor a source has given.
+/// The bytes that a source has given.
 #[derive(Debug)]
 pub(super) struct Pieces {
     expected: u64,
     pub(super) written: Ranges,
-    /// The number of bytes that the source has given, if there are too many.
+    /// The number of bytes, if there are too many.
     excess: Option<u64>,
 }
 
@@ -18,13 +18,12 @@ impl Pieces {
         Self { expected, written: Ranges::default(), excess: None }
     }
 
-    /// Writes a source to `sink`, in the order that is best for the source.
+    /// Writes a source to `sink` in the source's order.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than the tensor has;
-    /// [`ErrorKind::WrittenTwice`] if it gives some of them twice. No such bytes reach `sink`.
-    /// Errors of the source and of `sink` are passed on.
+    /// [`ErrorKind::SourceLength`] for too many or too few bytes, and [`ErrorKind::WrittenTwice`],
+    /// before they reach `sink`; errors of the source and of `sink`.
     pub(super) fn write(
         &mut self,
         source: &(impl TensorSource + ?Sized),

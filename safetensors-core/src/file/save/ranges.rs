@@ -2,16 +2,12 @@
 
 use std::ops::Range;
 
-/// A set of bytes, as ranges that are sorted, not empty, and do not touch.
+/// A set of bytes, as sorted ranges that are not empty and do not touch.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range.
-    ///
-    /// # Errors
-    ///
-    /// The first part of the range that already is in the set. Nothing is added then.
+    /// Adds a range, or returns its first part that already is in the set.
     pub(super) fn insert(&mut self, new: Range<u64>) -> Result<(), Range<u64>> {
         if new.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! [`DirectoryPlace`]: a path at which its owner removes or replaces a directory.
+//! [`DirectoryPlace`]: a path where a directory is removed or replaced.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,12 +16,10 @@ use crate::file::save::leftovers::{
 use crate::file::save::temporary::{TempDirectory, lacks_space};
 use crate::format::error::{Error, Result};
 
-/// The place of a directory that its owner removes or replaces, with everything in it. A link to a
-/// directory may be there, too: then only the link goes.
+/// The place of a directory, or of a link to one, to be removed or replaced with its content.
 ///
-/// No other process puts, replaces or removes a directory there, through this type, until this is
-/// dropped. So the directory that goes is the one that the caller has looked at. Files that are
-/// open stay readable.
+/// Until the drop, no other process changes the place through this type, so the directory that goes
+/// is the one that the caller has looked at. Open files stay readable.
 ///
 /// ```
 /// use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
@@ -60,18 +58,15 @@ impl DirectoryPlace {
         Ok(Self { path: path.into(), lock })
     }
 
-    /// Removes the directory: the path has all of it, or does not have it at all. Returns `false`
-    /// if there is none.
+    /// Removes the directory, entirely or not at all. Returns `false` if there is none.
     ///
-    /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
-    /// system, or on a full disk. Their files are removed one by one, in the reverse order of their
-    /// names.
+    /// One that cannot be renamed, as in a lower layer of an overlay file system or on a full disk,
+    /// loses its files one by one, in reverse order of their names.
     ///
     /// # Errors
     ///
-    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of it if it cannot
-    /// be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power cut may
-    /// bring it back.
+    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of one that cannot
+    /// be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): a power cut may bring it back.
     #[doc(hidden)]
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
@@ -86,20 +81,18 @@ impl DirectoryPlace {
         synced.map_or_else(|error| Err(not_durable(error, &path)), |()| Ok(true))
     }
 
-    /// Puts a new directory there. An old one is moved aside first, and removed afterwards. So for
-    /// a moment, nothing is there, or a part of an old one that cannot be
-    /// [renamed](DirectoryPlace::remove). If that moment lasts, because the process is killed or
-    /// the rest cannot be removed, the new one stays under a hidden name, and
-    /// [`clean`](DirectoryPlace::clean) puts it in place.
+    /// Puts a new directory in place of the old one, which is moved aside first. For a moment
+    /// nothing is there, or a part of an old one that cannot be [renamed](DirectoryPlace::remove).
+    /// If the process is killed then, [`clean`](DirectoryPlace::clean) puts the new one in place.
     ///
-    /// This waits until the files have reached the disk. Call [`AtomicDirectory::sync`] before the
-    /// place is held, so that nobody else has to wait for that.
+    /// Waits for the disk. Call [`AtomicDirectory::sync`] before holding the place, so that others
+    /// wait less.
     ///
     /// # Errors
     ///
     /// [`Io`](crate::ErrorKind::Io): the path still has the old directory, or a part of it.
-    /// [`NotDurable`](crate::ErrorKind::NotDurable): the new one is in place, but its name could
-    /// not be written to the disk.
+    /// [`NotDurable`](crate::ErrorKind::NotDurable): the new one is in place, but may not survive a
+    /// power cut.
     #[doc(hidden)]
     pub fn put(self, new: AtomicDirectory) -> Result<()> {
         let Self { path, lock } = self;
@@ -134,9 +127,8 @@ impl DirectoryPlace {
         new.sync_names()
     }
 
-    /// Completes the replacement of a directory at a path if a process was killed in it, and
-    /// removes the hidden directories that killed processes have left for this path. Hidden
-    /// directories that a process is using stay. Errors are ignored.
+    /// Completes the replacement at a path by a killed process, and removes the hidden directories
+    /// that such processes have left for it. Errors are ignored.
     #[doc(hidden)]
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
@@ -148,8 +140,7 @@ impl DirectoryPlace {
     }
 }
 
-/// Moves a directory aside, or removes its files if it cannot be renamed. Returns `None` if there
-/// is none, and otherwise the temporary directory that has it, if it was moved.
+/// Moves a directory aside, and returns the temporary directory with it; or removes its files.
 fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     complete(path)?;
     if !is_there(path)? {
@@ -177,8 +168,8 @@ fn hidden_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     hidden.map(|entry| entry.path())
 }
 
-/// Puts the new directory in place if a process was killed after it had begun to move the old one
-/// aside. The caller holds the lock, as that process did.
+/// Puts the new directory in place if a process was killed while it moved the old one aside. The
+/// caller holds the lock.
 fn complete(path: &Path) -> io::Result<()> {
     for hidden in hidden_of(path) {
         let _steps = Steps::begin();
@@ -206,8 +197,8 @@ fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a directory one by one. From its first file to the end, a mark in the hidden directory
-/// of the new one records this.
+/// Removes a directory one by one, with a mark in the hidden directory of the new one from the
+/// first file on.
 fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     let mark = hidden.join(REST);
     File::create(&mark)?;
@@ -219,8 +210,8 @@ fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     removed
 }
 
-/// Removes a directory with its files one by one, the first one by name last: a manifest marks it
-/// as an epoch until the end. Counts the removed files.
+/// Removes files one by one, the first by name last: a manifest marks the directory as an epoch
+/// until the end.
 fn remove_one_by_one(path: &Path, gone: &mut usize) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() {
         let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;

@@ -1,5 +1,4 @@
-//! The steps that a tensor has in the finished file that is appended to. Their bytes stay there
-//! until the new file is finished.
+//! Steps that stay in the finished file that is appended to, until the new file is finished.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +8,7 @@ use crate::file::io::copy::copy_range;
 use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::load::streaming::PIECE;
 
-/// The places of some steps in the tensor of all steps. Sizes are in bytes.
+/// The places of some steps in the tensor of all steps, in bytes.
 pub(super) struct Spread {
     /// The length of a row of these steps.
     row: u64,
@@ -20,20 +19,19 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Steps from `first` on: `count` of them, of `all`.
+    /// `count` steps from `first` on, of `all`.
     pub(super) fn new(Layers { inner, .. }: Layers, first: u64, count: u64, all: u64) -> Self {
         Self { row: count * inner, whole: all * inner, first: first * inner }
     }
 
-    /// Returns the place of a byte of these steps in the tensor of all steps.
+    /// Returns a byte's place in the tensor of all steps.
     pub(super) fn place(&self, at: u64) -> u64 {
         let row = self.row.max(1);
         at / row * self.whole + self.first + at % row
     }
 }
 
-/// Copies the first steps of a tensor to the tensor of all steps. Each begins at an offset of a
-/// file.
+/// Copies the first steps, from an offset of one file to an offset of another.
 pub(super) fn put_kept(
     layers: Layers,
     spread: &Spread,

@@ -1,4 +1,4 @@
-//! [`StoredSteps`]: the bytes of a tensor that grows, until its file is finished.
+//! [`StoredSteps`]: the bytes of a growing tensor, until its file is finished.
 
 use std::fs::File;
 use std::io;
@@ -9,15 +9,13 @@ use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::io::reserve::reserve_ahead;
 use crate::file::save::temporary::TempFile;
 
-/// The most bytes that are buffered in memory. Without a buffer each small step would need a system
-/// call.
+/// The most buffered bytes, to save system calls for small steps.
 const PENDING: usize = 256 << 10;
 
-/// The most bytes of a file that are reserved before they are needed.
+/// The most bytes reserved in a file ahead.
 const AHEAD: u64 = 64 << 20;
 
-/// The bytes of all new steps, one step after the other. The first are in a file, the last in
-/// memory.
+/// All new steps, one after the other: the first in a file, the last in memory.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
@@ -30,13 +28,12 @@ pub(super) struct StoredSteps {
 
 #[derive(Debug)]
 enum Target {
-    /// The end of the new file, from this offset behind the room. Nothing is copied later.
+    /// The end of the new file, from this offset behind the room: the final place.
     Tail(u64),
     Spill(TempFile),
 }
 
 impl StoredSteps {
-    /// Returns whether the bytes are at the end of the new file.
     pub(super) fn is_tail(&self) -> bool {
         matches!(self.target, Some(Target::Tail(_)))
     }

@@ -1,9 +1,8 @@
 //! [`TempFile`]: a new file before it gets its name.
 //!
-//! On Linux and most of its file systems the file has no name at all, so nothing is left of it
-//! however the process ends. Otherwise it has a hidden name that contains the name of its
-//! destination, and is locked while it is in use. A lock ends with the process that holds it. So
-//! the next save to the same destination knows which files are left over, and removes them.
+//! On Linux and most file systems it has no name at all, so a killed process leaves nothing.
+//! Otherwise a hidden name contains its destination's, and a lock shows that it is in use. The next
+//! save to the destination removes files without a lock.
 
 #[cfg(test)]
 mod tests;
@@ -25,25 +24,23 @@ use crate::file::io::hidden::{
 };
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// The most attempts to create a temporary file or directory because another save seems to have
-/// removed it. The last one is kept: on a file system that gives a file another number each time,
-/// each seems to be removed.
+/// The most attempts because another save seems to have removed the file. The last is kept: where a
+/// file gets another number each time, each seems to be removed.
 const ATTEMPTS: u32 = 16;
 
-/// A new file next to its destination, open to be read and written.
+/// A new file next to its destination, open for reading and writing.
 #[derive(Debug)]
 pub(crate) struct TempFile {
-    /// This field comes first, so that the name is removed before the lock on the file ends.
+    /// First, so that the name is removed before the lock ends.
     name: Option<Owned>,
-    /// Whether it is the name of a copy, which later writes to the file do not change.
+    /// Whether it names a copy, which later writes do not change.
     is_copy: bool,
     file: File,
 }
 
 impl TempFile {
-    /// Creates a temporary file for a destination. Its mode follows the umask or, if it is
-    /// `private`, gives permissions to its owner only. Errors must not show the temporary file's
-    /// name.
+    /// Creates a temporary file, with a mode by the umask or, if `private`, for its owner only.
+    /// Errors must not show its name.
     pub(crate) fn create(destination: &Path, private: bool) -> io::Result<Self> {
         failpoint::hit("create")?;
         remove_leftovers(directory(destination), file_name(destination));
@@ -54,8 +51,8 @@ impl TempFile {
         }
     }
 
-    /// Creates a temporary file for a destination that shares the blocks of another file, and has
-    /// its mode. Only macOS can do that in one step, on APFS.
+    /// Creates a temporary file that shares another's blocks and mode, which only macOS can do in
+    /// one step, on APFS.
     pub(super) fn cloned(source: &File, destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::named(destination, |path| clone(source, path))
@@ -82,12 +79,12 @@ impl TempFile {
         &self.file
     }
 
-    /// Returns the open file, to be written to at its cursor.
+    /// Returns the file, to be written at its cursor.
     pub(super) fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives the file its name, and replaces the old file. After an error this can be tried again.
+    /// Gives the file its name, and replaces the old file. Can be tried again.
     pub(crate) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
@@ -112,8 +109,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
-    /// [`io::ErrorKind::AlreadyExists`].
+    /// Gives the file a free name, or fails with [`io::ErrorKind::AlreadyExists`].
     pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
@@ -134,8 +130,8 @@ impl TempFile {
         Ok(())
     }
 
-    /// Renames the file, and replaces an entry with the new name. `TempPath::persist` would fail on
-    /// Windows if others have that open.
+    /// Renames the file over an entry. On Windows `TempPath::persist` would fail if others have
+    /// that open.
     fn rename(&mut self, destination: &Path) -> io::Result<()> {
         if let Some(name) = &self.name {
             rename_over(name.path(), destination)?;
@@ -171,14 +167,14 @@ impl TempFile {
         }
     }
 
-    /// Forgets the copy of an attempt that failed. The file may have changed since.
+    /// Forgets the copy of a failed attempt. The file may have changed since.
     fn forget_copy(&mut self) {
         if std::mem::take(&mut self.is_copy) {
             self.name = None;
         }
     }
 
-    /// Gives a copy a name, for a file that cannot be given one.
+    /// Names a copy of a file that cannot be given a name.
     fn copy(&mut self, destination: &Path) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
@@ -200,14 +196,13 @@ impl TempFile {
     }
 }
 
-/// A new directory, with a hidden name that has the name of its destination in it. A file in it is
-/// locked while it is in use: network file systems do not lock directories. When this is dropped,
-/// the directory is removed with all its content.
+/// A new directory with a hidden name that contains its destination's, removed at a drop. A file in
+/// it is locked while it is in use: network file systems do not lock directories.
 #[derive(Debug)]
 pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
-    /// Creates a temporary directory next to a destination. Errors must not show its name.
+    /// Errors must not show its name.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::beside(destination)
@@ -240,19 +235,18 @@ impl TempDirectory {
         self.0.path()
     }
 
-    /// Leaves it where it is. The next save removes it.
+    /// Leaves it to the next save.
     pub(crate) fn keep(self) {
         self.0.keep();
     }
 }
 
-/// Returns whether an error says that the disk is full.
 pub(super) fn lacks_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Creates and locks the file in a new directory. Also returns whether both are still there, and no
-/// other save has locked the file.
+/// Creates and locks the file in a new directory. Returns also whether both are still there, and
+/// the lock is ours.
 fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     failpoint::hit("lock the directory")?;
     let path = directory.join(TEMPORARY_LOCK);
@@ -270,7 +264,7 @@ fn file_with_name<T>(
     Ok((made, Owned::file(&path)))
 }
 
-/// Calls `make` with a temporary name that is free.
+/// Calls `make` with a free temporary name.
 fn with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -311,8 +305,7 @@ fn clone(_: &File, _: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Creates a file without a name; `None` if the system has no such files, or cannot give them a
-/// name later.
+/// Creates a file without a name; `None` if the system has none, or cannot name them later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -335,7 +328,7 @@ fn unnamed(_: &Path, _: u32) -> Option<File> {
     None
 }
 
-/// Gives a file without a name a new name.
+/// Names a file without a name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn link(file: &File, path: &Path) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD, linkat};
@@ -351,7 +344,7 @@ fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the path that leads to an open file, for as long as it is open.
+/// Returns the path that leads to an open file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;

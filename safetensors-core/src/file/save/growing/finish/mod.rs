@@ -1,4 +1,4 @@
-//! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
+//! Finishes a [`GrowingWriter`]: moves tensors to their final places and writes the header.
 
 #[cfg(test)]
 mod tests;
@@ -29,16 +29,16 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, Metadata, NameTable};
 use crate::format::parallel::{lock, unpoisoned};
 
-/// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
+/// The data of a smaller file moves to the front, so that its header is not mostly spaces.
 const SMALL: u64 = 4 << 20;
 
-/// A header longer than its room ends at a multiple of this. Most file systems have such blocks.
+/// Longer headers end at a multiple of this, the block of most file systems.
 const BLOCK: u64 = 4096;
 
 /// A tensor in the order of the file.
 struct FinishedTensor<'a> {
     entry: &'a GrowingEntry,
-    /// Of a tensor that grows.
+    /// Of a growing tensor.
     state: Option<MutexGuard<'a, SeriesState>>,
     shape: Cow<'a, [usize]>,
     len: u64,
@@ -49,7 +49,7 @@ struct FinishedTensor<'a> {
 enum Rank {
     /// Already in the file, at this offset.
     InPlace(u64),
-    /// Already in the file, after the others, except for the steps that it had before.
+    /// Already in the file, after the others, except for its earlier steps.
     Tail,
     /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
     Copied,
@@ -58,32 +58,32 @@ enum Rank {
 }
 
 impl GrowingWriter {
-    /// Writes the header and gives the file its name, replacing the old file. Then removes the
-    /// directory of [synced](Self::sync) steps, if there is one, and lets other writers begin.
+    /// Writes the header, gives the file its name and replaces the old file. Removes
+    /// [synced](Self::sync) steps, and lets other writers begin.
     ///
-    /// An error loses nothing. Call this again, for example when the disk has space again; tensors
-    /// can be added and appended to before that. Once the file is finished, this does nothing, and
-    /// all other methods fail with [`ErrorKind::AlreadyFinished`].
+    /// An error loses nothing: call this again, for example when the disk has space, after adding
+    /// more if needed. On a finished file this does nothing, and all other methods fail with
+    /// [`ErrorKind::AlreadyFinished`].
     ///
-    /// If a file is [appended to](Self::resume), changes that another program has made to its
-    /// metadata in between stay.
+    /// Metadata that another program has changed in a file that is [appended to](Self::resume)
+    /// stays.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
-    /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
-    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`], also if a file
-    /// that is appended to has other tensors by now. The path then keeps the old file.
+    /// The path keeps the old file: [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed
+    /// midway; [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
+    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`], also if the
+    /// tensors of a file that is appended to have changed.
     ///
-    /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the path has the new file, but
-    /// a power cut may undo that, or the synced steps are still there. The next call, or the next
-    /// writer of this path, completes the work.
+    /// The path has the new file: [`ErrorKind::NotDurable`] if a power cut may undo that,
+    /// [`ErrorKind::LeftBehind`] if synced steps are still there. The next call, or the next writer
+    /// of this path, completes the work.
     pub fn finish(&self) -> Result<()> {
         self.finish_and_keep_lock().map(drop)
     }
 
-    /// Like [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
-    /// finished before.
+    /// Like [`finish`](Self::finish), but keeps other writers out. `None` if the file was finished
+    /// before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.shared.options.durable;
         let mut state = unpoisoned(self.shared.state.write());
@@ -143,13 +143,13 @@ impl GrowingWriter {
     }
 }
 
-/// Returns whether the new file is in its place, in spite of an error.
+/// Returns whether the new file is in place, in spite of an error.
 fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
 
-/// The tensors on their way to the finished file, and their sources. No source is overwritten, so
-/// that all of this can be done again.
+/// Tensors on their way to the finished file. No source is overwritten, so all of this can be done
+/// again.
 struct Assembly<'a> {
     path: &'a Path,
     body: &'a Body,
@@ -194,8 +194,8 @@ impl<'a> Assembly<'a> {
         Ok(moved)
     }
 
-    /// Makes the data of the body begin at `start`. If the file system cannot insert that room,
-    /// another file gets the data.
+    /// Moves the data of the body to `start`, or to another file if the file system cannot insert
+    /// that room.
     fn move_data(&self, start: u64, options: &SaveOptions) -> Result<Option<AtomicFile>> {
         let body = self.body;
         if body.make_room(start) {
@@ -283,7 +283,7 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
-    /// Returns the bytes of this tensor at the end of the file, if it is the tail.
+    /// Returns the bytes of the tail.
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
@@ -307,7 +307,6 @@ impl<'a> FinishedTensor<'a> {
 }
 
 impl Whole {
-    /// Fails if a byte was not written.
     fn check_complete(&self) -> Result<()> {
         if self.written.load(Ordering::Acquire) {
             return Ok(());
@@ -319,7 +318,7 @@ impl Whole {
     }
 }
 
-/// Copies from hidden files. Neighbours that stay neighbours are copied at once.
+/// Copies from hidden files, neighbours that stay neighbours at once.
 struct Copies<'a> {
     to: &'a File,
     waiting: Option<Range<'a>>,
