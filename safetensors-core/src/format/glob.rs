@@ -108,7 +108,7 @@ fn regex_of(pattern: &str) -> Result<String, String> {
     Ok(regex)
 }
 
-/// Reads a class of characters after its `[`.
+/// After its `[`.
 fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     let mut regex = String::from("[");
     if let Some(after) = rest.as_str().strip_prefix(['!', '^']) {
@@ -142,7 +142,7 @@ fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     Ok(regex)
 }
 
-/// Returns a character as a regular expression, inside and outside of a class.
+/// Valid inside and outside of a class.
 fn literal(c: char) -> String {
     format!("\\x{{{:x}}}", u32::from(c))
 }

@@ -4,16 +4,16 @@ use core::fmt;
 
 const LENGTH_BYTES: usize = 8;
 
-/// A length that no header has: more than twice the default limit.
+// More than twice the default limit, so no header has this length.
 const IMPOSSIBLE: u64 = 1 << 28;
 
-/// Marks an index, such as a delta's, with tensors that only the package knows that writes it.
+/// Marks an index, such as a delta's, with tensors that only the package that writes it knows.
 pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 
 /// The checkpoint without which the files mean nothing.
 pub(crate) const FOREIGN_BASE_KEY: &str = "base_version";
 
-/// The folder of a foreign index, in the folder of a training epoch.
+/// In the folder of a training epoch.
 pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
 
 /// Another format than safetensors, recognised by the first bytes of a file. Displayed as in an
@@ -50,7 +50,6 @@ pub enum OtherFormat {
 
 use OtherFormat::Named;
 
-/// Fixed bytes at a fixed offset.
 const MAGIC: &[(usize, &[u8], OtherFormat)] = &[
     (0, b"GGUF", OtherFormat::Gguf),
     (0, b"\x93NUMPY", OtherFormat::Npy),
@@ -145,8 +144,8 @@ impl OtherFormat {
     }
 }
 
-/// A small version, and the graph or the name of the program that wrote it. As a length of a
-/// header, these bytes are over every limit.
+/// A small version, and the graph or the name of the writer. As a header's length, this is over
+/// every limit.
 fn is_onnx(start: &[u8]) -> bool {
     match start {
         [0x08, 1..=32, 0x12, len @ 1..=64, name @ ..] if name.len() >= 4 => {
@@ -180,7 +179,7 @@ fn is_map(start: &[u8]) -> bool {
     !name.is_empty() && name.iter().take(usize::from(len)).all(|byte| byte.is_ascii_graphic())
 }
 
-/// UTF-8 text. As a length of a header, eight letters are over every limit.
+/// UTF-8. As a header's length, eight letters are over every limit.
 fn is_text(start: &[u8]) -> bool {
     let text = match core::str::from_utf8(start) {
         Ok(text) => text,
@@ -194,7 +193,7 @@ fn is_text(start: &[u8]) -> bool {
     text.len() >= LENGTH_BYTES && text.chars().all(is_plain)
 }
 
-/// Recognises a ZIP archive by the name of its first file.
+/// By the name of its first file.
 fn of_zip(start: &[u8]) -> OtherFormat {
     // The offset of the name. The fixed part before it ends with the lengths of the name and of an
     // extra field.

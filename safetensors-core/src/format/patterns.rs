@@ -7,16 +7,16 @@ use regex_automata::nfa::thompson::WhichCaptures;
 
 use crate::format::error::Quoted;
 
-/// The most bytes of an expression.
+/// In bytes.
 pub(crate) const LONGEST: usize = 1000;
 
-/// The most expressions of a file, and their most bytes when compiled. A name takes 2,000, `\w`
-/// 20,000.
+/// Of a file. When compiled, a name takes 2,000 bytes, `\w` 20,000.
 const MOST: usize = 200;
 const MOST_BYTES: usize = 4 << 20;
 
-/// Compiles a file's expressions, limited because a few bytes of text can make megabytes. One that
-/// has searched takes three times its size.
+/// Compiles a file's expressions.
+// Limited, because a few bytes of text can make megabytes. One that has searched takes three times
+// its size.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     count: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Expressions {
 }
 
 impl Expressions {
-    /// Compiles a pattern as a part of a longer expression, or returns the problem.
+    /// As a part of a longer expression. Returns the problem.
     pub(crate) fn compile(
         &mut self,
         pattern: &str,

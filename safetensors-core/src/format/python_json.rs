@@ -1,4 +1,4 @@
-//! JSON of Python, with `NaN`, `Infinity` and `-Infinity`, as several models have in `config.json`.
+//! JSON of Python, with `NaN`, `Infinity` and `-Infinity`, as in several models' `config.json`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Result, Value};
 
-/// The words, and JSON of the same length.
+/// Words, and JSON of the same length.
 const WORDS: [(&[u8], &[u8]); 3] =
     [(b"-Infinity", b"\"-Infini\""), (b"Infinity", b"\"Infini\""), (b"NaN", b"\"N\"")];
 
@@ -31,7 +31,6 @@ pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
     Ok(values.into_iter().map(|(key, value)| (key, text(value))).collect())
 }
 
-/// Replaces the Python words by texts of the same length.
 pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Cow::Borrowed(json);
     let mut at = 0;

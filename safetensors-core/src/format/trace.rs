@@ -1,5 +1,4 @@
-//! [`Span`]: reports work to the crate `tracing`, with the feature `tracing`, and does nothing
-//! without it.
+//! [`Span`]: reports work to the crate `tracing`, with the feature `tracing`.
 
 use core::fmt::Display;
 
@@ -23,7 +22,6 @@ pub struct Span {
     span: tracing::Span,
 }
 
-/// A span that the thread is in.
 #[must_use]
 pub(crate) struct Entered<'s> {
     #[cfg(feature = "tracing")]
@@ -71,7 +69,7 @@ impl Span {
         span!("request", address = address(), bytes = tracing::field::Empty)
     }
 
-    /// Returns the thread's span, to be entered by threads that work for it.
+    /// Returns the thread's span, for threads that work for it.
     #[inline]
     pub(crate) fn current() -> Self {
         Self {
@@ -88,7 +86,7 @@ impl Span {
         self.span.record("bytes", bytes);
     }
 
-    /// Lets the thread work for the span until the result is dropped.
+    /// Until the result is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
         Entered {

@@ -4,28 +4,25 @@ use bytemuck::Pod;
 
 use crate::format::dtype::Dtype;
 
-/// Elements that are converted at once: intermediate values stay in the nearest cache.
+// Intermediate values stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
-/// Bytes that are read or written at once: enough to hide the cost of system calls, and few enough
-/// for the cache of a core.
+// Enough bytes to hide the cost of system calls, and few enough for the cache of a core.
 pub(crate) const STREAMED: usize = 512 << 10;
 
-/// Elements that fill whole bytes in every dtype: four of 6 bits are three bytes.
+// Four elements of 6 bits are three bytes: these fill whole bytes in every dtype.
 pub(crate) const GROUP: usize = 4;
 
 pub(super) enum Failure {
-    /// The element at this index does not fit the target.
+    /// At this index of the block.
     DoesNotFit(usize),
     NoConversion,
-    /// The output is not aligned for its dtype.
     Misaligned,
 }
 
 pub(super) struct Scratch {
-    /// An aligned copy of the source, if needed.
     pub(super) source: [u64; BLOCK],
-    /// The values between decoding and encoding.
+    /// Between decoding and encoding.
     pub(super) floats: [f32; BLOCK],
 }
 
@@ -35,7 +32,7 @@ impl Scratch {
     }
 }
 
-/// Returns the bytes of `elements` elements, a multiple of [`GROUP`] if packed.
+/// `elements` is a multiple of [`GROUP`] if packed.
 pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
     elements * dtype.bits() as usize / 8
 }
@@ -44,7 +41,7 @@ pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
 
-/// Borrows bytes as values if they are aligned, or copies them to `scratch`, which must have room.
+/// Borrows aligned bytes, or copies them to `scratch`, which must have room.
 pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'a [T] {
     if let Ok(values) = bytemuck::try_cast_slice(bytes) {
         return values;
@@ -64,9 +61,8 @@ pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Fail
 }
 
 /// Runs `work` compiled for the widest vectors of this machine, if its code is inlined.
-///
-/// The result is the same on every machine: nothing adds up elements, or fuses a multiplication and
-/// an addition.
+// The result is the same on every machine: nothing adds up elements, or fuses a multiplication and
+// an addition.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn vectorized<W: pulp::NullaryFnOnce>(work: W) -> W::Output {
@@ -79,7 +75,7 @@ pub(crate) fn vectorized<W: pulp::NullaryFnOnce>(work: W) -> W::Output {
     arch.dispatch(work)
 }
 
-/// Without the standard library the machine's instructions cannot be detected.
+// Without the standard library the machine's instructions cannot be detected.
 #[cfg(not(feature = "std"))]
 #[inline(always)]
 pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
@@ -99,7 +95,7 @@ pub(crate) mod tests {
     use crate::format::tensor::TensorView;
 
     thread_local! {
-        /// The instructions of [`vectorized`] in this thread, if a test chooses them.
+        /// The instructions of [`vectorized`], if a test chooses them.
         pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

@@ -27,7 +27,6 @@ pub fn can_convert(from: Dtype, to: Dtype) -> bool {
     from == to || is_target && (from.is_float() || is_integer(from))
 }
 
-/// A pair of dtypes, and how to convert it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conversion {
     pub(super) from: Dtype,
@@ -36,7 +35,6 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// Fails with [`ErrorKind::NoConversion`] for a pair that cannot be converted.
     pub(crate) fn new(from: Dtype, to: Dtype, options: &ConvertOptions) -> Result<Self, ErrorKind> {
         if !can_convert(from, to) {
             return Err(ErrorKind::NoConversion { from, to });
@@ -52,12 +50,9 @@ impl Conversion {
         self.to
     }
 
-    /// Converts elements, in the machine's byte order, into `out`, which must be aligned and of
-    /// their number. `first` is the index of the first element in its tensor, for errors.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::InvalidBool`].
+    /// Converts elements into `out`, aligned and of their number, in the machine's byte order.
+    /// `first` is the index of the first one in its tensor, for [`ErrorKind::DoesNotFit`] and
+    /// [`ErrorKind::InvalidBool`].
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         if self.from == Dtype::BOOL {
             check_bools(src, first)?;

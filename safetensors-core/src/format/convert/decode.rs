@@ -8,8 +8,7 @@ use super::double::round_to_odd;
 use super::integer;
 use crate::format::dtype::{Dtype, Format, Special, with_float};
 
-/// Decodes elements to exactly as many `f32`: exact, but F64 and integers are rounded to odd, so
-/// that a later rounding to fewer bits is right.
+/// Decodes exactly. F64 and integers are rounded to odd, so that a later rounding is right.
 pub(super) fn decode(
     from: Dtype,
     src: &[u8],
@@ -48,25 +47,25 @@ pub(super) fn decode(
     }, else integer::to_odd_f32(from, src, out, scratch))
 }
 
-/// Decodes floats of a byte each. Returns `false` for other dtypes.
+/// Returns `false` if these are not floats of a byte.
 pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
-/// Decodes a code of F4 by arithmetic, for [`vectorized`] code.
+/// By arithmetic, for [`vectorized`] code.
 #[inline(always)]
 pub(crate) fn decode_four(code: u32) -> f32 {
     with_float!(Dtype::F4, FORMAT => FORMAT.decode(code), else f32::NAN)
 }
 
-/// Decodes packed codes, lowest bits first.
+/// Lowest bits first.
 fn decode_fours(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&byte, pair) in src.iter().zip(out.as_chunks_mut::<2>().0) {
         *pair = [values[usize::from(byte & 0xf)], values[usize::from(byte >> 4)]];
     }
 }
 
-/// Decodes packed codes, lowest bits first.
+/// Lowest bits first.
 fn decode_sixes(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&[a, b, c], four) in src.as_chunks::<3>().0.iter().zip(out.as_chunks_mut::<4>().0) {
         let codes = u32::from_le_bytes([a, b, c, 0]);

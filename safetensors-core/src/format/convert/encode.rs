@@ -30,7 +30,7 @@ fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Encodes `values`, for [`Overflow::Saturate`] after [`saturate`].
+/// Encodes as [`Overflow::Ieee`], or after [`saturate`].
 pub(super) fn encode(
     to: Dtype,
     overflow: Overflow,
@@ -67,8 +67,7 @@ fn encode_all<T>(values: &[f32], out: &mut [T], encode: impl Fn(f32) -> T) {
     });
 }
 
-/// Keeps the upper half, rounded by adding half of the last kept bit. A carry into the exponent is
-/// right, even to infinity.
+// Adding half of the last kept bit rounds. A carry into the exponent is right, even to infinity.
 #[inline(always)]
 fn encode_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -80,8 +79,8 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// Encodes a value in at most 16 bits with fewer exponents than `f32`, without branches, so that it
-/// compiles to vector instructions.
+/// Encodes in at most 16 bits with fewer exponents than `f32`.
+// Without branches, so that it compiles to vector instructions.
 #[inline(always)]
 pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();

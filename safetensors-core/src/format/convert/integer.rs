@@ -4,7 +4,7 @@ use super::block::{Failure, Scratch, aligned, cast_mut, check_all};
 use super::double::{integer_to_odd, round_to_odd};
 use crate::format::dtype::{Dtype, with_integer};
 
-/// Runs `body` with the Rust type `Int` of an integer, or `u8` for BOOL.
+/// Runs `body` with the Rust type `Int`; `u8` for BOOL.
 macro_rules! with_byte_or_integer {
     ($dtype:expr, $Int:ident => $body:expr) => {
         match $dtype {
@@ -52,7 +52,7 @@ fn fits(to: Dtype, value: i128, converted: i128) -> bool {
     value == converted && (to != Dtype::BOOL || matches!(converted, 0 | 1))
 }
 
-/// Rounds to odd, so that a later rounding to fewer bits is right.
+/// Rounds to odd, so that a later rounding is right.
 pub(super) fn to_odd_f32(
     from: Dtype,
     src: &[u8],
@@ -124,7 +124,6 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
     })
 }
 
-/// Formats an element for an error.
 pub(super) fn describe(
     from: Dtype,
     src: &[u8],

@@ -93,7 +93,7 @@ impl TensorBuf {
         self.convert_by(to, options, 0)
     }
 
-    /// Like [`convert`](Self::convert), with this many threads; 0 for the default.
+    /// 0 threads are the default.
     pub(crate) fn convert_by(
         self,
         to: Dtype,
@@ -173,7 +173,7 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts elements in the machine's byte order.
+/// In the machine's byte order.
 fn convert(
     conversion: &Conversion,
     shape: &[usize],
@@ -185,11 +185,9 @@ fn convert(
     Ok(converted)
 }
 
-/// Converts all elements, on several threads if there are many.
 #[cfg(feature = "std")]
 fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], threads: usize) -> Result<()> {
-    /// Elements that a thread takes at a time: converting them takes far longer than starting a
-    /// thread.
+    // Converting them takes far longer than starting a thread.
     const PIECE: usize = 1 << 20;
 
     let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());

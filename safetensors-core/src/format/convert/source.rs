@@ -10,7 +10,7 @@ use crate::format::tensor::{Sink, TensorSource, shape, swap_on_big_endian, write
 #[cfg(feature = "std")]
 use crate::format::trace::Span;
 
-/// Elements that are converted at once: a multiple of [`GROUP`], at most [`STREAMED`] bytes.
+// A multiple of `GROUP`, at most `STREAMED` bytes.
 const ELEMENTS: usize = STREAMED / 8;
 
 /// A tensor to be saved in another dtype. It is converted in pieces during the save, with buffers

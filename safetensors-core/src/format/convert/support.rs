@@ -24,7 +24,6 @@ pub enum Widening {
     Refuse,
 }
 
-/// How a framework holds each dtype.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DtypeTable {
     /// For errors.
@@ -33,11 +32,7 @@ pub(crate) struct DtypeTable {
 }
 
 impl DtypeTable {
-    /// Returns the dtype of a tensor in the framework.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::UnsupportedDtype`]; [`ErrorKind::WouldWiden`].
+    /// Returns the dtype in the framework, or an error.
     pub(crate) fn accept(self, dtype: Dtype, widening: Widening) -> Result<Dtype, ErrorKind> {
         let framework = self.framework;
         match ((self.support)(dtype), widening) {

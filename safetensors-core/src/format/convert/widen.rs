@@ -83,7 +83,7 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
     holds && from != to
 }
 
-/// Returns the shape of a [widened](widen) tensor: C64 as F32 gains a last dimension of 2.
+/// C64 as F32 gains a last dimension of 2.
 pub(crate) fn widened_shape(from: Dtype, to: Dtype, shape: &[usize]) -> Vec<usize> {
     let pair: &[usize] = if from == Dtype::C64 && to == Dtype::F32 { &[2] } else { &[] };
     [shape, pair].concat()

@@ -9,18 +9,17 @@ pub(crate) struct Format {
     pub(crate) special: Special,
 }
 
-/// The codes, bits of an element as an integer, that are not finite numbers.
+/// The codes that are not finite numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     None,
-    /// As in IEEE 754: with the highest exponent, infinity if the mantissa is 0, else NaN.
+    /// With the highest exponent, infinity if the mantissa is 0, else NaN.
     Ieee,
     /// Only ones below the sign are NaN. No infinity.
     AllOnesNan,
-    /// The code of negative zero is the only NaN. No infinity.
+    /// The only NaN. No infinity.
     NegativeZeroNan,
-    /// Ones alone are NaN; others are the exponent of a power of two, biased like `f32`. No sign or
-    /// zero.
+    /// Ones alone are NaN; others are the exponent of a power of two, biased like `f32`.
     Scale,
 }
 
@@ -43,7 +42,6 @@ impl Special {
 }
 
 impl Format {
-    /// IEEE half precision, which many machines convert in hardware.
     pub(crate) const HALF: Self = Self::new(5, 10, 15, Special::Ieee);
 
     pub(crate) const fn new(
@@ -59,7 +57,6 @@ impl Format {
         self.special.has_sign() as u32 + self.exponent_bits + self.mantissa_bits
     }
 
-    /// As in bfloat16, with the same value.
     pub(crate) const fn is_upper_part_of_f32(self) -> bool {
         self.exponent_bits == 8 && self.bias == 127 && matches!(self.special, Special::Ieee)
     }
@@ -86,7 +83,6 @@ impl Format {
                 || exponent == other_exponent && mantissa >= other_mantissa)
     }
 
-    /// Returns the exponent of the smallest number above zero.
     fn smallest_exponent(self) -> i32 {
         // The number is subnormal, with the exponent of the smallest normal number. Scales have no
         // subnormals.
@@ -94,7 +90,6 @@ impl Format {
         normal - self.bias as i32 - self.mantissa_bits as i32
     }
 
-    /// Returns the code of the largest finite number.
     pub(crate) const fn largest_code(self) -> u64 {
         let codes = 1 << (self.exponent_bits + self.mantissa_bits);
         match self.special {
@@ -104,7 +99,7 @@ impl Format {
         }
     }
 
-    /// Returns the exponent of the largest finite number, and its mantissa at the top of 64 bits.
+    /// Returns the exponent of the largest number, and its mantissa at the top of 64 bits.
     fn largest_parts(self) -> (i32, u64) {
         let code = self.largest_code();
         let exponent = (code >> self.mantissa_bits) as i32 - self.bias as i32;
@@ -113,14 +108,13 @@ impl Format {
     }
 }
 
-/// Limits, if all values fit `f32`.
+/// If all values fit `f32`.
 impl Format {
-    /// Returns the number of mantissa bits that an `f32` has in addition.
+    /// The mantissa bits that only an `f32` has.
     pub(crate) const fn dropped_bits(self) -> u32 {
         f32::MANTISSA_DIGITS - 1 - self.mantissa_bits
     }
 
-    /// [`largest`](Self::largest) as the bits of an `f32`.
     const fn largest_bits(self) -> u32 {
         // The largest number is normal. So its code differs from the bits of the `f32` only in the
         // dropped bits and the bias.
@@ -131,14 +125,14 @@ impl Format {
         f32::from_bits(self.largest_bits())
     }
 
-    /// Returns the number after the largest one, if the next code were a number.
+    /// Returns the next number, as if its code were one.
     pub(crate) const fn after_largest(self) -> f32 {
         f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
     }
 
-    /// Returns the smallest `f32` that is too large: the tie between the largest number and the
-    /// next one, or the `f32` above it if the largest code is even, because then the tie rounds to
-    /// it.
+    /// Returns the smallest `f32` that is too large.
+    // It is the tie between the largest number and the next one. If the largest code is even, the
+    // tie rounds to it, and the `f32` above is the first.
     pub(crate) const fn first_overflow(self) -> f32 {
         let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
         let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
@@ -146,9 +140,9 @@ impl Format {
     }
 }
 
-/// Values of formats of at most 8 bits.
+/// Of at most 8 bits.
 impl Format {
-    /// Returns the values by code. For a wider format, for which this must compile, all are 0.
+    /// Returns the values by code. All are 0 for a wider format, for which this must compile.
     pub(crate) const fn values(self) -> [f32; 256] {
         let mut values = [0.0; 256];
         let mut code = 0;
@@ -164,8 +158,8 @@ impl Format {
 }
 
 impl Format {
-    /// Decodes a code of at most 16 bits with fewer exponents than `f32`, without branches and
-    /// tables, so that it compiles to vector instructions.
+    /// Decodes at most 16 bits with fewer exponents than `f32`.
+    // Without branches and tables, so that it compiles to vector instructions.
     #[inline(always)]
     pub(crate) const fn decode(self, code: u32) -> f32 {
         let sign_bit = 1 << (self.bits() - 1);
@@ -193,7 +187,7 @@ impl Format {
     }
 }
 
-/// Returns the value of a code of [`Special::Scale`].
+/// Of [`Special::Scale`].
 const fn power_of_two(code: u32) -> f32 {
     match code {
         // Subnormal in `f32`.

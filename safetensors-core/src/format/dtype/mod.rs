@@ -6,8 +6,7 @@ use core::fmt;
 
 pub(crate) use format::{Format, Special};
 
-/// Declares [`Dtype`], methods for the columns of the table, and macros that run code for a row's
-/// type.
+/// Declares [`Dtype`], methods for the columns of the table, and macros that run code for a row.
 ///
 /// `$d` is a dollar sign, for the macros that this one declares.
 macro_rules! dtypes {
@@ -67,7 +66,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Returns `true` for integers, except BOOL.
+            /// BOOL is none.
             pub(crate) const fn is_integer(self) -> bool {
                 match self {
                     $($(Self::$variant => <$integer>::BITS == $bits,)?)*
@@ -75,7 +74,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Returns the dtype of this name, spelled exactly as in a header.
+            /// The name must be as in a header.
             pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
                 $(const $variant: &[u8] = $name.as_bytes();)*
                 match name {
@@ -91,8 +90,7 @@ macro_rules! dtypes {
         );)?)*
         $($(const _: () = assert!(<$integer>::BITS == $bits);)?)*
 
-        /// Runs `body`, compiled for each value of its constant `FORMAT`, or `other` if the dtype
-        /// is no float.
+        /// Runs `body` for the constant `FORMAT`, or `other` if the dtype is no float.
         macro_rules! with_float {
             ($d dtype:expr, $d FORMAT:ident => $d body:expr, else $d other:expr) => {
                 match $d dtype {
@@ -110,8 +108,7 @@ macro_rules! dtypes {
             };
         }
 
-        /// Runs `body` with the Rust type `Int` of an integer dtype, or `other` for another dtype
-        /// or BOOL.
+        /// Runs `body` with the Rust type `Int`, or `other` if the dtype is no integer.
         macro_rules! with_integer {
             ($d dtype:expr, $d Int:ident => $d body:expr, else $d other:expr) => {
                 match $d dtype {

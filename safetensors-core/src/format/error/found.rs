@@ -5,7 +5,6 @@ use core::fmt;
 
 use super::text::NameList;
 
-/// Displays the first byte of a text, or that the text has only white space.
 pub(super) struct FoundByte(pub(super) Option<u8>);
 
 impl fmt::Display for FoundByte {
@@ -18,7 +17,7 @@ impl fmt::Display for FoundByte {
     }
 }
 
-/// Displays the files in subdirectories as the end of a sentence, or nothing.
+/// Displays the files in subdirectories as the end of a sentence.
 pub(super) struct Below<'a>(pub(super) &'a [String]);
 
 impl fmt::Display for Below<'_> {

@@ -8,7 +8,7 @@ use super::text::NameList;
 use super::{Quoted, Shape};
 use crate::format::dtype::Dtype;
 
-/// How many other differences a message shows, and after how many bytes it stops.
+/// How many other differences a message shows, and its most bytes before another.
 const SHOWN: (usize, usize) = (8, 480);
 
 /// A difference between a checkpoint and the tensors that it is loaded into.
@@ -89,7 +89,7 @@ fn plural(number: usize) -> &'static str {
     if number == 1 { "" } else { "s" }
 }
 
-/// The differences on one line of bounded length: missing tensors, extra ones, then the others.
+/// On one line of bounded length: missing tensors, extra ones, then the others.
 pub(super) struct MismatchList<'a>(pub(super) &'a [Mismatch]);
 
 impl fmt::Display for MismatchList<'_> {

@@ -66,6 +66,7 @@ struct Inner {
 }
 
 impl Error {
+    /// Returns the kind of the error, with its numbers.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
@@ -82,7 +83,6 @@ impl Error {
         self
     }
 
-    /// Returns `true` if the file has another format.
     #[doc(hidden)]
     pub fn is_other_format(&self) -> bool {
         self.0.looks_like.is_some()
@@ -122,7 +122,6 @@ impl Error {
         Self::from(ErrorKind::TensorNotFound).in_tensor(name).with_similar(name, names)
     }
 
-    /// Adds the names in `names` that are similar to `name`.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn with_similar<'a>(self, name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
@@ -211,10 +210,8 @@ impl Error {
         self
     }
 
-    /// Replaces the temporary file `from` by its destination `to`, the name that the user knows.
-    ///
-    /// [`ErrorKind::NotDurable`] becomes [`ErrorKind::Io`], because the new file is not yet in
-    /// place.
+    /// Replaces the temporary file `from` by its destination, and [`ErrorKind::NotDurable`] by
+    /// [`ErrorKind::Io`]: the new file is not yet in place.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
@@ -227,7 +224,6 @@ impl Error {
         self
     }
 
-    /// [`moved`](Self::moved), for a file below the directory `from`.
     #[cfg(feature = "std")]
     pub(crate) fn moved_below(self, from: &std::path::Path, to: &std::path::Path) -> Self {
         let Some(file) = self.file().map(std::path::PathBuf::from) else { return self };
@@ -237,13 +233,12 @@ impl Error {
         }
     }
 
-    /// Marks the new file as in place: `Io` would mean that nothing has changed.
+    // `Io` would mean that nothing has changed.
     #[cfg(feature = "std")]
     pub(crate) fn in_place(self) -> Self {
         self.if_io(ErrorKind::NotDurable)
     }
 
-    /// Marks the new file as in place, with an old one that could not be removed.
     #[cfg(feature = "std")]
     pub(crate) fn left_behind(self) -> Self {
         self.if_io(ErrorKind::LeftBehind)

@@ -3,25 +3,23 @@
 use std::string::String;
 use std::vec::Vec;
 
-/// The most suggestions.
 const MOST: usize = 3;
 
-/// The most edits to a suggestion. At most a quarter of a short name may differ.
+/// At most a quarter of a short name may differ.
 const MOST_EDITS: usize = 10;
 
-/// Longer names, in bytes, are skipped.
+/// In bytes.
 const LONGEST: usize = 1024;
 
-/// The most pairs of characters to compare: a few milliseconds. Headers may have millions of names,
-/// and most models look for a few tensors that may be missing.
+// A few milliseconds. Headers may have millions of names, and most models look for a few tensors
+// that may be missing.
 const MOST_PAIRS: usize = 1 << 20;
 
-/// Returns the name nearest to `name`, or the first three that are equally near; empty if none is
+/// Returns the name nearest to `name`, or the first three that are equally near. Empty if none is
 /// similar.
 ///
-/// A similar name has or lacks a prefix, such as `model.`, or differs by a few edits of characters
-/// with the same numbers: `layers.1.bias` is no misspelling of `layers.2.bias`. Takes at most a few
-/// milliseconds, and one pass over the names.
+/// A similar name has or lacks a prefix, such as `model.`, or differs by a few edits, but not by a
+/// number: `layers.1.bias` is no misspelling of `layers.2.bias`. Takes at most a few milliseconds.
 ///
 /// ```
 /// use safetensors_core::framework::similar_names;
@@ -66,7 +64,7 @@ fn has_prefix_more(name: &str, longer: &str) -> bool {
     longer.strip_suffix(name).is_some_and(|prefix| prefix.ends_with('.'))
 }
 
-/// Counts the edits between two names. `None` if they are more than `most`, or after too much work.
+/// Returns `None` for more than `most` edits, or after too much work.
 fn edits(
     name: &str,
     wanted: &[char],

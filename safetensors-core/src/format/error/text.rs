@@ -8,16 +8,16 @@ use core::fmt::{self, Write};
 // error itself holds names and shapes in full, and a program can look them up.
 const QUOTED: usize = 160;
 
-/// The most bytes of the start and of the end of a long text. The end is more specific.
+/// The most bytes of a long text's start and, more specific, end.
 const ESCAPED: (usize, usize) = (160, 320);
 
-/// The most dimensions that are shown whole, and how many at each end of a longer shape.
+/// The most dimensions of a whole shape, and how many at each end of a longer one.
 const DIMS: (usize, usize) = (8, 4);
 
-/// The most names of a list, and the number of bytes after which it stops.
+/// The most names, and the number of bytes after which the list ends.
 const NAMES: (usize, usize) = (8, 320);
 
-/// The most bytes that an error keeps of an unknown word.
+/// The most bytes of an unknown word.
 const EXCERPT: usize = 120;
 
 /// Displays a text escaped, without quotes and without the middle of a long text.
@@ -82,7 +82,6 @@ fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     fit.map(char::len_utf8).sum()
 }
 
-/// Displays a shape: both ends and the number of dimensions if it is long.
 pub(crate) struct Shape<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for Shape<'_> {
@@ -135,7 +134,6 @@ impl fmt::Display for NameList<'_> {
     }
 }
 
-/// Returns the start of an unknown word.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.floor_char_boundary(EXCERPT) {
         end if end == text.len() => text.into(),
@@ -143,7 +141,7 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// Writes an error for `{:#?}`, as `Error(...)` of at most 4 KiB.
+/// As `Error(...)` of at most 4 KiB, for `{:#?}`.
 pub(crate) fn debug_fields(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 4096;
     let mut out = Capped { out: &mut *f, left: MOST };
@@ -153,7 +151,7 @@ pub(crate) fn debug_fields(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -
     }
 }
 
-/// Writes the first `left` bytes and then fails, which stops the formatting of a huge value.
+/// Writes the first `left` bytes and then fails, which stops formatting a huge value.
 struct Capped<'a, 'f> {
     out: &'a mut fmt::Formatter<'f>,
     left: usize,

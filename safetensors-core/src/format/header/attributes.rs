@@ -60,13 +60,12 @@ pub fn attributes<'m>(
         .filter(|(name, _)| !name.contains('#'))
 }
 
-/// Returns the tensor of an attribute's key.
 fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
 }
 
-/// Moves the attributes and the id of each tensor to its `new_name`, or removes them if that is
-/// `None`. All names change at once, so two can be swapped.
+/// Moves attributes and ids to the new names, or removes them for `None`. All change at once, so
+/// two names can be swapped.
 #[cfg(feature = "std")]
 pub(crate) fn rename_attributes(
     metadata: &mut Metadata,
@@ -98,7 +97,7 @@ pub(crate) fn rename_attributes(
     }
 }
 
-/// Merges two entries of a key with values by name. Earlier values stay.
+/// Merges two entries with values by name. Earlier values stay.
 #[cfg(feature = "std")]
 pub(crate) fn join_entry(key: &str, earlier: &mut String, later: &str) {
     if ![PARAM_IDS_KEY, SCALARS_KEY].contains(&key) || earlier == later {

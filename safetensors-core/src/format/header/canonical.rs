@@ -1,11 +1,9 @@
 //! The fast path of the parser, for entries as the reference implementation writes them.
 //!
-//! That form is `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
-//! order, no white space, no escapes, and numbers of at most 15 digits.
-//!
-//! Any other text, valid or not, is `None`, and `parse.rs` reads the entry again by the grammar. So
-//! the fast path makes no errors, and for an entry that it reads, the grammar gives the same
-//! result: `differential.rs` compares them. Whether the fields agree is checked later.
+//! These are `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
+//! order, no white space, no escapes, numbers of at most 15 digits. Any other text, valid or not,
+//! is `None`, and `parse.rs` reads it again by the grammar, with the same result, as
+//! `differential.rs` checks. Whether the fields agree is checked later.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -15,23 +13,23 @@ use super::model::ParsedEntry;
 use super::scan::{number, plain_len};
 use crate::format::dtype::Dtype;
 
-/// The most dimensions here: enough for nearly all tensors, and below any sensible limit.
+// Enough for nearly all tensors, and below any sensible limit.
 pub(super) const MAX_NDIM: usize = 8;
 
 pub(super) struct CanonicalEntry {
-    /// The name in the text, without quotes.
+    /// Without quotes.
     pub(super) name: Range<usize>,
     pub(super) entry: ParsedEntry,
-    /// The offset after the entry.
+    /// After the entry.
     pub(super) next: usize,
 }
 
-/// The texts and values of the previous entry, for comparison instead of parsing: most entries have
-/// the same dtype, and begin where the previous one ends.
+/// Texts and values of the previous entry, which the next one mostly repeats: comparing is faster
+/// than parsing.
 pub(super) struct Before<'a> {
-    /// The text from the end of the name to the first dimension, and its dtype.
+    /// From the end of the name to the first dimension.
     head: (&'a [u8], Dtype),
-    /// The digits of the end offset, and its value.
+    /// The end offset.
     end: (&'a [u8], u64),
 }
 
@@ -41,8 +39,7 @@ impl Default for Before<'_> {
     }
 }
 
-/// Reads the entry at `start`, and appends its dimensions to `dims`, from which the caller removes
-/// them after `None`.
+/// Appends dimensions to `dims`, from which the caller removes them after `None`.
 pub(super) fn entry<'a>(
     text: &'a [u8],
     start: usize,

@@ -33,13 +33,11 @@ pub fn dimensions(metadata: &Metadata, tensor: &str, ndim: usize) -> Result<Opti
     }
 }
 
-/// Returns the value of the attribute.
 pub(crate) fn dimensions_text(names: &[&str], ndim: usize) -> Result<String> {
     let text = serde_json::Value::from(names).to_string();
     if are_for(names, ndim) { Ok(text) } else { Err(bad(&text, ndim)) }
 }
 
-/// Returns whether there is a different name for each dimension.
 fn are_for(names: &[impl AsRef<str>], ndim: usize) -> bool {
     let is_new = |(i, name): (usize, &_)| {
         let name = AsRef::<str>::as_ref(name);

@@ -15,9 +15,9 @@ pub(crate) struct HeaderEntry<'a> {
     pub(crate) data_offsets: Range<u64>,
 }
 
-/// Encodes the length, the JSON text and padding, so that the data begins at a multiple of `align`.
+/// Encodes the length, the text and padding, so that the data begins at a multiple of `align`.
 ///
-/// Equal inputs give equal bytes: entries keep their order, and metadata is sorted.
+/// Equal inputs give equal bytes.
 pub(crate) fn encode<'a>(
     metadata: &Metadata,
     entries: impl Iterator<Item = HeaderEntry<'a>>,
@@ -62,7 +62,7 @@ pub(crate) fn encode<'a>(
     bytes
 }
 
-/// Appends a JSON string, with only the necessary escapes.
+/// Writes only the necessary escapes.
 fn push_string(json: &mut String, text: &str) {
     json.push('"');
     let mut rest = text;

@@ -1,6 +1,5 @@
-//! A strict reader of a header's JSON, token by token.
-//!
-//! A header nests to a fixed depth, so nothing recurses.
+//! A strict reader of a header's JSON, token by token. Nothing recurses: a header nests to a fixed
+//! depth.
 
 use alloc::string::String;
 
@@ -29,7 +28,7 @@ impl<'a> Cursor<'a> {
         self.at = offset;
     }
 
-    /// Skips white space and returns the next byte without reading it.
+    /// Skips white space, and returns the next byte without reading it.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
@@ -38,7 +37,7 @@ impl<'a> Cursor<'a> {
         self.byte()
     }
 
-    /// Skips white space and reads `byte`, which an error calls `expected`.
+    /// Skips white space, and reads `byte`.
     pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ErrorKind> {
         if self.peek() == Some(byte) {
             self.at += 1;
@@ -47,7 +46,7 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// Returns the kind of the next value, for a message that `expected` another.
+    /// Returns the kind of the next value.
     pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
         Ok(match self.peek() {
             Some(b'{') => "an object",
@@ -64,7 +63,7 @@ impl<'a> Cursor<'a> {
         self.text[self.at..].starts_with('\u{feff}')
     }
 
-    /// Returns whether an item follows an opening bracket. If not, reads the closing one.
+    /// Returns whether an item follows. If not, reads the closing bracket.
     pub(super) fn has_first(&mut self, close: u8) -> bool {
         if self.peek() == Some(close) {
             self.at += 1;
@@ -73,7 +72,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Returns whether another item follows. If not, reads the closing bracket.
+    /// Returns whether an item follows. If not, reads the closing bracket.
     #[inline]
     pub(super) fn has_next(
         &mut self,
@@ -100,7 +99,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads a comma if a quote follows it directly, and returns whether it did.
+    /// Reads a comma before a quote, and returns whether it was there.
     #[inline(always)]
     pub(super) fn skip_comma_before_quote(&mut self) -> bool {
         let is_there = self.text.as_bytes()[self.at..].starts_with(b",\"");
@@ -108,7 +107,7 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    /// Reads a string. A string with escapes borrows from `scratch`.
+    /// Escapes are replaced in `scratch`.
     pub(super) fn string<'s>(
         &mut self,
         scratch: &'s mut String,
@@ -136,7 +135,7 @@ impl<'a> Cursor<'a> {
         Ok(scratch)
     }
 
-    /// Reads an unsigned integer of plain digits.
+    /// Of plain digits.
     pub(super) fn number(&mut self, field: &'static str) -> Result<u64, ErrorKind> {
         let first = self.peek();
         if matches!(first, Some(b'[' | b'{')) {
@@ -165,7 +164,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns the error for a next byte that is not `expected`.
     pub(super) fn unexpected(&self, expected: &'static str) -> ErrorKind {
         let problem = match self.byte() {
             None => JsonProblem::UnexpectedEnd { expected },
@@ -189,7 +187,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads an escape, from its backslash on.
+    /// From its backslash on.
     fn escape(&mut self) -> Result<char, ErrorKind> {
         let start = self.at;
         self.at += 2;
@@ -241,7 +239,7 @@ impl<'a> Cursor<'a> {
         ErrorKind::Json { offset: self.at, problem }
     }
 
-    /// Returns the number at `start`, cut to a bounded length.
+    /// Of a bounded length.
     fn number_text(&self, start: usize) -> String {
         const SHOWN: usize = 32;
         let is_part = |c: &char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');

@@ -10,7 +10,6 @@ const MODELSPEC_PREFIX: &str = "modelspec.";
 /// ModelSpec's SHA-256 of all data.
 pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";
 
-/// See [`attributes`](super::attributes()).
 pub(crate) const ATTRIBUTE_PREFIX: &str = "attribute:";
 
 /// The dimension along which a tensor grows, in files of synced steps.
@@ -19,37 +18,35 @@ pub(crate) const AXIS_PREFIX: &str = "safetensors_bridge.axis.";
 /// Set in a file of synced steps that continue a finished file.
 pub(crate) const CONTINUES_KEY: &str = "safetensors_bridge.continues";
 
-/// The prefix of this project's keys.
 const OWN_PREFIX: &str = "safetensors_bridge.";
 
-/// The ids that a library gives parameters: a JSON object with a number for each tensor, or for
-/// each parameter's path in the module if a tensor holds several. They follow a tensor that is
-/// renamed or skipped.
+/// The ids that a library gives parameters: a JSON object with a number for each tensor, or for the
+/// paths of parameters that one tensor holds. They follow a renamed tensor.
 #[doc(hidden)]
 pub const PARAM_IDS_KEY: &str = "safetensors_bridge.param_ids";
 
-/// The numbers of a training that are not tensors, such as an optimizer's steps: a JSON object with
-/// a [`RecordScalar`](crate::framework::RecordScalar) for each name.
+/// The numbers of a training that are not tensors, such as an optimizer's steps: a JSON object of
+/// [`RecordScalar`](crate::framework::RecordScalar).
 #[doc(hidden)]
 pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 
 pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 
-/// The parts of tensors that a rank's file has.
+/// The parts that a rank's file has.
 pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 
-/// The attempt that ranks have saved, in the index or the one file.
+/// The attempt that ranks have saved.
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 
-/// The number of files that ranks have saved together without an index.
+/// The number of files that ranks have saved without an index.
 pub(crate) const FILES_KEY: &str = "safetensors_bridge.files";
 
-/// The positions of the parts of a file of PyTorch's distributed checkpoints.
+/// The positions of the parts of PyTorch's distributed checkpoints.
 pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
 
 pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";
 
-/// Returns whether the key is never an alias of a tensor.
+/// Such a key is never an alias of a tensor.
 pub(crate) fn is_reserved(key: &str) -> bool {
     key == FORMAT_KEY
         || [OWN_PREFIX, MODELSPEC_PREFIX, ATTRIBUTE_PREFIX]

@@ -55,7 +55,6 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns limits for the tensors of several files within these limits.
     pub(crate) fn of_all_files(&self) -> Self {
         Self { header_bytes: u32::MAX.into(), metadata_entries: usize::MAX, ..self.clone() }
     }

@@ -3,11 +3,9 @@
 use crate::format::error::{Error, ErrorKind};
 use crate::format::other_format::OtherFormat;
 
-/// The bytes that are examined.
 pub(crate) const START: usize = 512;
 
-/// Returns the offset of the bytes that explain the error: the file's start, or the end of its
-/// tensors.
+/// Returns where the bytes are that explain the error: the file's start, or the end of its tensors.
 pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
     match error.kind() {
         ErrorKind::TrailingData { expected, found } => {
@@ -17,7 +15,7 @@ pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
     }
 }
 
-/// Adds the format of `bytes`, see [`telling`], if it may have caused the error.
+/// Adds the format of `bytes` if it may have caused the error.
 #[cold]
 pub(crate) fn explain(error: Error, bytes: &[u8]) -> Error {
     let may_be_other = matches!(

@@ -9,14 +9,14 @@ const BEGIN: [u8; 4] = *b"edt\xff";
 /// The most significant bytes of the length.
 const END: [u8; 2] = *b"\xed\xff";
 
-/// Returns the mark of the edit `number`, which differs between edits.
+/// `number` differs between edits.
 pub(crate) fn mark(number: u16) -> [u8; LENGTH_BYTES] {
     let [low, high] = number.to_le_bytes();
     let ([a, b, c, d], [y, z]) = (BEGIN, END);
     [a, b, c, d, low, high, y, z]
 }
 
-/// Returns whether a length has a mark's first or last bytes, as after an interrupted write.
+/// Returns `true` for a half-written mark, too.
 pub(crate) fn is_marked(length: [u8; LENGTH_BYTES]) -> bool {
     length.starts_with(&BEGIN) || length.ends_with(&END)
 }

@@ -43,5 +43,4 @@ pub(crate) use names::NameTable;
 #[cfg(feature = "std")]
 pub(crate) use unique_map::{UniqueMap, duplicate_key};
 
-/// The little-endian `u64` before the header's text.
 pub(crate) const LENGTH_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! [`Header`]: a parsed header, with one string for all names and one vector for all dimensions.
+//! [`Header`]: a parsed header, in one string of names and one vector of dimensions.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -13,7 +13,7 @@ use crate::format::header::NameTable;
 /// The `__metadata__` of a file.
 pub type Metadata = BTreeMap<String, String>;
 
-/// The longest text by any limit. Positions in it fit 32 bits.
+// Positions in the text fit 32 bits.
 pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
 
 /// A parsed and valid header.
@@ -42,7 +42,7 @@ pub struct Header {
     pub(super) data_len: u64,
 }
 
-/// A tensor, as ranges of the shared names and dimensions.
+/// Ranges of the shared names and dimensions.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) name: Span,
@@ -52,16 +52,16 @@ pub(super) struct Record {
     pub(super) dtype: Dtype,
 }
 
-/// Valid fields of an entry that may contradict each other.
+/// Valid fields that may contradict each other.
 pub(super) struct ParsedEntry {
     pub(super) dtype: Dtype,
-    /// The place of its dimensions among all that the parser has read.
+    /// In the dimensions of all entries.
     pub(super) shape: Range<usize>,
     pub(super) begin: u64,
     pub(super) end: u64,
 }
 
-/// Positions below 2³².
+/// Below 2³².
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     start: u32,
@@ -69,7 +69,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The range must not exceed [`MAX_TEXT`].
+    /// Up to [`MAX_TEXT`].
     pub(super) fn new(range: Range<usize>) -> Self {
         debug_assert!(range.end as u64 <= MAX_TEXT);
         Self { start: range.start as u32, end: range.end as u32 }
@@ -88,7 +88,6 @@ impl Header {
         (0..self.records.len()).map(|position| TensorInfo { header: self, position })
     }
 
-    /// Returns the tensor at this position in file order.
     pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
         (position < self.records.len()).then_some(TensorInfo { header: self, position })
     }
@@ -98,7 +97,7 @@ impl Header {
         self.position(name).and_then(|position| self.tensor_at(position))
     }
 
-    /// Returns the position in file order.
+    /// In file order.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }
@@ -118,7 +117,7 @@ impl Header {
         &self.metadata
     }
 
-    /// Returns the number in the file's first 8 bytes: the length of the JSON text and its padding.
+    /// Returns the number in the file's first 8 bytes.
     pub(crate) fn json_len(&self) -> u64 {
         self.json_len
     }
@@ -166,7 +165,7 @@ impl<'a> TensorInfo<'a> {
         self.record().begin..self.record().end
     }
 
-    /// Returns the product of the dimensions, which fits 64 bits by a check of the parser.
+    // The parser has checked that the product fits 64 bits.
     pub(crate) fn element_count(&self) -> u64 {
         self.shape().iter().map(|&dim| dim as u64).product()
     }

@@ -36,7 +36,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks the length field against the limit and the bytes that follow.
+    /// Checks against the limit and the bytes that follow.
     pub(crate) fn check_length(
         length: [u8; LENGTH_BYTES],
         available: u64,
@@ -72,7 +72,6 @@ impl Header {
         Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// Like [`parse_json`](Header::parse_json), with or without the fast path.
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
@@ -116,9 +115,9 @@ fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The grammar reads entries that the fast path does not.
+    /// The grammar reads what the fast path does not.
     FastFirst,
-    /// For tests that compare the fast path with it.
+    /// For comparison with the fast path.
     #[cfg(test)]
     Grammar,
 }
@@ -134,7 +133,7 @@ struct Parser<'a> {
     max_ndim: usize,
     max_metadata: usize,
     before: canonical::Before<'a>,
-    /// The most tensors by the fast path: 0 if only the grammar can check the limit of dimensions.
+    /// Tensors for the fast path: 0 if only the grammar can check the limit of dimensions.
     max_fast: usize,
     way: Way,
 }
@@ -164,7 +163,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads tensors by the fast path while it can, then one tensor or the metadata by the grammar.
+    /// Reads tensors by the fast path while it can, then a tensor or the metadata by the grammar.
     fn member(&mut self) -> Result<()> {
         let mut start = self.names.len();
         while let Some(entry) = self.canonical_entry() {
@@ -190,7 +189,7 @@ impl<'a> Parser<'a> {
         Error::from(kind).in_tensor(&self.names[name_start..])
     }
 
-    /// Reads an entry by the fast path and stores its name, or reads nothing.
+    /// Stores the name, or reads nothing.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<ParsedEntry> {
         if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
@@ -258,7 +257,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads an entry after its name.
+    /// After its name.
     fn entry(&mut self) -> Result<ParsedEntry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
@@ -296,7 +295,7 @@ impl<'a> Parser<'a> {
         Ok(ParsedEntry { dtype, shape, begin, end })
     }
 
-    /// Refuses a duplicate field, and reads the colon after its name.
+    /// Refuses a duplicate, and reads the colon.
     fn field<T>(&mut self, field: &'static str, earlier: &Option<T>) -> Result<(), ErrorKind> {
         if earlier.is_some() {
             return Err(ErrorKind::DuplicateField { field });

@@ -45,7 +45,7 @@ impl Header {
         })
     }
 
-    /// Reads and parses a header of `expected` bytes, and adds its first bytes to `start`.
+    /// Parses `expected` bytes, and adds the first ones to `start`.
     fn read_text(
         stream: &mut impl Read,
         expected: u64,
@@ -64,7 +64,7 @@ impl Header {
     }
 }
 
-/// Reads `len` bytes, or fewer at the end of the stream.
+/// Stops at the end of the stream.
 fn read_up_to(stream: &mut impl Read, len: u64, bytes: &mut Vec<u8>) -> Result<(), ErrorKind> {
     let read: io::Result<usize> = stream.take(len).read_to_end(bytes);
     read.map(drop).map_err(ErrorKind::Io)

@@ -2,10 +2,9 @@
 
 /// 1 in each byte.
 const ONES: u64 = u64::MAX / 255;
-/// The highest bit of each byte.
 const HIGH_BITS: u64 = ONES << 7;
 
-/// Counts the bytes before the first quote, backslash or control character.
+/// Counts the bytes before a quote, a backslash or a control character.
 #[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -27,8 +26,8 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     bytes.len() - tail.len() + tail.iter().position(is_end).unwrap_or(tail.len())
 }
 
-/// Reads a number, and returns it with the rest. `None` for more than 15 digits, for a leading
-/// zero, and if fewer than eight bytes follow to load as a word.
+/// Reads a number. `None` for more than 15 digits, a leading zero, and fewer than eight bytes left
+/// to load as a word.
 #[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (high, len) = digits(bytes)?;
@@ -44,7 +43,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((high * power + low, &rest[len..]))
 }
 
-/// Returns the value and the number of the first digits, at most eight.
+/// Returns the value and the number of at most eight digits.
 #[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     // The XOR turns digits, and nothing else, into 0 to 9. Adding 0x80 - 10 sets the highest bit of

@@ -1,4 +1,4 @@
-//! JSON objects without duplicate keys: one reader would take the first value, another the last.
+//! JSON objects without duplicate keys, of which readers would take different values.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-/// Reads a JSON object into a map, or fails with `expected`.
 pub(crate) struct UniqueMap<V> {
     expected: &'static str,
     values: PhantomData<V>,
@@ -18,7 +17,6 @@ impl<V> UniqueMap<V> {
         Self { expected, values: PhantomData }
     }
 
-    /// Reads a text that is one object.
     pub(crate) fn parse<'de>(self, json: &'de str) -> serde_json::Result<BTreeMap<String, V>>
     where
         V: Deserialize<'de>,

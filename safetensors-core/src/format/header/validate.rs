@@ -37,7 +37,7 @@ fn index_names(header: &mut Header) -> Result<()> {
     Ok(())
 }
 
-/// Refuses holes and overlaps between tensors in file order. Returns the length of the data.
+/// Returns the length of the data, without holes or overlaps.
 fn check_layout(header: &Header) -> Result<u64> {
     let mut expected = 0;
     let mut before = None;

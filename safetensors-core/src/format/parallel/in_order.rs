@@ -9,14 +9,12 @@ use super::queue::{OnPanic, Queue};
 use super::{Task, default_threads};
 use crate::format::trace::Span;
 
-/// Calls `work` on several threads, and `take` with each result, in the order of the items and in
-/// the calling thread. Each thread passes its own `B`, such as a buffer, to its calls of `work`.
+/// Calls `work` on several threads, and `take` with the results, in order and in the calling
+/// thread. Each thread passes its own `B`, such as a buffer, to `work`.
 ///
-/// Unlike in [`in_parallel`](super::in_parallel), an item is made when a thread is free, so there
-/// may be any number of them.
-///
-/// `threads` is 0 for [`default_threads`]; if the system starts fewer, those do the work. An error
-/// of `take` and a panic of `work` stop the threads, and continue in the calling thread.
+/// An item is made when a thread is free, so there may be any number of them. `threads` is 0 for
+/// [`default_threads`]. An error of `take` and a panic of `work` stop the threads, and continue in
+/// the caller.
 ///
 /// ```
 /// use safetensors_core::framework::in_order;
@@ -39,7 +37,7 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
     in_order_ahead(items, threads, usize::MAX, work, take)
 }
 
-/// Like [`in_order`], with at most `ahead` items begun and not yet taken.
+/// At most `ahead` items are begun and not yet taken.
 pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,
@@ -78,7 +76,6 @@ struct Workers<I, W> {
     work: W,
 }
 
-/// An item, its number and its result.
 struct Done<I, R> {
     number: usize,
     item: I,
@@ -86,7 +83,7 @@ struct Done<I, R> {
 }
 
 impl<I: Iterator, W> Workers<I, W> {
-    /// Works in one of several threads.
+    /// In one of several threads.
     fn run<R, B: Default>(&self, results: &Sender<Done<I::Item, R>>)
     where
         W: Fn(&I::Item, &mut B) -> R,
@@ -102,7 +99,7 @@ impl<I: Iterator, W> Workers<I, W> {
         }
     }
 
-    /// Works in the calling thread, if no other could be started.
+    /// In the calling thread, if no other could be started.
     fn alone<R, B: Default, E>(
         &self,
         take: &mut impl FnMut(I::Item, R) -> Result<(), E>,
@@ -119,7 +116,6 @@ impl<I: Iterator, W> Workers<I, W> {
         Ok(())
     }
 
-    /// Takes the results in order.
     fn take_all<R, E>(
         &self,
         results: Receiver<Done<I::Item, R>>,

@@ -1,4 +1,4 @@
-//! Threads: [`in_parallel`] returns all results at the end, [`in_order`] hands them out one by one.
+//! Threads: [`in_parallel`] returns all results at the end, [`in_order`] one by one.
 
 mod in_order;
 pub(crate) mod progress;
@@ -23,14 +23,15 @@ use crate::format::trace::Span;
 
 const VARIABLE: &str = "SAFETENSORS_THREADS";
 
-/// More threads gain nothing on local disks.
+// More threads gain nothing on local disks.
 const MAX_DEFAULT_THREADS: usize = 8;
 
 /// Does `work` for each item, and returns the results in order. Each thread passes its own `B`,
-/// such as a buffer, to its calls.
+/// such as a buffer.
 ///
-/// `threads` is 0 for [`default_threads`]; if the system starts fewer, those do the work. An error
-/// or a panic of `work` stops the threads after their items, and continues in the calling thread.
+/// `threads` is 0 for [`default_threads`]. An error or a panic of `work` stops the threads after
+/// their items, and continues in the caller. The error is the first in the order of the items,
+/// whatever the threads' speed.
 ///
 /// ```
 /// use safetensors_core::framework::in_parallel;
@@ -39,11 +40,6 @@ const MAX_DEFAULT_THREADS: usize = 8;
 /// assert_eq!(lengths, [2, 4]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// The error of the first item in order that fails, so that it does not depend on the threads'
-/// speed.
 #[doc(hidden)]
 pub fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
@@ -110,13 +106,13 @@ fn threads_of_environment() -> Option<usize> {
     threads.trim().parse().ok().map(NonZeroUsize::get)
 }
 
-/// Locks a mutex, and ignores poison: its value is consistent even if a thread has panicked.
+/// Ignores poison: the value is consistent even if a thread has panicked.
 #[doc(hidden)]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// Ignores poison: a lock's value is consistent even if a thread has panicked.
+/// Ignores poison: the value is consistent even if a thread has panicked.
 pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! [`Progress`]: a report on a long operation. [`Meter`] counts it and calls the caller's callback.
+//! [`Progress`]: a report on a long operation. [`Meter`] counts it.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -25,16 +25,13 @@ pub struct Progress<'a> {
 /// The most bytes written between two calls of the callback.
 pub(crate) const PIECE: usize = 4 << 20;
 
-/// The callback is called once per this many bytes, and at the end: a call for each of a hundred
-/// thousand small tensors would be slow.
+// A call for each of a hundred thousand small tensors would be slow.
 const STEP: u64 = 1 << 20;
 
 type Callback = dyn Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync;
 
-/// Counts bytes and calls the callback, if there is one.
-///
-/// The meter of options only holds the callback. Each operation makes one [with a
-/// total](Meter::for_total), with clones that count together.
+/// Counts bytes and calls the callback, if there is one. Options hold only the callback: each
+/// operation makes a meter [with a total](Meter::for_total).
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct Meter {
@@ -49,9 +46,9 @@ struct Count {
     cancelled: AtomicBool,
 }
 
-/// Several operations, after each other or at once, which can be cancelled one by one.
+/// Several operations, which can be cancelled one by one.
 struct Whole {
-    /// Never falls: bytes of an operation that failed stay.
+    /// Bytes of an operation that failed stay.
     done: AtomicU64,
     total: u64,
 }
@@ -83,12 +80,11 @@ impl Meter {
         })
     }
 
-    /// Returns whether there is a callback.
     pub(crate) fn is_watched(&self) -> bool {
         self.callback.is_some()
     }
 
-    /// Makes a meter for an operation, or for the larger operation that this meter counts already.
+    /// Makes a meter for an operation, or for the larger one that this meter counts.
     pub(crate) fn for_total(&self, total: u64) -> Self {
         let new = || {
             Arc::new(Count { done: AtomicU64::new(0), total, cancelled: AtomicBool::new(false) })
@@ -100,7 +96,7 @@ impl Meter {
         }
     }
 
-    /// Reports later operations as parts of an operation on `total` bytes.
+    /// Reports later operations as parts of one.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { whole: Some(Arc::new(Whole { done: AtomicU64::new(0), total })), ..self }
     }
@@ -129,14 +125,13 @@ impl Meter {
         self.check()
     }
 
-    /// Subtracts bytes that are not done after all, except from a larger operation.
+    /// Except from a larger operation.
     pub(crate) fn take_back(&self, bytes: u64) {
         if let Some(count) = &self.count {
             count.done.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Fails with [`ErrorKind::Cancelled`] if the callback has cancelled the operation.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.count {
             Some(count) if count.cancelled.load(Ordering::Relaxed) => {

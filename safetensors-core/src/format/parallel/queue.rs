@@ -13,7 +13,6 @@ pub(super) struct Queue<I> {
 
 struct State<I> {
     items: Option<Enumerate<I>>,
-    /// The items that are begun and not [done](Queue::done).
     begun: usize,
 }
 
@@ -23,8 +22,7 @@ impl<I: Iterator> Queue<I> {
         Self { state: Mutex::new(state), ahead, changed: Condvar::new() }
     }
 
-    /// Returns the next item with its number, once it may begin. `None` after the last, and after
-    /// [`end`](Queue::end).
+    /// Waits until an item may begin. `None` after the last, and after [`end`](Queue::end).
     pub(super) fn next(&self) -> Option<(usize, I::Item)> {
         // Making an item may panic, and poisons the lock. There are no more items then.
         let mut state = self.state.lock().ok()?;

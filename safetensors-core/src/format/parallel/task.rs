@@ -1,11 +1,10 @@
-//! [`Task`]: the task that a thread works on.
+//! [`Task`]: for whom a thread works.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a task. Threads [enter](Task::enter) it, so that code far below knows for whom it
-/// works.
+/// Threads [enter](Task::enter) a task, so that code far below knows for whom it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Task(u64);
 
@@ -14,9 +13,7 @@ thread_local! {
 }
 
 impl Task {
-    /// Before all tasks.
     pub(crate) const NONE: Self = Self(0);
-    /// After all tasks.
     pub(crate) const LAST: Self = Self(u64::MAX);
 
     pub(crate) fn new() -> Self {
@@ -28,7 +25,7 @@ impl Task {
         CURRENT.get()
     }
 
-    /// Lets the thread work on the task until the result is dropped.
+    /// Until the result is dropped.
     pub(crate) fn enter(self) -> InTask {
         InTask { before: CURRENT.replace(self), _of_thread: PhantomData }
     }
@@ -37,7 +34,6 @@ impl Task {
 #[must_use]
 pub(crate) struct InTask {
     before: Task,
-    /// Not `Send`.
     _of_thread: PhantomData<*const ()>,
 }
 

@@ -12,12 +12,11 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Sets the number of threads; 0 for the default.
+    /// 0 for the default.
     pub(crate) fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Sets the progress callback, which may cancel the operation.
     pub(crate) fn progress(
         self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -29,18 +28,18 @@ impl Work {
         self.threads
     }
 
-    /// Sets the threads if neither these options nor the environment do.
+    /// Only if neither these options nor the environment set them.
     pub(crate) fn unless_set(&self, threads: usize) -> Self {
         let is_set = self.threads > 0 || threads_of_environment().is_some();
         if is_set { self.clone() } else { self.clone().threads(threads) }
     }
 
-    /// Makes all later operations count together, to `total` bytes.
+    /// Makes all later operations count together.
     pub(crate) fn counting(self, total: u64) -> Self {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
-    /// Reports later operations as parts of an operation on `total` bytes.
+    /// Reports later operations as parts of one.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { progress: self.progress.parts_of(total), ..self }
     }
@@ -49,7 +48,6 @@ impl Work {
         self.progress.for_total(total)
     }
 
-    /// Does `work` as [`in_parallel`] does.
     pub(crate) fn each<I, T: Send, B: Default>(
         &self,
         items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,

@@ -44,8 +44,7 @@ impl Index {
     /// The whole dimension.
     pub const ALL: Self = Self::Range { start: None, end: None, step: 1 };
 
-    /// Returns the index of a range. A dimension that is taken whole may be too long for an index,
-    /// in an empty tensor.
+    // A dimension that is taken whole may be too long for an index, in an empty tensor.
     pub(crate) fn within(range: Range<usize>, len: usize) -> Self {
         if range == (0..len) { Self::ALL } else { range.into() }
     }
@@ -60,7 +59,7 @@ impl Index {
     }
 }
 
-/// Displays it as in Rust, with a step other than 1.
+/// As in Rust, with a step other than 1.
 impl fmt::Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (start, end, step) = match self {
@@ -130,12 +129,12 @@ macro_rules! positions {
 
 positions!(isize, usize, i32);
 
-/// Converts to `isize::MAX` if a position does not fit: both are out of bounds.
+// A position that does not fit is out of bounds, as `isize::MAX` is.
 fn saturate(position: impl TryInto<isize>) -> isize {
     position.try_into().unwrap_or(isize::MAX)
 }
 
-/// Returns the end after the last position. -1 is the end of the dimension.
+/// -1 is the last position.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }

@@ -65,11 +65,7 @@ impl TensorPart {
         Ok(ranges)
     }
 
-    /// Returns the shape of the part.
-    ///
-    /// # Errors
-    ///
-    /// See [`ranges`](TensorPart::ranges).
+    /// Returns the shape of the part. Fails as [`ranges`](TensorPart::ranges).
     #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, ErrorKind> {
         Ok(self.ranges(shape)?.into_iter().map(|range| range.len()).collect())

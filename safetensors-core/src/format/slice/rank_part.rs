@@ -43,8 +43,7 @@ impl RankPart {
         self
     }
 
-    /// Returns the positions of the part. Fails as
-    /// [`TensorPart::ranges`](super::TensorPart::ranges).
+    /// Fails as [`TensorPart::ranges`](super::TensorPart::ranges).
     pub(super) fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
         let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;

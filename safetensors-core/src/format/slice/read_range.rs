@@ -1,4 +1,4 @@
-//! Where bytes are read from, and into which memory.
+//! [`ReadRange`]: a place to read, and memory for it.
 
 use std::io;
 

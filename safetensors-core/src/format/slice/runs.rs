@@ -3,21 +3,20 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Pieces of equal length, in nested repetition. Positions are bytes in the tensor.
+/// Pieces of equal length, in nested repetition, by bytes of the tensor.
 ///
-/// A piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every `iₖ` below `countₖ`. For
-/// example, column 1 of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4
+/// A piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every `iₖ` below `countₖ`.
+/// Column 1 of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4
 /// positions, 12 bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     pub(super) start: u64,
-    /// The length of a piece; 0 if nothing is selected.
+    /// 0 if nothing is selected.
     pub(crate) piece: u64,
     /// Outermost first; empty for one piece.
     pub(super) repeats: Vec<Repeat>,
 }
 
-/// `count` positions, `stride` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repeat {
     pub(super) count: usize,
@@ -25,7 +24,7 @@ pub(super) struct Repeat {
 }
 
 impl Runs {
-    /// Returns the first `bytes` bytes as one piece.
+    /// Returns one piece.
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
@@ -34,12 +33,12 @@ impl Runs {
         self.piece * self.piece_count()
     }
 
-    /// Returns the start of the bytes; `None` if they are several pieces.
+    /// `None` for several pieces.
     pub(crate) fn contiguous(&self) -> Option<u64> {
         self.repeats.is_empty().then_some(self.start)
     }
 
-    /// Returns ascending runs, as few as possible: pieces that touch are joined.
+    /// Returns ascending runs. Pieces that touch are joined.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut pieces = self.pieces().peekable();
         core::iter::from_fn(move || {
@@ -96,7 +95,7 @@ impl Runs {
         last.map_or(self.start, |last| self.start_of(last) + self.piece)
     }
 
-    /// Counts the selected bytes before a position.
+    /// Counts selected bytes.
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
         // Pieces ascend, so the earlier ones come first.
         let mut before = 0;
@@ -120,7 +119,6 @@ impl Runs {
         self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
     }
 
-    /// Returns the start of a piece.
     fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
@@ -164,7 +162,7 @@ impl Runs {
     }
 }
 
-/// The bytes of a tensor that are read. Positions are bytes in the tensor.
+/// The bytes to read, by bytes of the tensor.
 #[derive(Clone, Debug)]
 pub(crate) enum ByteRuns {
     Pattern(Runs),
@@ -180,7 +178,7 @@ impl ByteRuns {
         }
     }
 
-    /// Returns the start of the bytes; `None` if they are several runs.
+    /// `None` for several runs.
     pub(crate) fn contiguous(&self) -> Option<u64> {
         match self {
             Self::Pattern(runs) => runs.contiguous(),

@@ -10,15 +10,14 @@ use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 use crate::format::tensor::shape;
 
-/// A slice: the shape of the result, and its bytes in the tensor, as few runs in the order of the
-/// result.
+/// The shape of a slice, and its bytes in order, as few runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
 }
 
-/// `count` positions from `start` on, `step` apart.
+/// From `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Positions {
     start: usize,
@@ -26,7 +25,6 @@ struct Positions {
     step: usize,
 }
 
-/// The positions of a dimension of length `len`, checked.
 #[derive(Clone, Copy)]
 struct TakenDim {
     len: usize,
@@ -35,7 +33,7 @@ struct TakenDim {
 }
 
 impl Selection {
-    /// Selects by `indices`. Dimensions without an index are whole. Fails as
+    /// Dimensions without an index are whole. Fails as
     /// [`TensorView::slice`](crate::TensorView::slice).
     pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
@@ -62,12 +60,10 @@ impl Selection {
     }
 
     /// Computes the runs from the innermost dimension outwards.
-    ///
-    /// The piece grows from one element over each dimension, up to the first gap. Each dimension
-    /// further out adds a repetition if several of its positions are taken.
-    ///
-    /// For example, rows 1 and 2 of an F32 tensor of shape `[4, 3]` are a piece of 24 bytes at byte
-    /// 12. Columns 0 and 1 are a piece of 8 bytes, 4 times, 12 bytes apart.
+    // The piece grows over each dimension, up to the first gap. Each dimension further out adds a
+    // repetition if several of its positions are taken. In an F32 tensor of shape `[4, 3]`, rows 1
+    // and 2 are a piece of 24 bytes at byte 12, and columns 0 and 1 a piece of 8 bytes, 4 times, 12
+    // bytes apart.
     fn runs_of(dtype: Dtype, taken: &[TakenDim]) -> Result<Runs, ErrorKind> {
         // Everything is counted in bits, because elements of a sub-byte dtype have no byte address.
         // A tensor of up to 2⁶⁴ bytes has more bits than a `u64` can count.
@@ -101,7 +97,7 @@ impl Selection {
         Ok(Runs { start, piece, repeats })
     }
 
-    /// Returns the shape of the result: a dimension for each range.
+    /// Returns a dimension for each range.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -111,19 +107,18 @@ impl Selection {
         self.runs.byte_len()
     }
 
-    /// Returns the runs in ascending order, which is the order of the result.
+    /// Returns ascending runs, in the order of the result.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
-    /// Copies the runs, to be split into jobs and read.
     pub(crate) fn to_runs(&self) -> Runs {
         self.runs.clone()
     }
 }
 
 impl TakenDim {
-    /// Checks an index against the dimension, and resolves negative positions.
+    /// Checks an index, and resolves negative positions.
     fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = || ErrorKind::IndexOutOfBounds { dim, len, asked: index.to_string() };
         // Counts a position from the start of the dimension. `limit` is the largest valid result:
@@ -154,7 +149,7 @@ impl TakenDim {
     }
 }
 
-/// No dimension has that length where addresses have 32 bits.
+// No dimension has that length where addresses have 32 bits.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::tensor::shape::byte_len;
 
-/// A box: the first position, and the number of positions, in each dimension.
+/// The first position and the number of positions, in each dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) offsets: Vec<usize>,
@@ -35,12 +35,11 @@ impl Tile {
     }
 }
 
-/// Returns the number of elements: at most 2⁶⁷, half a byte each.
+/// At most 2⁶⁷, half a byte each.
 fn volume(sizes: &[usize]) -> u128 {
     if sizes.contains(&0) { 0 } else { sizes.iter().map(|&size| size as u128).product() }
 }
 
-/// The place of a tile's bytes in the tensor.
 #[derive(Debug)]
 pub(crate) struct PlacedTile {
     pub(crate) number: usize,
@@ -51,26 +50,22 @@ pub(crate) struct PlacedTile {
     furthest: u64,
 }
 
-/// Why tiles do not make up a tensor, with the first one to blame.
+/// Names the first tile to blame.
 #[derive(Debug)]
 pub(crate) struct BadTiles {
     pub(crate) tile: Option<usize>,
     pub(crate) kind: ErrorKind,
 }
 
-/// Boxes that make up a tensor. The bytes of each are stored together in C order elsewhere.
+/// Boxes that make up a tensor. The bytes of each are stored together elsewhere, in C order.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    /// The boxes that are not empty, by their first bytes in the tensor.
+    /// By their first bytes in the tensor. None is empty.
     tiles: Vec<PlacedTile>,
 }
 
 impl Tiles {
     /// Checks by sorting that each element of the tensor is in exactly one box.
-    ///
-    /// # Errors
-    ///
-    /// [`RankProblem::BadParts`]; [`ErrorKind::ShapeOverflow`]; [`ErrorKind::SliceInsideByte`].
     pub(crate) fn new(dtype: Dtype, shape: &[usize], boxes: &[Tile]) -> Result<Self, BadTiles> {
         let whole = |kind| BadTiles { tile: None, kind };
         byte_len(dtype, shape).map_err(whole)?;
@@ -114,12 +109,11 @@ impl Tiles {
     }
 
     /// Checks that each element is in exactly one of the boxes, which are inside the tensor.
-    ///
-    /// Each boundary of a dimension gets a random number, boundary 0 gets 0. A box weighs the
-    /// product of the differences of its boundaries: as much as its cells. So the boxes weigh as
-    /// much as the tensor if each cell is in one. Otherwise the difference is a polynomial of the
-    /// random numbers, which is zero in fewer than one of 2⁵⁰ cases (Schwartz and Zippel).
-    /// Comparing pairs of boxes would take quadratic time, or code that grows with the dimensions.
+    // Each boundary of a dimension gets a random number, boundary 0 gets 0. A box weighs the
+    // product of the differences of its boundaries: as much as its cells. So the boxes weigh as
+    // much as the tensor if each cell is in one. Otherwise the difference is a polynomial of the
+    // random numbers, which is zero in fewer than one of 2⁵⁰ cases (Schwartz and Zippel). Comparing
+    // pairs of boxes would take quadratic time, or code that grows with the dimensions.
     fn check_cover(&self, shape: &[usize], boxes: &[Tile]) -> Result<(), BadTiles> {
         let tiles = || self.tiles.iter().map(|tile| &boxes[tile.number]);
         let covered = tiles().map(Tile::volume).sum::<u128>();
@@ -150,7 +144,7 @@ impl Tiles {
         Err(self.overlap(boxes))
     }
 
-    /// Returns an error that names two boxes that overlap, if they are found soon.
+    /// Names two boxes that overlap, if they are found soon.
     fn overlap(&self, boxes: &[Tile]) -> BadTiles {
         let mut left = MOST_COMPARED;
         for (i, tile) in self.tiles.iter().enumerate() {
@@ -173,13 +167,13 @@ impl Tiles {
     }
 }
 
-/// The most dimensions of pairs of boxes that are compared for an error.
+/// For the text of an error.
 const MOST_COMPARED: usize = 1 << 20;
 
 /// 2⁶¹ − 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Multiplies modulo [`PRIME`].
+/// Modulo [`PRIME`].
 fn multiply(a: u64, b: u64) -> u64 {
     (u128::from(a) * u128::from(b) % u128::from(PRIME)) as u64
 }

@@ -18,7 +18,7 @@ use crate::format::error::ErrorKind;
 /// [`ErrorKind::InvalidBool`]; its index counts from `first`.
 #[doc(hidden)]
 pub fn check_bools(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
-    /// Bytes that are checked at once without a branch, by vector instructions.
+    // Checked without a branch, by vector instructions.
     const AT_ONCE: usize = 4096;
 
     for (number, bytes) in bytes.chunks(AT_ONCE).enumerate() {
@@ -37,7 +37,6 @@ pub(crate) fn non_bools(bytes: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     bytes.iter().copied().enumerate().filter(|&(_, byte)| byte > 1)
 }
 
-/// Returns the error of a failed cast.
 pub(super) fn invalid_bool(bytes: &[u8]) -> ErrorKind {
     check_bools(bytes, 0).err().unwrap_or(ErrorKind::InvalidBool { index: 0, found: 0 })
 }

@@ -32,7 +32,7 @@ pub struct TensorBuf {
     words: AlignedVec,
 }
 
-/// Smaller memory may be cleared by hand. Larger memory mostly comes from the system, zeroed.
+// Larger memory mostly comes from the system, zeroed.
 pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
 
 impl TensorBuf {
@@ -80,7 +80,7 @@ impl TensorBuf {
         Ok(buf)
     }
 
-    /// Makes a tensor of zeros. A large one takes no memory until it is written to.
+    /// A large tensor takes no memory until it is written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = AlignedVec::zeroed(dtype, len)
@@ -90,11 +90,8 @@ impl TensorBuf {
         Ok(Self { dtype, shape, words })
     }
 
-    /// Reserves memory without touching it. [`bytes_mut`](TensorBuf::bytes_mut) makes it a tensor
-    /// of zeros.
-    ///
-    /// Untouched memory has no pages yet, so huge pages can be asked for, and the threads that fill
-    /// the tensors share the page faults.
+    /// Reserves untouched memory, which [`bytes_mut`](TensorBuf::bytes_mut) fills with zeros.
+    // It has no pages yet, so huge pages can be asked for, and threads share the page faults.
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
@@ -109,7 +106,6 @@ impl TensorBuf {
         })
     }
 
-    /// Returns the addresses of the elements, for advice to the kernel.
     pub(crate) fn room(&self) -> Range<*const u8> {
         self.words.room()
     }
@@ -120,14 +116,13 @@ impl TensorBuf {
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
-    /// Returns the bytes to be filled. After bytes of a file, call [`TensorBuf::finish_reading`].
+    /// Returns the bytes. After a file's, call [`TensorBuf::finish_reading`].
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.words.fill_up(self.byte_len());
         self.words.as_bytes_mut()
     }
 
-    /// Turns bytes of a file into elements in place: checks BOOL, and swaps bytes on a big-endian
-    /// target.
+    /// Checks BOOL, and swaps bytes on a big-endian target.
     pub(crate) fn finish_reading(&mut self) -> Result<()> {
         if self.dtype == Dtype::BOOL {
             check_bools(self.bytes(), 0)?;
@@ -187,8 +182,7 @@ impl TensorBuf {
         })
     }
 
-    /// Changes the dtype to one of the same width and alignment, for which every bit pattern is
-    /// valid.
+    /// The new dtype has the same width and alignment, and every bit pattern is valid.
     pub(crate) fn relabel(self, dtype: Dtype) -> Self {
         debug_assert!(
             dtype.bits() == self.dtype.bits() && dtype.alignment() == self.dtype.alignment()
@@ -197,7 +191,6 @@ impl TensorBuf {
         Self { dtype, ..self }
     }
 
-    /// Changes dtype and shape to some of the same length in bytes.
     pub(crate) fn reinterpret(self, dtype: Dtype, shape: Vec<usize>) -> Self {
         debug_assert!(
             shape::byte_len(dtype, &shape).ok() == Some(self.words.as_bytes().len() as u64)
@@ -214,7 +207,7 @@ impl TensorBuf {
     }
 }
 
-/// Swaps the bytes of each number between the file's order and the machine's.
+/// Swaps between the file's order and the machine's.
 pub(crate) fn swap_on_big_endian(dtype: Dtype, bytes: &mut [u8]) {
     // A complex element is two numbers that are swapped one by one. The alignment of a dtype is the
     // size of a number.

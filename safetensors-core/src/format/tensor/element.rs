@@ -18,14 +18,12 @@ mod sealed {
 
     #[doc(hidden)]
     pub trait Sealed: Sized {
-        /// Moves the words into a `Vec`. Returns them unchanged for `bool`, which is checked and
-        /// copied.
+        /// Returns the words unchanged for `bool`, which is checked and copied.
         fn vec_from_words(words: AlignedVec) -> Result<Vec<Self>, AlignedVec> {
             Err(words)
         }
 
-        /// Returns the bytes, to be overwritten by a file's. `None` for `bool`, because not every
-        /// byte is one.
+        /// `None` for `bool`, because not every byte is one.
         fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
             None
         }
@@ -58,7 +56,7 @@ impl AlignedVec {
     }
 }
 
-/// Moves the values into words, or copies them if the capacity is not a multiple of a word.
+/// Copies the values if the capacity is not a multiple of a word.
 fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
     try_cast_vec(values)
         .unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())

@@ -17,32 +17,32 @@ use rustix::param::page_size;
 
 use crate::format::parallel::lock;
 
-/// The smallest memory to give advice for. Each piece of advice splits the kernel's record of a
-/// mapping, and a process may have only 65,530 records by default.
+// Each piece of advice splits the kernel's record of a mapping, and a process may have only 65,530
+// records by default.
 const WORTH_IT: usize = 4 << 20;
 
-/// The usual size of a huge page. If they are larger, fewer small pages are joined.
+// The usual size. If huge pages are larger, fewer small ones are joined.
 const HUGE: usize = 2 << 20;
 
 /// The size of pages is decided for this much memory at once.
 const WINDOW: usize = 32 << 20;
 
-/// Buffers no further apart are one stretch: the gap holds only the allocator's records.
+// Between buffers no further apart are only the allocator's records.
 const GAP: usize = 8 << 10;
 
-/// 512 small pages come sooner than a huge page that takes longer. One at hand takes a third of it.
+// 512 small pages come sooner than a huge one that takes longer. One at hand takes a third of it.
 // Measured on a virtual machine with 2 cores, over 2 GiB: a huge page at hand takes 0.2 ms, one
 // that the host has taken back 4.2 to 6.3 ms, and 2 MiB of small pages 0.7 to 1.1 ms.
 const SLOW: Duration = Duration::from_micros(1200);
 
-/// The same on every architecture (`linux/mman.h`). Kernels before 5.14 refuse the first, before
-/// 6.1 the second.
+// As in `linux/mman.h` on every architecture. Kernels before 5.14 refuse the first, before 6.1 the
+// second.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// The pages behind the buffers of a load. Their size is decided window by window, during the load.
+/// The pages behind the buffers of a load.
 pub(crate) struct Pages {
-    /// All memory that is worth advice, by address.
+    /// By address.
     windows: Vec<Window>,
     pace: Mutex<Pace>,
 }
@@ -50,13 +50,13 @@ pub(crate) struct Pages {
 /// Adjacent memory with pages of one size.
 struct Window {
     memory: Range<usize>,
-    /// Its huge pages that the allocator touched. They have small pages, which can be joined.
+    /// Huge pages that the allocator touched, with small pages that can be joined.
     touched: Vec<Range<usize>>,
     decided: Once,
 }
 
 impl Pages {
-    /// Returns the pages behind new buffers. A page that was written to stays small.
+    /// The buffers must be new: a page that was written to stays small.
     pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
         let mut buffers: Vec<_> = buffers.into_iter().map(addresses).collect();
         // Neighbouring buffers share their windows, so that many small buffers get huge pages
@@ -81,9 +81,8 @@ impl Pages {
     }
 
     /// Asks for huge pages in a part that is about to be written, unless they are slow to come.
-    ///
-    /// The kernel may refuse, which only costs time. The advice stays with freed memory until the
-    /// allocator returns it to the system.
+    // If the kernel refuses, this is only slower. The advice stays with freed memory until the
+    // allocator returns it to the system.
     pub(crate) fn prepare(&self, part: Range<*const u8>) {
         let part = addresses(part);
         let first = self.windows.partition_point(|window| window.memory.end <= part.start);
@@ -112,7 +111,6 @@ fn addresses(room: Range<*const u8>) -> Range<usize> {
 }
 
 impl Window {
-    /// Makes the first touch of a page bring in a huge page.
     fn advise(&self) {
         if madvise(self.memory.clone(), libc::MADV_HUGEPAGE) {
             // After the first failure the rest is left as it is.
@@ -121,7 +119,6 @@ impl Window {
         }
     }
 
-    /// Returns the first huge page that nothing was written to.
     fn untouched_page(&self) -> Option<Range<usize>> {
         let first = self.memory.start.next_multiple_of(HUGE);
         (first..)
@@ -132,8 +129,7 @@ impl Window {
     }
 }
 
-/// Decides which windows try huge pages. After slow ones, more and more windows are skipped,
-/// because each try waits for a slow page. Threads try windows at the same time.
+/// Decides which windows try huge pages. After slow ones, more and more are skipped.
 #[derive(Default)]
 struct Pace {
     pause: u32,
@@ -148,8 +144,8 @@ impl Pace {
         is_due.then_some(self.pause)
     }
 
-    /// Returns whether a huge page was slow. `before` is the pause at the start of the try: slow
-    /// tries at the same time make one longer pause.
+    /// Returns whether a huge page was slow. Slow tries at the same time, with the same pause
+    /// `before`, make one longer pause.
     fn is_slow(&mut self, time: Duration, before: u32) -> bool {
         let is_slow = time > SLOW;
         let longer = before.saturating_mul(2).saturating_add(1);
@@ -172,8 +168,7 @@ fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<I
     })
 }
 
-/// Returns whether the administrator allows huge pages, because `MADV_COLLAPSE` ignores that
-/// setting.
+// `MADV_COLLAPSE` ignores the administrator's setting.
 fn may_join() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
     *ALLOWED.get_or_init(|| {
@@ -182,8 +177,8 @@ fn may_join() -> bool {
     })
 }
 
-/// Returns the huge pages that the allocator touched: it writes a buffer's length before its first
-/// byte. Adjacent pages are one range, to save system calls.
+// The allocator writes a buffer's length before its first byte. Adjacent pages become one range, to
+// save system calls.
 fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for buffer in buffers {
@@ -201,14 +196,14 @@ fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>
     ranges
 }
 
-/// Times the arrival of a huge page. `None` if the kernel refused.
+/// `None` if the kernel refused.
 fn time_of(page: Range<usize>) -> Option<Duration> {
     let start = Instant::now();
     let is_there = madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
     is_there.then(|| start.elapsed())
 }
 
-/// Gives advice, and returns whether the kernel accepted it.
+/// Returns whether the kernel accepted the advice.
 fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
     let start = core::ptr::without_provenance_mut(range.start);
     // SAFETY: all three kinds of advice keep the contents of the memory and only change the

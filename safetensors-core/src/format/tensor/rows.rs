@@ -8,19 +8,16 @@ use super::shape::{byte_len, element_count};
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 
-/// The wanted rows, by position in the first dimension, in any order, some repeatedly.
-///
-/// Each row is read once, in the tensor's order, so that neighbours are read together.
-/// [`arrange`](Rows::arrange) then moves them to their places.
+/// The wanted rows: positions of the first dimension in any order, some repeatedly.
+// Each is read once, in the tensor's order, so that neighbours are read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// Ascending, each once.
     distinct: Vec<usize>,
     /// For each wanted row, its position in `distinct`; `None` if these are the wanted rows.
     order: Option<Vec<usize>>,
-    /// Elements in a row.
     elements: u64,
-    /// Bytes of a row in the file.
+    /// In the file.
     pub(crate) row_len: u64,
 }
 
@@ -57,7 +54,6 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Returns the shape of the wanted rows of a tensor of the shape `tensor`.
     pub(crate) fn shape(&self, tensor: &[usize]) -> Vec<usize> {
         core::iter::once(self.count()).chain(tensor.iter().skip(1).copied()).collect()
     }
@@ -91,7 +87,7 @@ impl Rows {
         ranges
     }
 
-    /// Maps an element's index among the read rows to one among the wanted rows.
+    /// Maps an element's index among the read rows to the wanted rows.
     pub(crate) fn wanted_element(&self, index: u64) -> u64 {
         let row = index / self.elements.max(1);
         let column = index % self.elements.max(1);
@@ -101,10 +97,9 @@ impl Rows {
     }
 
     /// Moves the read rows, which come first in `bytes`, to their places.
-    ///
-    /// Needs no second buffer: first the rows are brought into the order in which each is first
-    /// wanted. Then each is copied to its places, from the last to the first. No place comes before
-    /// its row.
+    // First the rows are brought into the order in which each is first wanted. Then each is copied
+    // to its places, from the last to the first. No place comes before its row, so this needs no
+    // second buffer.
     pub(crate) fn arrange(&self, bytes: &mut [u8]) {
         // Reading each row straight to its place would need a call for each row, and a buffer for
         // each conversion. Moving rows in memory costs less.
@@ -183,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Following each chain of swaps from its start would take quadratic time: minutes.
+    /// Following each chain of swaps from its start would take minutes.
     #[test]
     fn long_chains_of_rows_are_arranged() {
         let count = 200_000;

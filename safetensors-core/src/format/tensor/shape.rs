@@ -1,4 +1,4 @@
-//! The numbers of elements and bytes of a shape, which no other module computes.
+//! The one place that computes the elements and bytes of a shape.
 
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
@@ -43,7 +43,6 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
-/// Returns [`element_count`], or [`ErrorKind::TooLargeForMemory`] if they have no addresses.
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }
@@ -93,7 +92,6 @@ mod tests {
         }
     }
 
-    /// A cast would make 2³² elements none.
     #[cfg(all(feature = "std", target_pointer_width = "32"))]
     #[test]
     fn more_elements_than_addresses_are_refused() {

@@ -1,4 +1,4 @@
-//! Pages where a program cannot ask for huge ones. See `hugepage.rs`.
+//! Stands in for `hugepage.rs` where there is no `madvise`.
 
 use core::ops::Range;
 

@@ -104,7 +104,7 @@ impl TensorSource for TensorView<'_> {
         sink(self.data())
     }
 
-    /// Returns the borrowed bytes: a view does not know its allocation.
+    // A view does not know its allocation.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
     }
@@ -123,14 +123,13 @@ impl TensorSource for TensorBuf {
         write_native(Self::dtype(self), self.bytes(), sink)
     }
 
-    /// Returns the buffer, so two references to it are the same tensor.
+    // Two references to a buffer are the same tensor.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
     }
 }
 
-/// Passes native elements to `sink` as a file has them: at once, or swapped through a buffer on a
-/// big-endian target.
+/// Passes native elements to `sink` as a file has them. Only a big-endian target copies.
 #[doc(hidden)]
 pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if cfg!(target_endian = "little") {
@@ -179,12 +178,8 @@ macro_rules! forward {
 forward!(&S, Box<S>);
 
 /// Writes a source to `sink`, which gets at most `expected` bytes, and nothing after its first
-/// error.
-///
-/// # Errors
-///
-/// [`ErrorKind::SourceLength`] for another number of bytes, or for an error of `sink` that the
-/// source ignored; errors of the source and of `sink`.
+/// error. Fails with [`ErrorKind::SourceLength`] for another number of bytes, or an error of `sink`
+/// that the source ignored.
 #[doc(hidden)]
 pub fn write_exactly(
     source: &(impl TensorSource + ?Sized),
@@ -210,12 +205,8 @@ pub fn write_exactly(
     Ok(())
 }
 
-/// Passes the bytes on in pieces of `len` bytes, except for the last. A piece is aligned for no
-/// dtype.
-///
-/// # Errors
-///
-/// As for [`write_exactly`].
+/// Passes the bytes on in pieces of `len` bytes, except for the last, without alignment. Fails as
+/// [`write_exactly`].
 #[doc(hidden)]
 pub fn write_in_pieces(
     source: &(impl TensorSource + ?Sized),

@@ -104,7 +104,6 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// Fails if memory and file differ in byte order.
 pub(crate) fn refuse_big_endian(dtype: Dtype, data: &[u8]) -> Result<(), Error> {
     if cfg!(target_endian = "big") && dtype.bits() > 8 && !data.is_empty() {
         return Err(ErrorKind::BigEndian { dtype }.into());

@@ -35,8 +35,7 @@ macro_rules! with_words {
 }
 
 impl AlignedVec {
-    /// Makes `bytes` zeros, or `None` if the allocation fails. Large memory is taken when it is
-    /// touched.
+    /// `None` if the allocation fails. Large memory is taken when it is touched.
     pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {
         match dtype.alignment() {
             1 => try_zeroed_vec(bytes).map(Self::W8).ok(),
@@ -46,7 +45,7 @@ impl AlignedVec {
         }
     }
 
-    /// Reserves untouched memory for `bytes` bytes, or `None` if the allocation fails.
+    /// Reserves untouched memory. `None` if the allocation fails.
     pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
         fn room<T>(bytes: usize) -> Option<Vec<T>> {
             let mut room = Vec::new();
@@ -60,7 +59,6 @@ impl AlignedVec {
         }
     }
 
-    /// Adds zeros up to `bytes` bytes.
     pub(crate) fn fill_up(&mut self, bytes: usize) {
         fn fill_up<T: Pod>(vec: &mut Vec<T>, bytes: usize) {
             vec.resize(bytes / size_of::<T>(), T::zeroed());

@@ -79,7 +79,6 @@ impl Tied {
         self
     }
 
-    /// Ties tensors without bytes too.
     pub(crate) fn with_empty(mut self) -> Self {
         self.empty = true;
         self

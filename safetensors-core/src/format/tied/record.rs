@@ -9,7 +9,7 @@ use crate::format::error::{Error, Result, TieProblem};
 use crate::format::header::{Metadata, is_reserved};
 use crate::format::tensor::TensorSource;
 
-/// Removes dropped tensors, and returns their names with the kept ones.
+/// Returns the dropped names with the kept ones.
 pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     tied: &Tied,
@@ -22,8 +22,7 @@ pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     Ok(aliases)
 }
 
-/// Adds the dropped names to the metadata. Another entry under such a name is an error: neither may
-/// be lost.
+/// Fails if the metadata has another entry under a dropped name: neither may be lost.
 pub(crate) fn record(metadata: &mut Metadata, aliases: BTreeMap<String, String>) -> Result<()> {
     for (name, kept) in aliases {
         if is_reserved(&name) {
