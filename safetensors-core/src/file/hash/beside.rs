@@ -12,13 +12,12 @@ use crate::file::io::hidden::directory;
 use crate::file::io::{FileSource, beside};
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// Places of manifests, from a file's directory.
+/// From a file's directory.
 const LEVELS: [&str; 3] = ["", "..", "../.."];
 
-/// Longer manifests are not read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A side effect of a change, for its caller to print.
+/// A side effect of a change, to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(hidden)]
@@ -63,10 +62,6 @@ impl fmt::Display for Note {
 
 /// Fails if a record in another file forbids a change. `destination` is the path after links.
 /// Without manifests this looks for three files, and reads nothing.
-///
-/// # Errors
-///
-/// [`ErrorKind::InManifest`]; [`ErrorKind::Io`] if a manifest cannot be read.
 pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> Result<()> {
     if !has_fate(Place::Manifest, change, Fate::Refused) {
         return Ok(());
@@ -93,7 +88,7 @@ pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> 
     Ok(())
 }
 
-/// Returns signatures that may be of a file: of its name, or of no other file in the directory.
+/// Returns signatures of this name, or of no other file in the directory.
 pub(crate) fn signatures(path: &Path, change: Change) -> Vec<Note> {
     if !has_fate(Place::Signature, change, Fate::Doubtful) {
         return Vec::new();
@@ -114,7 +109,7 @@ fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
     RECORDS.iter().any(|record| record.0 == place && record.fate(change) == fate)
 }
 
-/// Reads a directory's manifest; `None` if this user can see none.
+/// `None` if this user can see none.
 fn read(home: &Path) -> Result<Option<Vec<u8>>> {
     let file = match beside::open(home, MANIFEST) {
         Err(error) if is_unseen(error.kind()) => None,
@@ -133,7 +128,7 @@ fn is_unseen(kind: &ErrorKind) -> bool {
     }
 }
 
-/// Returns the digest of a file's header; `None` if there is no header.
+/// `None` if there is no header.
 fn header_digest(path: &Path) -> Result<Option<Digest>> {
     let digest = FileSource::open_now(path).map_err(Error::through_io);
     match digest.and_then(|file| Digest::of_header(file.file())) {
@@ -148,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a directory, nothing can be read that could be a header.
+    /// A directory has no header to read.
     #[test]
     fn a_header_is_read_only_if_there_is_a_manifest() {
         let dir = tempdir().unwrap();

@@ -44,7 +44,6 @@ pub fn hash_tensors<S: ReadAt>(
     })
 }
 
-/// Computes the digest of a tensor, read through `buffer`.
 pub(crate) fn of_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     buffer: &mut Vec<u8>,
@@ -62,7 +61,7 @@ pub(crate) fn of_tensor<S: ReadAt>(
     Ok(hasher.finish())
 }
 
-/// Returns the SHA-256 of all bytes after the header, read through `buffer`.
+/// All bytes after the header.
 #[cfg(feature = "sha256")]
 pub(crate) fn of_data<S: ReadAt>(
     file: &SafeTensors<S>,

@@ -43,7 +43,7 @@ impl TensorDigests {
         metadata.get(KEY).map(|text| Self::parse(text)).transpose()
     }
 
-    /// Placeholders, which give the entry its final length.
+    // Placeholders give the entry its final length.
     pub(crate) fn unknown<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         names.map(|name| (name, Digest::from([0_u8; 16]))).collect()
     }
@@ -63,13 +63,11 @@ impl TensorDigests {
         texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
-    /// Writes the entry into metadata, or replaces it.
     pub(crate) fn insert_into(&self, metadata: &mut Metadata) {
         metadata.insert(KEY.into(), self.to_string());
     }
 }
 
-/// The digests by name.
 impl Deref for TensorDigests {
     type Target = BTreeMap<String, Digest>;
 

@@ -9,7 +9,6 @@ use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Result};
 use crate::format::header::{Metadata, SHA256_KEY};
 
-/// The form in metadata.
 const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 
 /// A SHA-256 digest, displayed as 64 lower-case hex digits.
@@ -27,7 +26,6 @@ const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 #[doc(hidden)]
 pub struct Sha256([u8; 32]);
 
-/// Returns the SHA-256 of all data, if it is recorded.
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
     match text.strip_prefix("0x").map(str::parse) {
@@ -39,7 +37,6 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     }
 }
 
-/// Returns the key and the value that record the SHA-256.
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, format!("0x{hash}"))
 }

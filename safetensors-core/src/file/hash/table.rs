@@ -1,6 +1,4 @@
-//! The table of records: where each is, and its fate when its file changes.
-//!
-//! Every edit, append, rewrite and save asks this table.
+//! The table of records, which every edit, append, rewrite and save asks.
 
 use alloc::vec::Vec;
 
@@ -9,15 +7,13 @@ use crate::format::header::{ATTEMPT_KEY, DIGESTS_KEY, Metadata, SHA256_KEY};
 /// May have a digest of a file's header.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// The endings of signatures.
 const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
 
-/// A change of a file. Each includes the earlier ones, except [`File`](Change::File).
+/// Each includes the earlier ones, except [`File`](Change::File).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The metadata, or the room before the data.
     Header,
-    /// The names of tensors.
     Names,
     /// The set of tensors, or the order of their bytes.
     Data,
@@ -27,24 +23,22 @@ pub(crate) enum Change {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Under this key in the file's metadata.
+    /// Under this key in the metadata.
     Entry(&'static str),
-    /// In a manifest in the file's directory, or one of the two above it.
+    /// In the file's directory, or one of the two above it.
     Manifest,
-    /// In a signature in the file's directory.
     Signature,
-    /// In a checkpoint anywhere that depends on this one.
+    /// In any checkpoint that depends on this one.
     Dependent,
 }
 
 /// The effect of a change on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is still right.
     Stays,
     /// It changes with the file.
     Follows,
-    /// It is removed, for the caller to report.
+    /// For the caller to report.
     Removed,
     /// It is removed, and nobody misses it.
     Forgotten,
@@ -55,15 +49,15 @@ pub(crate) enum Fate {
     Unseen,
 }
 
-/// A record, and its fate with each [`Change`], in that order.
+/// With the fate for each [`Change`].
 #[derive(Debug)]
 pub(crate) struct Record(pub(crate) Place, [Fate; 4]);
 
 use Fate::{Doubtful, Follows, Forgotten, Refused, Removed, Stays, Unseen};
 
-/// All records. Digests of tensors, here and in a dependent checkpoint, depend on names and data,
-/// the SHA-256 on the data, the attempt on the save, a manifest on every byte of the header, and a
-/// signature on every byte of the file.
+// Digests of tensors, here and in a dependent checkpoint, depend on names and data, the SHA-256 on
+// the data, the attempt on the save, a manifest on every byte of the header, and a signature on
+// every byte of the file.
 #[rustfmt::skip]
 pub(crate) const RECORDS: [Record; 6] = [
     //                                header    names     data      file
@@ -110,7 +104,7 @@ pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static st
     removed
 }
 
-/// Returns the name of a signed file; `None` if this is no signature.
+/// `None` if this is no signature.
 pub(crate) fn signed_name(name: &str) -> Option<&str> {
     SIGNATURES.iter().find_map(|ending| name.strip_suffix(ending))
 }

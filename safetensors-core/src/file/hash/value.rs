@@ -30,8 +30,7 @@ impl Digest {
         Self(xxh3_128(bytes))
     }
 
-    /// Returns the digest of a file's header with the length before it, also if it is no
-    /// safetensors file.
+    /// Returns the digest of a file's header and the length before it, even of another format.
     ///
     /// # Errors
     ///

@@ -7,9 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use super::file::FileSource;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// Finds the path to open for a file below a directory, if there is one.
-///
-/// Links may lead below the directory, and from a snapshot of the Hub's cache to a blob.
+/// Finds the path to open for a file below a directory. Links may lead below it, and from a
+/// snapshot of the Hub's cache to a blob.
 ///
 /// # Errors
 ///
@@ -48,11 +47,7 @@ pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Opens a file that [`find`] finds.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotAFile`] for anything but a regular file; as for [`find`].
+/// Opens a regular file that [`find`] finds, or fails with [`ErrorKind::NotAFile`].
 #[doc(hidden)]
 pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     let name = name.as_ref();
@@ -64,11 +59,7 @@ pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     }
 }
 
-/// Reads a file that [`find`] finds, of at most `most` bytes.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`], also for a larger file; as for [`open`].
+/// [Opens](open) and reads a file of at most `most` bytes.
 #[doc(hidden)]
 pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec<u8>>> {
     let name = name.as_ref();
@@ -77,11 +68,6 @@ pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec
 }
 
 /// Reads a regular file of at most `most` bytes, wherever links lead.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`], also for a larger
-/// file.
 #[doc(hidden)]
 pub fn read_file(path: &Path, most: u64) -> Result<Vec<u8>> {
     read_open(&FileSource::open_now(path)?, path, most)
@@ -104,8 +90,8 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns `true` if `home` is a snapshot in the Hub's cache, and the target a blob of its
-/// repository or, in newer caches, of all repositories.
+/// Returns `true` from a snapshot to a blob in the Hub's cache: of its repository, or in newer
+/// caches, of all.
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home.ancestors().find(|it| it.ends_with("snapshots"));
     let repository = snapshots.and_then(Path::parent);
@@ -196,7 +182,6 @@ mod tests {
         assert_eq!(read_file(&at("file"), u64::MAX).unwrap(), b"four");
     }
 
-    /// A blob may be a link into a place for all repositories.
     #[test]
     fn links_to_blobs_are_followed_in_a_cache_of_the_hub() {
         let dir = tempdir().unwrap();

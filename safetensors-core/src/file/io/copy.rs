@@ -6,16 +6,15 @@ use std::io;
 use super::failpoint;
 use super::positional::{read_at, shorter, write_all_at};
 
-/// The most bytes for one call, which cannot be interrupted.
+// A call cannot be interrupted.
 const CALL: u64 = 1 << 30;
 
-/// For systems where the kernel cannot copy.
+/// Where the kernel cannot copy.
 const BUFFER: usize = 1 << 20;
 
-/// Copies `len` bytes of `from` to `to`.
-///
-/// A file system with reflinks (btrfs, XFS) shares blocks, if both offsets have the same position
-/// within a block. Fails with [`io::ErrorKind::UnexpectedEof`] if `from` ends early.
+/// Copies `len` bytes. Fails with [`io::ErrorKind::UnexpectedEof`] if `from` ends early.
+// A file system with reflinks (btrfs, XFS) shares blocks, if both offsets have the same position
+// within a block.
 pub(crate) fn copy_range(
     from: &File,
     mut from_offset: u64,
@@ -36,7 +35,7 @@ pub(crate) fn copy_range(
     Ok(())
 }
 
-/// Returns the number of copied bytes: 0 if the kernel cannot copy, or if `from` has ended.
+/// Returns the number of bytes: 0 if the kernel cannot copy, or if `from` has ended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn by_kernel(
     from: &File,

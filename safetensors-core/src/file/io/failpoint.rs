@@ -1,22 +1,20 @@
-//! Failing on purpose: each step of saving and editing that can fail calls [`hit`] first.
+//! Failing on purpose: each step of saving and editing that can fail calls [`hit`].
 //!
-//! Only this crate's tests and the fuzz targets contain this. In other builds it does nothing.
+//! Only in this crate's tests and the fuzz targets. Otherwise it does nothing.
 
-/// Announces a step. Fails if a test wants it to.
 #[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]
 pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a test simulates a system that lacks a feature.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
-/// Returns whether a test simulates a killed process, which cleans nothing up.
+/// A killed process cleans nothing up.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_killed() -> bool {
@@ -37,20 +35,18 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// The steps that a test interrupts in its thread.
+    /// In one thread.
     struct Armed {
-        /// The number of steps that still succeed.
+        /// That still succeed.
         left: usize,
         wanted: Wanted,
         reached: Option<&'static str>,
     }
 
-    /// How the chosen step fails.
     enum Wanted {
         Failure,
-        /// All later ones fail too, as if the process had ended.
+        /// All later ones fail too.
         Crash,
-        /// A function is called before it.
         #[cfg(test)]
         Call(Option<Box<dyn FnOnce()>>),
     }
@@ -64,7 +60,7 @@ mod armed {
         static LACKING: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Announces a step. Fails if a test wants it to.
+    /// Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
         #[cfg_attr(not(test), expect(unused_mut, reason = "only tests call something"))]
         let mut call: Option<Box<dyn FnOnce()>> = None;
@@ -106,8 +102,8 @@ mod armed {
         LACKING.with_borrow(|lacking| lacking.contains(&what))
     }
 
-    /// Runs `f` with its `n`th step of this thread failing, from 0. Returns the name of that step;
-    /// `None` if there are fewer.
+    /// Runs `f` with its `n`th step of this thread failing, from 0. Returns the step, if `f` has
+    /// it.
     #[doc(hidden)]
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Failure, f)
@@ -122,15 +118,14 @@ mod armed {
     #[cfg(test)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Interrupted {
-        /// As [`hit`] names it.
         pub(crate) step: &'static str,
-        /// Whether all later steps failed, too, as if the process had been killed.
+        /// Whether all later steps failed, too.
         pub(crate) killed: bool,
     }
 
     /// Interrupts an act at each step, first by failing only it, then by killing the process there.
     /// `setup` makes the input, and `check` gets it with the result; at the end of both rounds with
-    /// `None`, uninterrupted. Returns the steps of the failures, in order.
+    /// `None`, uninterrupted. Returns the steps.
     #[cfg(test)]
     pub(crate) fn interrupt_everywhere<S, T>(
         mut setup: impl FnMut() -> S,
@@ -154,7 +149,7 @@ mod armed {
         steps
     }
 
-    /// Runs `f`, and `call` just before its `n`th step (from 0).
+    /// Calls `call` before the `n`th step, from 0.
     #[cfg(test)]
     pub(crate) fn call_at<T>(
         n: usize,
@@ -164,7 +159,7 @@ mod armed {
         run(n, Wanted::Call(Some(Box::new(call))), f)
     }
 
-    /// Runs `f` as on a system that lacks a feature.
+    /// As on a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
         LACKING.with_borrow_mut(|lacking| lacking.push(what));

@@ -50,7 +50,7 @@ pub struct FileSource {
 /// The coarsest resolution of times in a file system.
 const TIME_STEP: Duration = Duration::from_secs(2);
 
-/// The longest wait for a header that is being changed.
+/// For a header that is being changed.
 const MAX_WAIT: Duration = Duration::from_millis(1000);
 
 impl FileSource {
@@ -70,12 +70,10 @@ impl FileSource {
         Self::of(file.file, path).map_err(|error| Error::io(error, path))
     }
 
-    /// Like [`open`](FileSource::open), without waiting.
     pub(crate) fn open_now(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Like [`open`](FileSource::open), also for writing, and without waiting.
     pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
@@ -123,21 +121,19 @@ impl FileSource {
         Self { file, path: path.into(), stamp, is_young }
     }
 
-    /// Accepts the present state as the state at opening.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         (self.stamp, self.is_young) = (Stamp::of(&metadata), is_young(&metadata));
         Ok(())
     }
 
-    /// Returns whether the header is being written in place, or was left half written.
+    /// Also if the header was left half written.
     pub(crate) fn is_marked(&self) -> bool {
         let mut length = [0; LENGTH_BYTES];
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
     }
 
-    /// Waits while an edit holds the lock of the file. Without a holder, the header was left half
-    /// written.
+    // Without a holder of the lock, the header was left half written.
     fn wait_for_edit(&self) {
         let begun = Instant::now();
         while self.is_marked() && begun.elapsed() < MAX_WAIT {
@@ -180,14 +176,13 @@ impl ReadAt for FileSource {
         positional::read_exact_at(&self.file, buf, offset)
     }
 
-    /// Reads neighbours by one system call, where there is one.
+    // By one system call, where there is one.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the times of the last write and, on Unix, of the last change, which
-    /// no program can set. The latter may differ after a change of mode, owner, links or name, and
-    /// for a file of several names.
+    // On Unix this includes the time of the last change of any kind, which no program can set. It
+    // may differ after a change of mode, owner, links or name, and for a file of several names.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
         // When a link is made, the kernel sets the time a moment before the number of links, and
@@ -202,12 +197,11 @@ impl ReadAt for FileSource {
         check()
     }
 
-    /// Returns whether the next change after opening may have the time of the last one.
     fn may_change_unseen(&self) -> bool {
         self.is_young
     }
 
-    /// A file that was removed has not been replaced.
+    // A file that was removed has not been replaced.
     fn is_replaced(&self) -> io::Result<bool> {
         match Identity::behind(&self.path)? {
             Some(there) => Ok(there != Identity::of(&self.file)?),
@@ -220,7 +214,7 @@ fn not_a_file(found: &'static str, path: &Path) -> Error {
     Error::from(ErrorKind::NotAFile { found }).in_path(path)
 }
 
-/// Returns whether the next change may have the time of the last one.
+/// Returns whether the next change may get the same time.
 fn is_young(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);
     // A time in the future comes from another clock, such as a file server's.
@@ -228,7 +222,7 @@ fn is_young(metadata: &Metadata) -> bool {
     age.is_none_or(|age| age <= TIME_STEP)
 }
 
-/// Returns the time of the last change of the file or its metadata, which no program can set.
+/// No program can set this time.
 #[cfg(unix)]
 fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,7 @@
 //! Names of hidden files next to a file that is being saved or edited.
 //!
-//! `.model.safetensors.Xy12aB.tmp` is a temporary file of `model.safetensors`, and
-//! `.model.safetensors.header-backup` a backup of its header. A long name is shortened, with a hash
-//! of the full name.
+//! `.model.safetensors.Xy12aB.tmp` is a temporary file, `.model.safetensors.header-backup` a backup
+//! of the header. A long name is shortened, with a hash.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,36 +12,35 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{FileSource, ReadAt, failpoint};
 
-/// Most file systems take 255 bytes, eCryptfs takes 143.
+// Most file systems take 255 bytes, eCryptfs takes 143.
 const NAME_MAX: usize = 143;
 
-/// The number of random characters of a temporary file.
+/// Random characters of a temporary name.
 pub(crate) const ID_LEN: usize = 6;
 
-/// The file that is locked while files are put in place in its directory.
+/// Locked while files are put in place in its directory.
 pub(crate) const LOCK_NAME: &str = ".safetensors.lock";
 
-/// Replaces the random characters in a [`growing_lock`].
+/// Replaces the random characters.
 const GROWING_ID: &str = "growth";
 
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
-/// The file that is locked while its temporary directory is in use.
+/// Locked while its temporary directory is in use.
 pub(crate) const TEMPORARY_LOCK: &str = ".lock";
 
-/// The most characters that name an attempt.
 const ATTEMPT_MAX: usize = 64;
 
 const ATTEMPT_SUFFIX: &str = ".ranks";
 
 const BACKUP_SUFFIX: &str = ".header-backup";
 
-/// Follows the name of the single file in an index's name.
+/// After the name of the single file.
 const INDEX_ENDING: &str = ".index.json";
 
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
-/// Returns the directory of a file; the current one for a bare name.
+/// The current one for a bare name.
 pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -56,15 +54,14 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     directory(path).join(name)
 }
 
-/// Returns the path with a suffix. A long name is shortened.
+/// A long name is shortened.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = shortened(path.file_name().unwrap_or_default(), NAME_MAX - suffix.len());
     name.push(suffix);
     path.with_file_name(name)
 }
 
-/// Returns the file that is locked while a file is written step by step. Saves to that path remove
-/// it if it is not locked.
+/// Locked while a file is written step by step. Saves to that path remove it if it is not.
 pub(crate) fn growing_lock(path: &Path) -> PathBuf {
     let mut name = temporary_prefix(path.file_name().unwrap_or_default());
     name.push(GROWING_ID);
@@ -76,7 +73,7 @@ pub(crate) fn header_backup(path: &Path) -> PathBuf {
     beside(path, BACKUP_SUFFIX)
 }
 
-/// Returns `true` for a backup of a header. Follows no links, and opens no special files.
+/// Follows no links, and opens no special files.
 pub(crate) fn is_header_backup(path: &Path) -> bool {
     if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return false;
@@ -86,15 +83,14 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
     source.read_exact_at(&mut found, 0).is_ok() && found == BACKUP_MAGIC
 }
 
-/// Returns the start of temporary names. [`ID_LEN`] characters and [`TEMPORARY_SUFFIX`] follow.
+/// [`ID_LEN`] characters and [`TEMPORARY_SUFFIX`] follow.
 pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
     prefix.push(".");
     prefix
 }
 
-/// Maps the name of a temporary file or directory to its checkpoint: the name of the single file,
-/// perhaps shortened.
+/// Returns the name of the checkpoint's single file, perhaps shortened.
 pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
     let text = name.to_string_lossy();
     let (owner, id) = text.strip_prefix('.')?.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
@@ -110,8 +106,8 @@ pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
     Some(file.match_indices('-').find_map(shard).unwrap_or_else(|| file.to_owned()))
 }
 
-/// Returns the results of [`checkpoint_of_temporary`] for temporary files of a file, its index, its
-/// shards and its header's backup.
+/// Returns the results of [`checkpoint_of_temporary`] for a file, its index, its shards and its
+/// header's backup.
 pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
     let mut index = file_name.to_owned();
     index.push(INDEX_ENDING);
@@ -134,7 +130,7 @@ pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     Some((shard, shards, text))
 }
 
-/// Returns the directory of an attempt, in which ranks put their files until all have saved.
+/// Ranks put their files here until all have saved.
 pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
     let file_name = index.file_name().unwrap_or_default();
     let mut name = stem(file_name, 1 + ATTEMPT_MAX + ATTEMPT_SUFFIX.len());
@@ -149,7 +145,7 @@ pub(crate) fn is_attempt(text: &str) -> bool {
     (1..=ATTEMPT_MAX).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// Returns the attempt with its directory at a path, if it is for the checkpoint of this index.
+/// If it is for the checkpoint of this index.
 pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     let name = path.file_name()?.to_str()?.strip_suffix(ATTEMPT_SUFFIX)?;
     let (_, attempt) = name.rsplit_once('.')?;
@@ -165,7 +161,6 @@ fn is_attempt_directory(name: &OsStr) -> bool {
     parts.is_some_and(|(file, attempt)| file.starts_with('.') && is_attempt(attempt))
 }
 
-/// Returns `true` for a temporary file with this prefix.
 pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     let id = name
         .as_encoded_bytes()
@@ -174,8 +169,8 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// Returns `true` for hidden names of saves and edits: temporary files and directories, which are
-/// no checkpoint, parts that only some ranks have saved, locks, and header backups.
+/// Returns `true` for hidden names of saves and edits: temporary files and directories, parts that
+/// only some ranks have saved, locks, and header backups. None is a checkpoint.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -202,7 +197,7 @@ fn stem(file_name: &OsStr, more: usize) -> OsString {
     stem
 }
 
-/// Shortens a long name to this many bytes, with a hash at its end.
+/// With a hash of a long name.
 fn shortened(file_name: &OsStr, room: usize) -> OsString {
     if file_name.len() <= room {
         return file_name.to_owned();
@@ -214,8 +209,7 @@ fn shortened(file_name: &OsStr, room: usize) -> OsString {
     short
 }
 
-/// Removes the backup of a replaced file's header. Errors are ignored, because one that stays does
-/// no harm.
+// Errors are ignored, because a backup that stays does no harm.
 pub(crate) fn remove_header_backup(destination: &Path) {
     let path = header_backup(destination);
     if is_header_backup(&path) {

@@ -27,17 +27,17 @@ impl Identity {
         system::of(file)
     }
 
-    /// Returns the identity of the file, or of the link itself.
+    /// Of a link itself.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, false))
     }
 
-    /// Returns the identity of the file after links.
+    /// After links.
     pub(crate) fn behind(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, true))
     }
 
-    /// Returns the file's number on its device; 0 where there are none.
+    /// On its device; 0 where there are none.
     pub(crate) fn number(&self) -> u64 {
         #[cfg(any(unix, windows, target_os = "wasi"))]
         return self.inode;
@@ -46,17 +46,17 @@ impl Identity {
     }
 }
 
-/// Returns the number of names (hard links) of an open file; 1 where it is unknown.
+/// Returns the number of hard links; 1 where it is unknown.
 pub(crate) fn links(file: &File) -> io::Result<u64> {
     system::links(file)
 }
 
-/// Returns 0 where there are no processes: std panics there.
+// std panics where there are no processes.
 pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
 
-/// Returns `None` if the file does not exist.
+/// `None` if the file does not exist.
 pub(crate) fn unless_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -104,7 +104,7 @@ mod system {
     }
 }
 
-/// std has these numbers for nightly compilers only.
+// std has these numbers for nightly compilers only.
 #[cfg(target_os = "wasi")]
 mod system {
     use std::fs::File;
@@ -132,8 +132,8 @@ mod system {
     }
 }
 
-/// Only an open file has its numbers. The time of creation is no substitute: a new file takes over
-/// the time of a file that had its name shortly before.
+// Only an open file has its numbers. The time of creation is no substitute: a new file takes over
+// the time of a file that had its name shortly before.
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};

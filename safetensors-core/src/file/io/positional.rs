@@ -6,7 +6,7 @@ use std::io;
 use super::failpoint;
 use crate::format::slice::read_range::ReadRange;
 
-/// Returns 0 at the end of the file, else at least one byte.
+/// Returns 0 only at the end of the file.
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     loop {
         #[cfg(unix)]
@@ -24,7 +24,7 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
     }
 }
 
-/// Fails on a platform without files that this crate can read and write.
+/// For a platform without files.
 #[cfg(not(any(unix, windows, target_os = "wasi")))]
 fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
     let problem = "files are read and written on Unix, Windows and WASI only, on this platform \
@@ -32,7 +32,7 @@ fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, problem))
 }
 
-/// Fills `buf`, or fails with [`io::ErrorKind::UnexpectedEof`] if the file has become shorter.
+/// Fails with [`io::ErrorKind::UnexpectedEof`] if the file has become shorter.
 pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;
@@ -45,7 +45,6 @@ pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) ->
     Ok(())
 }
 
-/// Returns the error for a file that is shorter than `expected` bytes.
 #[cold]
 pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
@@ -54,7 +53,7 @@ pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
-/// Fills every range, with neighbours in one system call where there is one.
+/// Fills neighbours by one system call, where there is one.
 pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
     // The most buffers that one call takes, on every system.
     const MOST: usize = 1024;
@@ -67,7 +66,7 @@ pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::R
         .try_for_each(|run| read_run(file, run))
 }
 
-/// Fills buffers with consecutive ranges of the file.
+/// Fills buffers with consecutive ranges.
 fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
     // The call may read less than requested, fail, or not exist on this system. The rest is read
     // range by range. If the call failed, this gives the error.
@@ -129,8 +128,7 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the system to begin to put a range on the disk, without waiting. Errors show at
-/// synchronisation.
+/// Asks the system to begin, without waiting. Errors show at synchronisation.
 pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
     // Linux takes this advice as a request to write back changes. Bytes that are on the disk
     // already leave the page cache, which are few directly after the write.

@@ -7,9 +7,8 @@ use std::path::Path;
 use super::hidden::TEMPORARY_LOCK;
 use super::identity::unless_missing;
 
-/// Removes a hidden directory with its content, even read-only files.
-///
-/// The lock file is last, so that the next save can remove a directory that is left half removed.
+/// Removes the content, even read-only files.
+// The lock file is last, so that the next save can remove a directory that is left half removed.
 pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
     empty(path)?;
     // NFS and Windows keep a file that is open.
@@ -18,8 +17,8 @@ pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
     unless_missing(fs::remove_dir(path)).map(drop)
 }
 
-/// Removes all but the lock file. Follows no link, even if another program replaces a directory by
-/// one at that moment.
+/// Removes all but the lock file.
+// Follows no link, even if another program replaces a directory by one at that moment.
 #[cfg(unix)]
 fn empty(path: &Path) -> io::Result<()> {
     use rustix::fs::CWD;

@@ -5,8 +5,7 @@ use std::io;
 
 use super::failpoint;
 
-/// Gives a new file its length and, if possible, its space, so that a full disk is found before any
-/// work.
+// Finds a full disk before any work.
 pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     failpoint::hit("reserve")?;
     // The length is set first, because that fails if no file can be so long. `fallocate` does not
@@ -15,8 +14,7 @@ pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     allocate(file, len)
 }
 
-/// Inserts bytes at the start of a file, if the file system can (ext4, XFS). Returns whether it
-/// has.
+/// If the file system can (ext4, XFS). Returns whether it has.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn insert_at_start(file: &File, len: u64) -> bool {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -56,7 +54,7 @@ fn allocate(_: &File, _: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reserves space after the end for later writes, if that saves work. Never fails: it may be less.
+/// Reserves space for later writes, if that saves work. Never fails.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -70,8 +68,7 @@ pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn reserve_ahead(_: &File, _: u64, _: u64) {}
 
-/// Returns the file system if it is a tmpfs, which reserves memory by clearing it, more slowly than
-/// writing it.
+// A tmpfs reserves memory by clearing it, which takes longer than writing it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     /// From `linux/magic.h`.
@@ -80,14 +77,13 @@ fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     rustix::fs::fstatfs(file).ok().filter(|system| system.f_type == TMPFS_MAGIC)
 }
 
-/// Makes room for at most 65,536 more open files. Otherwise the kernel doubles its table again and
-/// again, and threads that open files wait some ten milliseconds each time.
-///
-/// Never fails: opening reports too many files.
+/// Makes room for at most 65,536 more open files, if the system allows them.
+// Otherwise the kernel doubles its table again and again, and threads that open files wait some ten
+// milliseconds each time.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reserve_open_files(count: usize) {
-    /// The length of every process's table. Half of it is enough for the files that are open
-    /// already.
+    // The length of every process's table. Half of it is enough for the files that are open
+    // already.
     const GIVEN: usize = 64;
     const MOST: usize = 1 << 16;
 

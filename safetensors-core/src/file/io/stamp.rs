@@ -7,17 +7,14 @@ use std::time::SystemTime;
 
 use crate::format::error::{Error, ErrorKind};
 
-/// The change, in an error of [`Stamp::check`].
 #[derive(Debug, thiserror::Error)]
 #[error("the file has changed since it was opened: {0}")]
 struct Changed(String);
 
-/// Returns whether a file has changed since it was opened.
 pub(crate) fn says_changed(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.get_ref().is_some_and(|e| e.is::<Changed>()))
 }
 
-/// The state of a file at opening.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) len: u64,
@@ -37,7 +34,7 @@ impl Stamp {
         }
     }
 
-    /// Compares with the present state of the file that was opened by `path`.
+    /// `path` is the one that was opened.
     pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
         let changed = |how: &str| Err(io::Error::other(Changed(how.into())));
         if now.len() != self.len {
@@ -59,9 +56,9 @@ impl Stamp {
     }
 }
 
-/// Facts of Unix. Every write moves the time of change, which programs cannot set. So do changes of
-/// mode, owner, links and name, which can be recognised, and an extended attribute, the time of
-/// access, and a second name that came and went, which count as writes.
+// Every write moves the time of change, which programs cannot set. So do changes of mode, owner,
+// links and name, which can be recognised, and an extended attribute, the time of access, and a
+// second name that came and went, which count as writes.
 #[cfg(unix)]
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
@@ -87,13 +84,10 @@ impl Inode {
 
     /// Returns `true` if the file may have been written to, with the same length and time of
     /// writing.
-    ///
-    /// Another mode, owner or link explains the time of change. So does a rename, removal or
-    /// replacement, as by an atomic save: then `path` leads elsewhere, and the bytes are the same.
-    ///
-    /// So do several names, now or at opening: each save of checkpoints that share files adds one.
-    /// The price: a write into such a file with its length and time of writing set back is not
-    /// seen.
+    // Another mode, owner or link explains the time of change. So does a rename, removal or
+    // replacement, as by an atomic save: then `path` leads elsewhere, and the bytes are the same.
+    // So do several names, now or at opening: each save of checkpoints that share files adds one.
+    // The price: a write into such a file with its length and time of writing set back is not seen.
     fn may_have_been_written(&self, now: &Self, path: &Path) -> bool {
         let other_cause =
             |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);
@@ -113,7 +107,7 @@ mod tests {
 
     use crate::file::io::{FileSource, ReadAt};
 
-    /// Opens a file, after the clock of the file system has moved on.
+    /// After the clock of the file system has moved on.
     fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);

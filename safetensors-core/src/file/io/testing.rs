@@ -6,8 +6,9 @@ use std::time::Duration;
 
 pub(crate) use safetensors_testing::files::{names_in, place};
 
-/// Saves until a directory has no hidden file. Once is enough, except while a process that another
-/// test starts holds every lock of this one, until it runs its own program.
+/// Saves until a directory has no hidden file.
+// Once is enough, except while a process that another test starts holds every lock of this one,
+// until it runs its own program.
 pub(crate) fn save_until_clean(directory: &Path, save: impl Fn()) {
     let is_hidden = |name: &String| name.starts_with('.');
     for _ in 0..100 {

@@ -12,11 +12,10 @@ use super::failpoint;
 use super::remove::remove_hidden;
 use crate::format::parallel::{lock, unpoisoned};
 
-/// How something unfinished is removed.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     File,
-    /// A hidden directory, with its content.
+    /// With its content.
     Directory,
     /// A directory for the output, if it is empty.
     Made,
@@ -35,27 +34,26 @@ impl Kind {
 /// In order of creation.
 static UNFINISHED: Mutex<BTreeMap<u64, (Kind, PathBuf)>> = Mutex::new(BTreeMap::new());
 
-/// [`Steps`] read it. [`remove_temporaries`] write-locks it forever, so that nothing is created
-/// afterwards, and no steps are interrupted halfway.
+// [`Steps`] read it. `remove_temporaries` write-locks it forever, so that nothing is created
+// afterwards, and no steps are interrupted halfway.
 static RUNNING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// The number of nested [`Steps`].
+    /// Of this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Some steps that [`remove_temporaries`] waits for. Any other end of the process interrupts them.
+/// Steps that [`remove_temporaries`] waits for.
 #[derive(Debug)]
 pub(crate) struct Steps {
-    /// `None` in nested steps: new readers wait for a waiting writer, so a second read lock could
-    /// wait forever.
+    // `None` in nested steps: new readers wait for a waiting writer, so a second read lock could
+    // wait forever.
     _running: Option<RwLockReadGuard<'static, ()>>,
-    /// Ends in its thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Steps {
-    /// Begins the steps. Never returns if the process is about to end.
+    /// Never returns if the process is about to end.
     pub(crate) fn begin() -> Self {
         let running = (DEPTH.get() == 0).then(|| unpoisoned(RUNNING.read()));
         DEPTH.set(DEPTH.get() + 1);
@@ -69,9 +67,8 @@ impl Drop for Steps {
     }
 }
 
-/// Something hidden, or a directory for an output, to be removed at the drop, or by
-/// [`remove_temporaries`], unless it is [kept](Self::keep). Create it and this in the same
-/// [`Steps`].
+/// To be removed at the drop, or by [`remove_temporaries`], unless it is [kept](Self::keep). Create
+/// the file and this in the same [`Steps`].
 // Files that must survive their process have no owner: the backup of a header, synced steps, an
 // attempt of ranks, an unfinished download. Nor has the cache of the Hub, with names that Python's
 // library prescribes.
@@ -85,22 +82,21 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// Notes a hidden file.
     pub(crate) fn file(path: &Path) -> Self {
         Self::new(Kind::File, path)
     }
 
-    /// Notes a hidden directory with its content.
+    /// With its content.
     pub(crate) fn directory(path: &Path) -> Self {
         Self::new(Kind::Directory, path)
     }
 
-    /// Notes a directory for an output, to be removed if it is empty.
+    /// To be removed if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Kind::Made, path)
     }
 
-    /// Holds a locked file, hidden or in the hidden directory, until its removal.
+    /// Holds a locked file, this one or in this directory, until the removal.
     pub(crate) fn locked(mut self, file: File) -> Self {
         self.lock = Some(file);
         self

@@ -1,4 +1,4 @@
-//! [`Catalog`]: the tensors of several open files, found by their names and aliases.
+//! [`Catalog`]: the tensors of several open files, by name and alias.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,6 @@ pub struct CheckpointFile<S> {
 }
 
 impl<S: ReadAt> CheckpointFile<S> {
-    /// Reads the header of a source.
     pub(crate) fn read(path: PathBuf, source: S) -> Result<Self> {
         match SafeTensors::from_source(source) {
             Ok(archive) => Ok(Self { path, archive }),
@@ -39,8 +38,8 @@ impl<S> CheckpointFile<S> {
         &self.archive
     }
 
-    /// Returns `true` if the file may belong to a foreign index: it has only rows of bytes, with an
-    /// entry of metadata for each.
+    /// Returns `true` for only rows of bytes, with an entry of metadata for each, as in a foreign
+    /// index.
     #[doc(hidden)]
     pub fn looks_foreign(&self) -> bool {
         let header = self.archive.header();
@@ -52,15 +51,13 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// A file, and a position among its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CatalogPlace {
     pub(crate) file: usize,
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint, where a [`LazyTensor`](super::LazyTensor) finds others of a
-/// quantised weight.
+/// The tensors of a checkpoint, with which a [`LazyTensor`](super::LazyTensor) finds its scales.
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
@@ -69,28 +66,24 @@ pub(crate) struct Catalog<S> {
 
 #[derive(Clone, Default)]
 pub(crate) struct CatalogTable {
-    /// Every tensor, by file and position, so the places are sorted.
+    /// Sorted by file and position.
     pub(super) places: Vec<CatalogPlace>,
-    /// Positions in `places` by name. `None` for a single file without an index, with a table in
-    /// its header.
+    /// `None` for a single file without an index: its header has them.
     names: Option<NameTable>,
-    /// The aliases of the metadata.
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
     /// Sorted.
     aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
-    /// The metadata of all files and of the index. `None` for a single file: its header has it.
+    /// `None` for a single file: its header has it.
     pub(crate) metadata: Option<Metadata>,
     /// `None` for a file that was already open.
     pub(crate) beside: Option<ReadBeside>,
-    /// Whether no tensor is codes of a quantised weight, by any settings.
+    /// Whether no tensor is codes, by any settings.
     pub(crate) is_plain: bool,
-    /// Whether any tensor has a dtype of codes.
     pub(super) has_codes: OnceLock<bool>,
-    /// Set once a tensor may be quantised.
     pub(super) known: OnceLock<Arc<Known>>,
 }
 
-/// Reads the file with this name next to a checkpoint, up to a limit of bytes.
+/// Reads a file next to a checkpoint, up to a limit of bytes.
 pub(crate) type ReadBeside =
     Arc<dyn Fn(&str, u64) -> Result<Option<(PathBuf, Vec<u8>)>> + Send + Sync>;
 
@@ -104,8 +97,8 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Makes a catalog of sorted places. `index` is the metadata of an index. A single file without
-    /// one has all its tensors in the catalog.
+    /// Makes a catalog of sorted places. A single file without `index`, an index's metadata, has
+    /// all of its tensors here.
     pub(crate) fn new(
         files: Vec<CheckpointFile<S>>,
         places: Vec<CatalogPlace>,
@@ -136,7 +129,7 @@ impl<S> Catalog<S> {
         catalog
     }
 
-    /// Changes the sources to another type with the same bytes.
+    /// To another type with the same bytes.
     pub(crate) fn map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,
@@ -148,7 +141,6 @@ impl<S> Catalog<S> {
         Ok(Catalog { files, table: self.table })
     }
 
-    /// Returns a catalog that borrows the files.
     pub(crate) fn by_ref(&self) -> Catalog<&dyn ReadAt>
     where
         S: ReadAt,
@@ -162,14 +154,14 @@ impl<S> Catalog<S> {
         Catalog { files, table: self.table.clone() }
     }
 
-    /// Returns the metadata of all files and of the index.
+    /// Of all files and of the index.
     pub(crate) fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
         let of_file = || self.files.first().map(|file| file.archive.metadata());
         self.table.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
-    /// Reads a file next to these, up to a limit of bytes.
+    /// Up to a limit of bytes.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.table.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
@@ -178,7 +170,7 @@ impl<S> Catalog<S> {
         (mem::take(&mut self.files), mem::take(&mut self.table.places))
     }
 
-    /// Replaces the files and tensors. `metadata` is of all files.
+    /// `metadata` is of all files.
     pub(crate) fn with_files<T>(
         self,
         files: Vec<CheckpointFile<T>>,
@@ -205,7 +197,7 @@ impl<S> Catalog<S> {
         &self.table.places
     }
 
-    /// Returns the aliases of this tensor, sorted.
+    /// Sorted.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.table.places[position]);
         let aliases = place.map_or(&[][..], |place| {
@@ -216,7 +208,7 @@ impl<S> Catalog<S> {
         aliases.iter().map(|(_, name)| &**name)
     }
 
-    /// Returns the position of the tensor of this name or alias.
+    /// Also by an alias.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.named(name).or_else(|| {
             let &place = self.table.aliases.get(name)?;
@@ -224,7 +216,7 @@ impl<S> Catalog<S> {
         })
     }
 
-    /// Returns the position of the tensor that has this name in its file.
+    /// By the name in the file.
     fn named(&self, name: &str) -> Option<usize> {
         match &self.table.names {
             Some(table) => table.find(name, |i| self.name_at(i)),
@@ -242,8 +234,9 @@ impl<S> Catalog<S> {
     }
 }
 
-/// Returns the tensor that an entry makes `key` an alias of, found by `named`: metadata can hold
-/// any text, so the value must name a tensor, and the key neither name one nor be reserved.
+/// Returns the tensor, found by `named`, that an entry makes `key` an alias of.
+// Metadata can hold any text: the value must name a tensor, and the key neither name one nor be
+// reserved.
 pub(crate) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
     if is_reserved(key) || named(key).is_some() {
         return None;

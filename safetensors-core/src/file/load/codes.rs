@@ -13,12 +13,12 @@ use crate::format::tensor::TensorBuf;
 use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
 
 impl<'a, S: ReadAt> LazyTensor<'a, S> {
-    /// Decides the dtype of the tensor in a load, for every way to read.
+    /// Decides the dtype of the tensor in a load.
     ///
     /// # Errors
     ///
     /// As for [`LoadOptions::dtype_plan`]; `ErrorKind::Quantization` for codes that would become
-    /// numbers, unless the options [allow it](LoadOptions::quantized).
+    /// numbers, unless [allowed](LoadOptions::quantized).
     #[doc(hidden)]
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
@@ -29,7 +29,8 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         Ok(plan)
     }
 
-    /// Fails if the elements are codes of a quantised weight, which are not numbers on their own.
+    /// Fails with `ErrorKind::Quantization` if the elements are codes of a quantised weight, or if
+    /// settings next to the checkpoint cannot be read.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -44,10 +45,6 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// assert!(checkpoint.tensor("norm.weight")?.refuse_codes().is_ok());
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// `ErrorKind::Quantization`, also for settings next to the checkpoint that cannot be read.
     #[doc(hidden)]
     pub fn refuse_codes(&self) -> Result<()> {
         match self.weight() {
@@ -57,7 +54,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         }
     }
 
-    /// Returns the quantised weight with its codes in this tensor.
+    /// Returns the weight with its codes in this tensor.
     pub(crate) fn weight(&self) -> Result<Option<Weight>> {
         let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
         match catalog.position(self.name()) {
@@ -70,7 +67,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> Catalog<S> {
-    /// Returns the quantised weights, by the tensors that hold their codes.
+    /// In the order of the tensors that hold their codes.
     pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
         if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
     }
@@ -93,7 +90,6 @@ impl<S> Catalog<S> {
     }
 }
 
-/// Returns the number of shards in the name of one.
 fn shard_count(path: &Path) -> Option<usize> {
     let name = path.file_stem()?.to_str()?;
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
@@ -136,7 +132,7 @@ impl<S: ReadAt> Tensors for Catalog<S> {
     }
 }
 
-/// The file of a tensor without a checkpoint, and so without settings.
+/// For a tensor that was opened without a checkpoint, and so without settings.
 struct OneFile<'a, S>(LazyTensor<'a, S>);
 
 impl<S: ReadAt> OneFile<'_, S> {

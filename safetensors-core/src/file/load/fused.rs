@@ -12,7 +12,7 @@ use crate::format::trace::Span;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadConversion<'t> {
     pub(crate) conversion: Conversion,
-    /// The rows, if they are read in another order than wanted.
+    /// `None` if they are read in the wanted order.
     pub(crate) rows: Option<&'t Rows>,
 }
 
@@ -25,7 +25,7 @@ impl ReadConversion<'_> {
         self.conversion.to()
     }
 
-    /// Runs the [`Conversion`]. An error names the wanted place of an element.
+    /// An error names the wanted place of an element.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         self.conversion.run(src, out, first).map_err(|mut kind| {
             if let (Some(index), Some(rows)) = (kind.element_mut(), self.rows) {
@@ -36,7 +36,7 @@ impl ReadConversion<'_> {
     }
 }
 
-/// A thread's buffer, of words for alignment.
+// Words, so that elements are aligned.
 #[derive(Default)]
 pub(crate) struct ReadScratch(Vec<u64>);
 
@@ -51,8 +51,8 @@ impl ReadScratch {
 }
 
 impl ReadScratch {
-    /// Fills `out` with converted elements from a byte offset on. `first` is the index of the first
-    /// one in its tensor, for errors.
+    /// Fills `out` with converted elements from a byte offset on. `first` is the index in the
+    /// tensor.
     pub(crate) fn read_converted<S: ReadAt>(
         &mut self,
         source: &S,
@@ -76,7 +76,7 @@ impl ReadScratch {
         Ok(())
     }
 
-    /// Calls `read` with a buffer, and fills `out` with the converted values.
+    /// Fills `out` with converted bytes of `read`.
     pub(crate) fn convert_read(
         &mut self,
         conversion: &ReadConversion<'_>,

@@ -109,8 +109,8 @@ impl<'a, S> LazyTensor<'a, S> {
         self.file
     }
 
-    /// Returns the position of the file among [`Checkpoint::files`](crate::Checkpoint::files); 0
-    /// without a checkpoint.
+    /// Returns the position among [`Checkpoint::files`](crate::Checkpoint::files); 0 without a
+    /// checkpoint.
     #[doc(hidden)]
     pub fn file_index(&self) -> usize {
         self.file_index
@@ -121,13 +121,12 @@ impl<'a, S> LazyTensor<'a, S> {
         self.archive.header().data_start() + self.info.data_offsets().start
     }
 
-    /// Returns the source of the bytes.
     #[doc(hidden)]
     pub fn source(&self) -> &'a S {
         self.archive.source()
     }
 
-    /// Adds the name of the tensor and its file to an error.
+    /// Adds the names of the tensor and its file.
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         let error = error.in_tensor(self.name());
@@ -177,7 +176,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     }
 }
 
-/// Streams pieces of at most 1 MiB, so the tensor may be larger than memory.
+/// Pieces of at most 1 MiB, so the tensor may be larger than memory.
 impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
@@ -199,12 +198,12 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Checks, after reading, that the file is the one that was opened.
+    /// To be called after reading.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
     }
 
-    /// Reads a range of the file through `scratch`, in pieces of at most 1 MiB.
+    /// In pieces of at most 1 MiB, through `scratch`.
     pub(crate) fn read_pieces(
         &self,
         range: Range<u64>,
@@ -237,7 +236,6 @@ impl<S: ReadAt> SafeTensors<S> {
         Self::from_source_with(source, &Limits::default())
     }
 
-    /// Like [`from_source`](SafeTensors::from_source), with limits for the header.
     pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
@@ -280,7 +278,7 @@ impl<S> Catalog<S> {
         self.table.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// Returns the aliases, sorted, with their tensors.
+    /// Sorted.
     pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.table.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }
@@ -301,7 +299,7 @@ impl<S> Catalog<S> {
     }
 }
 
-/// Reads, parses and checks the header of a source.
+/// Reads, parses and checks.
 fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     let file_len = source.byte_len();
     let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
@@ -320,11 +318,11 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     Ok(header)
 }
 
-/// Compares a header with the present bytes. An edit in place makes the length invalid first and
-/// valid last. So the length is compared first: if it is the same, no edit was writing, or it is
-/// done and the text differs.
+/// Compares a header with the present bytes.
+// An edit in place makes the length invalid first and valid last. So the length is compared first:
+// if it is the same, no edit was writing, or it is done and the text differs.
 fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
-    /// The most bytes in memory in addition to the header.
+    /// In addition to the header.
     const COMPARED: usize = 1 << 20;
     let mut found_length = [0; LENGTH_BYTES];
     source.read_exact_at(&mut found_length, 0)?;

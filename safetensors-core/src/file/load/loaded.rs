@@ -1,4 +1,4 @@
-//! [`DtypePlan`]: the conversions of a dtype in a load, which only this module decides.
+//! [`DtypePlan`]: the conversions of a dtype in a load.
 
 use crate::file::load::LoadOptions;
 use crate::format::convert::widen::{widen, widened_shape};
@@ -7,7 +7,6 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, shape};
 
-/// The conversions of a dtype in a load, by [`LoadOptions::dtype_plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct DtypePlan {
@@ -23,10 +22,8 @@ pub struct DtypePlan {
 }
 
 impl LoadOptions {
-    /// Decides the conversions of `dtype` by the options: the conversion, the
-    /// [framework](LoadOptions::for_framework) and its [widening](LoadOptions::widening).
-    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) also considers codes of a
-    /// quantised weight.
+    /// Decides the conversions of `dtype` by these options, without regard to codes of quantised
+    /// weights: see [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan).
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
@@ -66,19 +63,18 @@ impl LoadOptions {
 }
 
 impl DtypePlan {
-    /// Returns the dtype in memory.
     #[doc(hidden)]
     pub fn dtype(&self) -> Dtype {
         self.held
     }
 
-    /// Returns the shape in memory. Complex numbers as pairs gain a last dimension of 2.
+    /// Complex numbers as pairs gain a last dimension of 2.
     #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
 
-    /// Returns the conversion while elements are read, if there is one.
+    /// Of elements while they are read.
     pub(crate) fn conversion(
         &self,
         options: &ConvertOptions,
@@ -89,20 +85,19 @@ impl DtypePlan {
         }
     }
 
-    /// Returns the bytes in memory of a tensor of this shape, or
-    /// [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
+    /// In memory. Fails with [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
     #[doc(hidden)]
     pub fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
         self.conversion(&options.convert)?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
-    /// Returns whether nothing follows after the elements are read.
+    /// If not, call [`finish`](Self::finish).
     pub(crate) fn is_finished_by_reading(&self) -> bool {
         !self.pairs && self.read == self.held
     }
 
-    /// Applies the conversions that follow after the elements are read.
+    /// Applies the conversions after reading.
     pub(crate) fn finish(
         &self,
         mut buf: TensorBuf,

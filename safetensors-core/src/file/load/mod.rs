@@ -1,7 +1,7 @@
 //! Tensors of open files, read on request.
 //!
 //! [`LazyTensor`] is a tensor, [`LazySlice`] a part of one. [`read_tensors`] and [`read_slices`]
-//! read many in parallel.
+//! read many.
 
 pub(crate) mod catalog;
 mod codes;
@@ -111,7 +111,6 @@ pub fn read_slices<S: ReadAt>(
     read(slices.iter().map(|slice| TensorRead::part(slice, options)), options)
 }
 
-/// Reads a tensor, in several threads if it is large.
 pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
@@ -119,7 +118,6 @@ pub(crate) fn read_tensor<S: ReadAt>(
     read_one(TensorRead::whole(tensor, options)?, options)
 }
 
-/// Reads a slice, in several threads if it is large.
 pub(crate) fn read_slice<S: ReadAt>(
     slice: &LazySlice<'_, S>,
     options: &LoadOptions,
@@ -145,7 +143,7 @@ fn read<'t, 'a: 't, S: ReadAt + 'a>(
     wanted.iter().zip(bufs).map(|(wanted, (buf, _))| wanted.finish(buf, options)).collect()
 }
 
-/// Fills reserved buffers, converted if they have a conversion.
+/// Fills and converts.
 fn fill<'t, S: ReadAt>(
     wanted: &'t [TensorRead<'t, '_, S>],
     bufs: &mut [Reserved<'t>],
@@ -188,7 +186,7 @@ fn fill<'t, S: ReadAt>(
     Ok(())
 }
 
-/// Returns a tensor of each file, for work once a file. A file can occur twice.
+/// For work once a file. A file can occur twice.
 pub(crate) fn one_a_file<'t, 'a, S>(
     wanted: &'t [TensorRead<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {

@@ -187,19 +187,17 @@ impl LoadOptions {
         self
     }
 
-    /// Returns whether quantised weights are read as numbers.
     #[doc(hidden)]
     pub fn reads_numbers(&self) -> bool {
         self.quantized == QuantizedWeights::Numbers
     }
 
-    /// Returns whether their codes are read as stored.
     #[doc(hidden)]
     pub fn reads_codes(&self) -> bool {
         self.quantized == QuantizedWeights::Stored
     }
 
-    /// Returns the dtype after the conversion of these options. If the framework may lack it, use
+    /// Returns the dtype after the conversion, which a framework may lack. See
     /// [`dtype_plan`](LoadOptions::dtype_plan).
     #[doc(hidden)]
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
@@ -207,7 +205,7 @@ impl LoadOptions {
         self.all.or(of_float).unwrap_or(dtype)
     }
 
-    /// Loads for the framework with this dtype table.
+    /// By the framework's table.
     pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
         self.table = Some(table);
         self
@@ -226,19 +224,16 @@ impl LoadOptions {
         self
     }
 
-    /// Removes the progress callback.
     pub(crate) fn unwatched(&self) -> Self {
         let work = Work::default().threads(self.work.thread_count());
         Self { work, ..self.clone() }
     }
 
-    /// Returns a meter for this many bytes.
     #[doc(hidden)]
     pub fn meter(&self, bytes: u64) -> Meter {
         self.work.meter(bytes)
     }
 
-    /// Returns the number of threads; 0 for the default.
     #[doc(hidden)]
     pub fn thread_count(&self) -> usize {
         self.work.thread_count()

@@ -7,7 +7,7 @@ use crate::file::load::LazyTensor;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorBuf;
 
-/// Elements of a piece: at most 2 MiB. A multiple of 8, so that any packed dtype has whole bytes.
+// At most 2 MiB. A multiple of 8, so that any packed dtype has whole bytes.
 const ELEMENTS: u64 = 1 << 18;
 
 /// At most 2¹⁸ consecutive elements of a tensor, read on request. Threads can share the pieces of a
@@ -51,7 +51,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.pieces_of(0..self.element_count())
     }
 
-    /// Like [`pieces`](Self::pieces), for some elements in C order that fill their bytes.
+    /// The elements, in C order, must fill their bytes.
     #[doc(hidden)]
     pub fn pieces_of(
         &self,

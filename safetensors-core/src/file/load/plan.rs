@@ -14,38 +14,38 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::ByteRuns;
 use crate::format::tensor::TensorBuf;
 
-/// Bytes to read, into memory that no other job fills, so that they can run in any order.
+/// The jobs of a load fill disjoint memory, so they can run in any order.
 pub(super) enum Job<'t, 'a, 'b, S> {
-    /// Contiguous parts in one file, by offset, which one call reads straight into place.
+    /// Contiguous parts in one file, by offset. One call reads them into place.
     Plain(Vec<ReadPart<'t, 'a, 'b, S>>),
-    /// A contiguous part that is converted on its way through [`Scratch`].
+    /// A contiguous part, converted in [`Scratch`].
     Converted(ReadPart<'t, 'a, 'b, S>, ReadConversion<'t>),
-    /// Bytes of a tensor with gaps: the runs, counted like the part's offset from the tensor's
-    /// first byte, the largest gap to read over, and the conversion, if there is one.
+    /// Bytes with gaps: runs and the part's offset count from the tensor's first byte. The number
+    /// is the largest gap to read over.
     Strided(ReadPart<'t, 'a, 'b, S>, ByteRuns, u64, Option<ReadConversion<'t>>),
 }
 
-/// The buffers of a thread for all its jobs, at most a few MiB.
+/// A thread's buffers, at most a few MiB.
 #[derive(Default)]
 pub(super) struct Scratch {
     converted: ReadScratch,
     gathered: Vec<u8>,
 }
 
-/// A part of a tensor, and its place in memory. Small, because there may be millions.
+// Small, because there may be millions.
 pub(super) struct ReadPart<'t, 'a, 'b, S> {
     tensor: &'t LazyTensor<'a, S>,
     offset: u64,
-    /// The index of the first element in the tensor or slice, for errors.
+    /// In the tensor or slice, for errors.
     first: u64,
     place: ReadMemory<'b>,
 }
 
 enum ReadMemory<'b> {
-    /// The buffer of a small tensor, which the reading thread touches first, so that threads share
-    /// the page faults.
+    /// The buffer of a small tensor. The reading thread touches it first, so threads share the page
+    /// faults.
     Whole(&'b mut TensorBuf),
-    /// A part of a large tensor.
+    /// Of a large tensor.
     Piece(&'b mut [u8]),
 }
 
@@ -57,7 +57,6 @@ impl ReadMemory<'_> {
         }
     }
 
-    /// Returns the addresses of the memory.
     fn room(&self) -> Range<*const u8> {
         match self {
             Self::Whole(buf) => buf.room(),
@@ -73,15 +72,15 @@ impl ReadMemory<'_> {
     }
 }
 
-/// Plans the jobs that fill these buffers, by size and by layout in the file:
+/// Plans the jobs that fill these buffers.
 ///
-/// - **Small** (at most [`SMALL`] bytes in memory): one part. A small read mostly costs the call,
-///   so [`gather`] joins neighbours into a [`Job::Plain`]. A part that is converted or has gaps
-///   goes through the scratch buffer, as a job of its own.
-/// - **Large and contiguous**: equal pieces, each a [`Job::Plain`] or a [`Job::Converted`], so that
-///   threads share a tensor. A source with calls that wait sets the [length](ReadAt::requests).
+/// - **Small** (at most [`SMALL`] bytes in memory): one part, which [`gather`] joins with its
+///   neighbours, because a small read mostly costs the call. One that is converted or has gaps is a
+///   job of its own.
+/// - **Large and contiguous**: equal pieces, so that threads share a tensor. A source with calls
+///   that wait sets their [length](ReadAt::requests).
 /// - **Large with gaps**, such as columns: [`Job::Strided`] of at most [`STRIDED`] bytes of the
-///   file, which bounds the scratch memory. One long run is planned like a contiguous tensor.
+///   file, which bounds the scratch memory. One long run is planned as if contiguous.
 pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
     wanted: &'t [TensorRead<'t, 'a, S>],
     bufs: &'b mut [Reserved<'t>],
@@ -101,7 +100,7 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
 
 struct Planner<'t, 'a, 'b, S> {
     jobs: Vec<Job<'t, 'a, 'b, S>>,
-    /// Small parts, which are joined at the end.
+    /// Joined at the end.
     small: Vec<ReadPart<'t, 'a, 'b, S>>,
 }
 
@@ -137,13 +136,11 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         }
     }
 
-    /// Offsets count bytes of the file, lengths of `bytes` count bytes of the buffer. So `n` bytes
-    /// of the file are `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits`
-    /// elements.
-    ///
-    /// The divisions are exact: a run holds whole elements, and a converted element has 1, 2, 4 or
-    /// 8 bytes. Without a conversion the widths are equal. The exception is `elements` of
-    /// unconverted 6-bit dtypes, where nothing uses `first`.
+    // Offsets count bytes of the file, lengths of `bytes` count bytes of the buffer. So `n` bytes
+    // of the file are `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits`
+    // elements. The divisions are exact: a run holds whole elements, and a converted element has 1,
+    // 2, 4 or 8 bytes. Without a conversion the widths are equal. The exception is `elements` of
+    // unconverted 6-bit dtypes, where nothing uses `first`.
     fn large(
         &mut self,
         wanted: &'t TensorRead<'t, 'a, S>,
@@ -190,17 +187,15 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     }
 }
 
-/// Returns the most bytes in memory for a contiguous job.
+/// In memory, of a contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
-/// Joins small parts of one file without gaps between them, up to about a piece of a large tensor,
-/// so that one system call reads them. A source with calls that wait gets parts with gaps, too, and
-/// joins them itself.
-///
-/// Files stay in the caller's order, because ranks that read at the same time begin with different
-/// files.
+/// Joins small neighbours of one file up to about a piece of a large tensor, for one system call. A
+/// source with calls that wait gets parts with gaps, too.
+// Files stay in the caller's order, because ranks that read at the same time begin with different
+// files.
 fn gather<'t, 'a, 'b, S: ReadAt>(
     mut small: Vec<ReadPart<'t, 'a, 'b, S>>,
     jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
@@ -236,12 +231,10 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
 }
 
 impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
-    /// Returns the first tensor of the job.
     pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
         self.parts()[0].tensor
     }
 
-    /// Only a plain job has several.
     fn parts(&self) -> &[ReadPart<'t, 'a, '_, S>] {
         match self {
             Self::Plain(parts) => parts,
@@ -249,12 +242,11 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         }
     }
 
-    /// Returns the number of bytes that the job fills.
     pub(super) fn byte_len(&self) -> u64 {
         self.parts().iter().map(|part| part.place.byte_len() as u64).sum()
     }
 
-    /// Returns the addresses that the job fills.
+    /// Returns the addresses to fill.
     pub(super) fn rooms(&self) -> impl Iterator<Item = Range<*const u8>> {
         self.parts().iter().map(|part| part.place.room())
     }

@@ -10,7 +10,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, IntoIndices, Selection};
 use crate::format::tensor::{Rows, Sink, TensorBuf, TensorSource};
 
-/// Reading such a gap costs less than another call.
+// Reading such a gap costs less than another call.
 const DEFAULT_GAP: u64 = 512;
 
 /// A slice of a [`LazyTensor`]. Only its bytes are read, on request.
@@ -137,8 +137,8 @@ impl<'a, S> LazySlice<'a, S> {
     }
 }
 
-/// Groups runs, counted from `base`, with gaps of at most `gap` bytes. The groups count from the
-/// start of the file.
+/// Groups runs, counted from `base`, with gaps of at most `gap` bytes. Groups count from the file's
+/// start.
 fn groups(
     runs: impl Iterator<Item = Range<u64>>,
     base: u64,
@@ -167,15 +167,14 @@ pub(crate) struct FileRuns<'r> {
     pub(crate) gap: u64,
 }
 
-/// Fills `bytes` with the runs, through `scratch` where they are read together. Many groups are
-/// read in one call, because the calls of some sources wait.
+/// Fills `bytes` with the runs, many in one call, because the calls of some sources wait.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     &FileRuns { base, runs, gap }: &FileRuns<'_>,
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), ErrorKind> {
-    /// The most groups for a call. Each takes some memory.
+    // Each group takes some memory.
     const MOST: usize = 1 << 14;
     let most = source.requests().map_or(PIECE, |requests| requests.byte_len);
     let mut groups = groups(runs.iter(), base, gap).peekable();
@@ -234,7 +233,6 @@ fn copy_runs(group: &[Range<u64>], spanned: &[u8], mut out: &mut [u8]) {
 }
 
 impl<'a, S: ReadAt> LazySlice<'a, S> {
-    /// Announces the read to the source.
     fn announce(&self) -> Announced<'a, S> {
         let base = self.tensor.file_offset();
         let runs = self.runs.iter().map(|run| base + run.start..base + run.end);
@@ -251,7 +249,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         Ok(())
     }
 
-    /// Streams rows, in pieces of at most 1 MiB.
+    /// In pieces of at most 1 MiB.
     fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
         let Some(together) = (PIECE as u64).checked_div(rows.row_len) else { return Ok(()) };
         let mut bytes = Vec::new();
@@ -268,7 +266,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         Ok(())
     }
 
-    /// Streams runs of at most 1 MiB, or one longer run.
+    /// At most 1 MiB, or one longer run.
     fn write_runs(&self, runs: &ByteRuns, bytes: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
         let base = self.tensor.file_offset();
         let len = runs.byte_len();
@@ -319,7 +317,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     }
 }
 
-/// Streams pieces of at most 1 MiB, so the slice may be larger than memory.
+/// Pieces of at most 1 MiB, so the slice may be larger than memory.
 impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     fn dtype(&self) -> Dtype {
         self.tensor.dtype()
@@ -348,7 +346,6 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 }
 
-/// Returns the range of a group.
 fn span(group: &[Range<u64>]) -> Range<u64> {
     match group {
         [first, .., last] => first.start..last.end,

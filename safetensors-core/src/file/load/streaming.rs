@@ -6,13 +6,12 @@ use std::ops::Range;
 use crate::file::io::ReadAt;
 use crate::format::error::{Error, Result};
 
-/// The most bytes in memory: enough for cheap system calls, few enough for the cache.
+// Enough bytes for cheap system calls, few enough for the cache.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// The bytes that a load has announced to a source, until it is over.
+/// The bytes that a load has announced to a source, until the drop.
 pub(crate) struct Announced<'s, S: ReadAt> {
     source: &'s S,
-    /// From the first byte to the last.
     range: Range<u64>,
 }
 
@@ -35,8 +34,8 @@ impl<S: ReadAt> Drop for Announced<'_, S> {
     }
 }
 
-/// Passes a range to `take`, in pieces through `buffer`. A source with calls that wait sets the
-/// [length](ReadAt::requests). `failed` makes the error of a failed read.
+/// Passes a range to `take`, in pieces through `buffer`, of the [length](ReadAt::requests) for the
+/// source. `failed` makes the error of a failed read.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,

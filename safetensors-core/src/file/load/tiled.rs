@@ -6,26 +6,23 @@ use std::ops::Range;
 use crate::file::io::ReadRange;
 use crate::format::slice::Tiles;
 
-/// Longer runs are read into place. Adjacent shorter ones are read at once, and copied.
+/// Shorter runs are read together, and copied.
 const DIRECT: u64 = 64 << 10;
 
 /// Consecutive bytes of a tensor that consists of [`Tiles`].
-///
-/// The bytes of a tile in a range of the tensor are adjacent in the tile, so each tile needs one
-/// read.
+// A tile's bytes in a range of the tensor are adjacent in the tile, so each tile needs one read.
 pub(crate) struct TiledBlock<'t, 'b> {
     tiles: &'t Tiles,
-    /// The position of the first byte in the tensor.
+    /// In the tensor.
     start: u64,
     bytes: &'b mut [u8],
     /// To be read into place: the range in `bytes`, the tile, and the offset in it.
     direct: Vec<(Range<usize>, usize, u64)>,
-    /// To be copied into place: the tile, the offset in it, and the bytes.
+    /// To be copied: the tile, the offset in it, and the bytes.
     copied: Vec<(usize, u64, Vec<u8>)>,
 }
 
 impl<'t, 'b> TiledBlock<'t, 'b> {
-    /// Divides the bytes of a tensor from `start` on among its tiles.
     pub(crate) fn new(tiles: &'t Tiles, start: u64, bytes: &'b mut [u8]) -> Self {
         let range = start..start + bytes.len() as u64;
         let mut direct = Vec::new();
@@ -52,7 +49,6 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
         Self { tiles, start, bytes, direct, copied }
     }
 
-    /// Returns the tiles and the ranges to read in them.
     pub(crate) fn ranges(&mut self) -> io::Result<Vec<(usize, ReadRange<'_>)>> {
         let mut ranges = Vec::with_capacity(self.direct.len() + self.copied.len());
         let mut rest = &mut *self.bytes;
@@ -75,7 +71,6 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
         Ok(ranges)
     }
 
-    /// Copies the read bytes to their places.
     pub(crate) fn finish(self) {
         let Self { tiles, start, bytes, copied, .. } = self;
         let range = start..start + bytes.len() as u64;

@@ -12,16 +12,14 @@ use crate::format::tensor::{Rows, TensorBuf};
 pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) tensor: &'t LazyTensor<'a, S>,
     pub(crate) shape: &'t [usize],
-    /// The bytes to read, counted from the tensor's first byte.
+    /// Counted from the tensor's first byte.
     pub(crate) runs: Cow<'t, ByteRuns>,
     /// Gaps of at most this many bytes are read over.
     pub(crate) gap: u64,
     pub(crate) loaded: DtypePlan,
-    /// The rows of a slice that has them one by one.
     rows: Option<&'t Rows>,
 }
 
-/// A buffer, and the conversion of the elements read into it.
 pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
 impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
@@ -48,7 +46,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
 }
 
 impl<'t, S> TensorRead<'t, '_, S> {
-    /// Returns the conversion while elements are read, if there is one.
+    /// Of elements while they are read.
     pub(crate) fn conversion(
         &self,
         options: &LoadOptions,
@@ -57,7 +55,6 @@ impl<'t, S> TensorRead<'t, '_, S> {
         Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
     }
 
-    /// Reserves the buffer, with the conversion while reading.
     pub(crate) fn reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
         self.try_to_reserve(options).map_err(|error| self.tensor.locate(error))
     }
@@ -68,14 +65,12 @@ impl<'t, S> TensorRead<'t, '_, S> {
         Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
     }
 
-    /// Moves rows to their places after they are read.
     pub(crate) fn arrange(&self, buf: &mut TensorBuf) {
         if let Some(rows) = self.rows {
             rows.arrange(buf.bytes_mut());
         }
     }
 
-    /// Finishes the tensor after its buffer is filled.
     pub(crate) fn finish(&self, buf: TensorBuf, options: &LoadOptions) -> Result<TensorBuf> {
         let finished = self.loaded.finish(buf, &options.convert, options.thread_count());
         finished.map_err(|error| self.tensor.locate(error))

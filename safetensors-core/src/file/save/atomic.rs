@@ -84,15 +84,14 @@ impl AtomicFile {
         Ok(Self { path: path.into(), durable, overwrite, ..file })
     }
 
-    /// Sets whether [`commit`](AtomicFile::commit) waits until the file has reached the disk.
     #[must_use]
     pub(crate) fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Like [`create`](AtomicFile::create), but replaces any entry at the path, even a link. The
-    /// permissions apply before anything is written.
+    /// Replaces any entry at the path, even a link. The permissions apply before anything is
+    /// written.
     pub(crate) fn create_in_place_of(
         destination: PathBuf,
         permissions_of: Option<&Metadata>,
@@ -103,8 +102,7 @@ impl AtomicFile {
         Self::from_temp(temp, destination, permissions_of)
     }
 
-    /// Like [`create_in_place_of`](Self::create_in_place_of), with the open file's bytes and
-    /// permissions. Shares its blocks where possible.
+    /// With the open file's bytes and permissions. Shares its blocks where possible.
     pub(crate) fn copy_in_place_of(
         destination: PathBuf,
         original: &File,
@@ -184,14 +182,12 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Lets other writers go on after [`begin_commit`](Self::begin_commit). The file can be
-    /// committed later.
+    /// The file can be committed later.
     pub(crate) fn end_commit(&mut self) {
         self.lock = None;
     }
 
-    /// Commits after [`begin_commit`](Self::begin_commit). Errors do not name the path, so that
-    /// callers can.
+    /// Commits after [`begin_commit`](Self::begin_commit). The caller adds the path to errors.
     pub(crate) fn commit_held(&mut self) -> Result<()> {
         // Whether this fails or not, other writers wait no longer.
         let lock = self.lock.take();
@@ -218,7 +214,6 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Waits until a durable file has reached the disk.
     fn sync(&self) -> io::Result<()> {
         if self.durable { sync(self.file()) } else { Ok(()) }
     }
@@ -240,21 +235,20 @@ impl Seek for AtomicFile {
     }
 }
 
-/// Waits until the file's bytes and length have reached the disk.
+/// Waits until the bytes and the length have reached the disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     failpoint::hit("sync the file")?;
     flush(file)
 }
 
-/// Like [`sync`], for the file at a path.
 pub(crate) fn sync_path(path: &Path) -> io::Result<()> {
     // Some systems can synchronise only a file that is open for writing. On Unix a file may be
     // read-only.
     sync(&File::options().read(cfg!(unix)).write(!cfg!(unix)).open(path)?)
 }
 
-/// On macOS this also empties the drive's cache (`F_FULLFSYNC`), as `sync_all` does, or on network
-/// file systems without that, writes as far as `fsync`.
+// On macOS this also empties the drive's cache (`F_FULLFSYNC`), as `sync_all` does, or on network
+// file systems without that, writes as far as `fsync`.
 #[cfg(target_vendor = "apple")]
 fn flush(file: &File) -> io::Result<()> {
     use rustix::io::Errno;
@@ -270,7 +264,7 @@ fn flush(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until the names in a directory have reached the disk, where the system can.
+/// Waits until the names have reached the disk, where the system can.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     failpoint::hit("sync the directory")?;
     // Only Unix can open and synchronise a directory. On other systems a rename is as durable as it
@@ -296,7 +290,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks beforehand whether a file can be saved to a path.
+/// Whether a file can be saved, as far as is known beforehand.
 pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     let checked = destination_to_replace(path, options)
         .and_then(|(destination, _)| refuse_other_than_directory(directory(&destination)));
@@ -349,8 +343,7 @@ pub(crate) fn refuse_special(found: io::Result<Metadata>) -> Result<()> {
     Err(ErrorKind::NotAFile { found }.into())
 }
 
-/// Returns the path to save to, after links. Fails for anything but a regular file, and for a path
-/// that ends in a separator, as only directories do.
+/// Follows links. Fails for anything but a regular file, and for a path that ends in a separator.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     refuse_impossible(path)?;
     // This comes before links are followed, because some links of the system, such as those to
@@ -369,7 +362,7 @@ pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     Ok(destination)
 }
 
-/// Returns the end of a chain of links, which need not exist.
+/// Returns the end of the chain, which need not exist.
 fn follow_links(path: &Path) -> Result<PathBuf> {
     let mut followed = path.to_owned();
     for _ in 0..=MAX_LINKS {

@@ -58,7 +58,7 @@ pub struct BackgroundSaver {
     running: Option<Running>,
 }
 
-/// A save that has not been waited for.
+/// Not yet waited for.
 #[derive(Debug)]
 struct Running {
     thread: JoinHandle<Result<()>>,

@@ -1,6 +1,6 @@
 //! Files in a cache of the Hub, which Python and this project share.
 //!
-//! In a repository's directory, `snapshots/COMMIT` has the files of a revision, as links to `blobs`
+//! In a repository's directory, `snapshots/COMMIT` has a revision's files, as links to `blobs`
 //! where the system has links. A blob may be a link to a store for all repositories.
 
 use std::fs;
@@ -13,7 +13,6 @@ use crate::format::error::{ErrorKind, Result};
 /// The kernel's limit.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// Like [`refuse_cached`], unless the options allow it.
 pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
     if options.replace_cached { Ok(()) } else { refuse_cached(path) }
 }
@@ -36,7 +35,7 @@ pub(crate) fn refuse_cached(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns `true` for a blob or an entry of a snapshot. Only directories of the path may be links.
+/// Returns `true` for a blob or an entry of a snapshot, after links of its directory.
 fn is_in_cache(path: &Path) -> bool {
     let Ok(directory) = fs::canonicalize(directory(path)) else { return false };
     let has = |repo: &Path, name: &str| repo.join(name).is_dir();

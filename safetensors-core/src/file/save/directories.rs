@@ -7,7 +7,7 @@ use super::atomic::{directory as parent, sync_directory};
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// Directories that were created for an output. A drop removes the empty ones.
+/// A drop removes the empty ones.
 #[derive(Debug, Default)]
 pub(crate) struct NewDirectories {
     /// Children before their parents.
@@ -15,14 +15,14 @@ pub(crate) struct NewDirectories {
 }
 
 impl NewDirectories {
-    /// Creates a directory and its missing ancestors.
+    /// With its missing ancestors.
     pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
         let mut made = Self::default();
         made.add(directory)?;
         Ok(made)
     }
 
-    /// [Creates](Self::create_all) a directory, which may be below the others.
+    /// It may be below the others.
     pub(crate) fn add(&mut self, directory: &Path) -> io::Result<()> {
         refuse_impossible(directory)?;
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
@@ -40,7 +40,7 @@ impl NewDirectories {
         fs::create_dir_all(directory)
     }
 
-    /// Waits until the names of the directories have reached the disk.
+    /// Waits until the names have reached the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.directories.iter().rev().try_for_each(|made| sync_directory(parent(made.path())))
     }

@@ -1,7 +1,7 @@
 //! [`Gathered`]: small tensors on their way to a file.
 //!
-//! For each of thousands of small tensors, a system call takes longer than copying, and threads
-//! that write to one file wait for each other.
+//! A system call for each takes longer than copying, and threads that write to one file wait for
+//! each other.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,10 @@ use crate::format::tensor::TensorSource;
 /// Longer bytes are written from their own memory.
 const LARGE: usize = 64 << 10;
 
-/// The most bytes for one call.
+/// For one call.
 const MOST: usize = 256 << 10;
 
-/// Adjacent bytes of a file, to be written together.
+/// Adjacent bytes of a file.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     start: u64,
@@ -26,7 +26,7 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Returns `true` for bytes to be gathered. Threads can write large ones at once.
+    // Threads can write large bytes at once.
     pub(super) fn waits(bytes: &[u8]) -> bool {
         bytes.len() < LARGE
     }
@@ -45,7 +45,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Writes the gathered bytes, and returns where. After an error they are still there.
+    /// Returns where it has written. After an error the bytes are still there.
     pub(super) fn flush(&mut self, file: &File) -> io::Result<Range<u64>> {
         write_all_at(file, &self.bytes, self.start)?;
         let start = self.start;
@@ -55,8 +55,8 @@ impl Gathered {
     }
 }
 
-/// Divides the tensors of a file, front to back, into one large tensor, or several small
-/// neighbours. Returns positions among the declarations.
+/// Divides the tensors, front to back, into one large tensor, or several small neighbours. Returns
+/// positions among the declarations.
 pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     // The bytes of the run so far, without the tensor that is looked at.
     let mut bytes = 0;
@@ -72,7 +72,7 @@ pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     writer.order.chunk_by(in_one_run).collect()
 }
 
-/// Writes a run. `gathered` is reused from run to run.
+/// `gathered` is reused from run to run.
 pub(super) fn write_run<S: TensorSource>(
     writer: &StreamWriter,
     run: &[usize],

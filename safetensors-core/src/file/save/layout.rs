@@ -14,25 +14,24 @@ use crate::format::header::{
 };
 use crate::format::tensor::shape;
 
-/// No system has longer files, and with a header before the data its end still fits 64 bits.
+// No system has longer files, and with a header before the data its end still fits 64 bits.
 const MAX_DATA: u64 = i64::MAX as u64;
 
 pub(crate) struct Layout {
-    /// Header length, header and padding.
     pub(crate) prefix: Vec<u8>,
-    /// In file order: the position in the input, and the bytes from the start of the file.
+    /// In file order: the position in the input, and the bytes in the file.
     pub(crate) places: Vec<(usize, Range<u64>)>,
     /// Positions in the input.
     pub(crate) names: NameTable,
 }
 
 impl Layout {
-    /// Plans a file. Fails if it could not be read back.
+    /// Fails if the file could not be read back.
     pub(crate) fn plan(tensors: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
         Self::plan_named(tensors, options, check_names(tensors)?)
     }
 
-    /// Like [`plan`](Self::plan), for names that are known to be valid and different.
+    /// The names must be valid and different.
     pub(crate) fn plan_named(
         tensors: &[Spec<'_>],
         options: &SaveOptions,
@@ -81,7 +80,7 @@ impl Layout {
         Ok(Self { prefix, places, names })
     }
 
-    /// Moves the data to `start` by more or less padding. The header fits there.
+    /// By more or less padding.
     pub(crate) fn move_data_to(&mut self, start: usize) {
         let old = self.prefix.len() as u64;
         self.prefix.resize(start, b' ');
@@ -98,8 +97,7 @@ impl Layout {
     }
 }
 
-/// Returns the metadata without another file's records, with its own, and with placeholders for
-/// digests.
+/// Without another file's records, with its own, and with placeholders for digests.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
     let mut metadata = Cow::Borrowed(&options.metadata);
     if has_records(&metadata) {

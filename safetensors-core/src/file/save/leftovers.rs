@@ -1,8 +1,7 @@
 //! Removes the leftovers of killed saves.
 //!
-//! They are found by listing the directory. If each of 100,000 saves listed the files of the
-//! others, that would be 5·10⁹ entries. So a process lists a large directory again only after as
-//! many saves as it had entries: a few entries a save.
+//! If each of 100,000 saves listed the directory with the files of the others, that would be 5·10⁹
+//! entries. So a process lists a large directory again only after as many saves as it had entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -18,27 +17,25 @@ use crate::file::io::lock::DirectoryLock;
 use crate::file::io::remove::remove_hidden;
 use crate::format::parallel::lock;
 
-/// The new directory within the temporary one.
+/// In the temporary directory.
 pub(super) const NEW: &str = "new";
 
-/// The old directory that it replaces.
+/// In the temporary directory, replaced by the new one.
 pub(super) const OLD: &str = "old";
 
-/// A file within the temporary directory: the destination holds the rest of an old directory, which
-/// is being removed file by file.
+/// In the temporary directory. The destination holds the rest of an old directory, which is being
+/// removed file by file.
 pub(super) const REST: &str = "rest";
 
 /// Smaller directories are listed at each save.
 const FEW: usize = 1000;
 
-/// Of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
-/// Removes the files of killed saves: temporary ones of a checkpoint that no process has locked,
-/// and the directory's lock. `file_name` is one of the checkpoint's. Errors are ignored.
-///
-/// In a directory of more than 1000 entries, other processes' leftovers since the last listing are
-/// removed later.
+/// Removes what killed saves have left of a checkpoint, which has a file `file_name`, and of the
+/// directory's lock. Errors are ignored.
+// In a directory of more than 1000 entries, other processes' leftovers since the last listing are
+// removed later.
 pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     DirectoryLock::clear(directory);
     let Ok(key) = std::path::absolute(directory) else { return };
@@ -47,7 +44,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// Like [`remove_leftovers`], also in a large directory.
+/// Also in a large directory.
 pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {
@@ -55,21 +52,20 @@ pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// Listings of large directories, by absolute path.
+/// Of large directories, by absolute path.
 struct Listings(Mutex<BTreeMap<PathBuf, Listed>>);
 
 #[derive(Default)]
 struct Listed {
-    /// The number of its entries.
     entries: usize,
-    /// Saves since the listing.
+    /// Since the listing.
     saves: usize,
-    /// Temporary names by checkpoint.
+    /// By checkpoint.
     temporaries: BTreeMap<String, Vec<OsString>>,
 }
 
 impl Listings {
-    /// Returns the known temporary names of these checkpoints. Calls `list` if it is time to look.
+    /// Calls `list` if it is time to look.
     fn temporaries(
         &self,
         directory: PathBuf,
@@ -113,8 +109,7 @@ fn list(directory: &Path) -> Option<Listed> {
     Some(listed)
 }
 
-/// Removes something temporary that no process has locked, unless it holds all that is left of the
-/// directory at `destination`.
+/// Removes something that no process has locked, unless it holds all that is left of `destination`.
 fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_file() {
@@ -149,7 +144,7 @@ pub(super) fn is_there(path: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// 100,000 saves to a directory that each of them makes one entry larger.
+    /// Each save makes the directory one entry larger.
     #[test]
     fn saves_one_by_one_read_few_entries() {
         let listings = Listings(Mutex::new(BTreeMap::new()));

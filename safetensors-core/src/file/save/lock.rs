@@ -12,9 +12,7 @@ use crate::file::io::identity::Identity;
 #[cfg_attr(not(unix), allow(dead_code, reason = "nothing is locked there"))]
 pub(super) enum Lock {
     Taken,
-    /// Somebody else holds the lock.
     Busy,
-    /// The file system has no locks.
     None,
 }
 
@@ -34,7 +32,7 @@ pub(super) fn lock(_: &File) -> Lock {
     Lock::None
 }
 
-/// Opens and locks a file of another process; `None` if one is using it.
+/// `None` if a process is using it.
 #[cfg(unix)]
 pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;

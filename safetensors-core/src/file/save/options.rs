@@ -157,7 +157,6 @@ impl SaveOptions {
         self
     }
 
-    /// Returns whether an existing file is replaced.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {

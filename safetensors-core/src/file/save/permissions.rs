@@ -8,10 +8,9 @@ use std::path::Path;
 
 use crate::file::io::failpoint;
 
-/// The permissions and the owner of files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rights {
-    /// `None` if several files have different owners.
+    /// `None` if files have different owners.
     #[cfg(unix)]
     user: Option<u32>,
     #[cfg(unix)]
@@ -21,8 +20,8 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Combines the permissions of regular files: the owner's rights are the first owner's, and
-    /// others have the rights that every file gives them. `None` if there are none.
+    /// Combines the permissions of regular files: the first owner's rights, and the rights that
+    /// every file gives others.
     pub(crate) fn of_all(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Option<Self> {
         let files = paths
             .into_iter()
@@ -55,13 +54,14 @@ impl Rights {
     }
 }
 
-/// Gives a file the permissions of another and, where allowed, its owner and group.
+/// The group and owner, where allowed.
 pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
     take(file, Rights::of(original))
 }
 
-/// Gives a file these permissions and, where allowed, this owner and group. If the group cannot be
-/// kept, its own gets only everybody's rights, so that no one gains rights.
+/// The group and owner, where allowed.
+// If the group cannot be kept, the file's group gets only everybody's rights, so that no one gains
+// rights.
 #[cfg(unix)]
 fn take(file: &File, rights: Rights) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -97,8 +97,7 @@ fn take(_: &File, _: Rights) -> io::Result<()> {
     failpoint::hit("permissions")
 }
 
-/// Gives `from` the permissions of the file at `to`, which it is about to replace, or `otherwise`
-/// these. Does nothing if `to` is a link, which has none.
+/// Gives `from` the permissions of the file at `to`, or `otherwise` these. A link at `to` has none.
 pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io::Result<()> {
     let rights = match fs::symlink_metadata(to) {
         Ok(original) => original.is_file().then(|| Rights::of(&original)),
@@ -125,14 +124,13 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     mode
 }
 
-/// Returns `true` if nobody but an administrator may write to the file. On WASI, std takes all
-/// files for read-only.
+/// Nobody but an administrator may write to the file.
+// On WASI, std takes all files for read-only.
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     cfg!(not(target_os = "wasi")) && metadata.permissions().readonly()
 }
 
-/// Renames a file over an entry that others may have open, also on Windows. The caller has checked
-/// for a read-only file.
+/// Others may have the entry open, also on Windows. The caller has checked for a read-only file.
 pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(windows)]
     if let Ok(original) = fs::symlink_metadata(to)
@@ -149,7 +147,7 @@ pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Creates a directory for its owner alone: files in it may have to be private.
+// Files in it may have to be private.
 pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     return std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path);

@@ -4,7 +4,6 @@ use super::ranges::Ranges;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{PieceSink, TensorSource};
 
-/// The bytes that a source has given.
 #[derive(Debug)]
 pub(super) struct Pieces {
     expected: u64,
@@ -18,12 +17,8 @@ impl Pieces {
         Self { expected, written: Ranges::default(), excess: None }
     }
 
-    /// Writes a source to `sink` in the source's order.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::SourceLength`] for too many or too few bytes, and [`ErrorKind::WrittenTwice`],
-    /// before they reach `sink`; errors of the source and of `sink`.
+    /// Writes in the source's order. Fails with [`ErrorKind::SourceLength`] or
+    /// [`ErrorKind::WrittenTwice`] before such bytes reach `sink`.
     pub(super) fn write(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -33,7 +28,7 @@ impl Pieces {
         self.finish()
     }
 
-    /// Like [`write`](Self::write), front to back.
+    /// Front to back.
     pub(super) fn write_in_order(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -74,7 +69,7 @@ mod tests {
     use crate::format::dtype::Dtype;
     use crate::format::tensor::Sink;
 
-    /// Four bytes, given in these pieces. Errors of the sink are ignored.
+    /// Errors of the sink are ignored.
     struct Given(&'static [(u64, &'static [u8])]);
 
     impl TensorSource for Given {

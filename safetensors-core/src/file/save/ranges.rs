@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-/// A set of bytes, as sorted ranges that are not empty and do not touch.
+/// Sorted ranges that are not empty and do not touch.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range, or returns its first part that already is in the set.
+    /// Returns the first part that already is in the set.
     pub(super) fn insert(&mut self, new: Range<u64>) -> Result<(), Range<u64>> {
         if new.is_empty() {
             return Ok(());
@@ -28,7 +28,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Removes a range that was inserted.
+    /// The range was inserted.
     pub(super) fn remove(&mut self, old: Range<u64>) {
         if old.is_empty() {
             return;
@@ -39,7 +39,7 @@ impl Ranges {
         self.0.splice(at..=at, parts.into_iter().filter(|part| !part.is_empty()));
     }
 
-    /// Returns the ranges, front to back.
+    /// Front to back.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().cloned()
     }
@@ -52,7 +52,7 @@ impl Ranges {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Returns the first range below `len` that is not in the set.
+    /// Below `len`.
     pub(super) fn first_gap(&self, len: u64) -> Option<Range<u64>> {
         let gap = match self.0.first() {
             None => 0..len,

@@ -13,7 +13,7 @@ pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
     TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
 }
 
-/// Returns the options with the tensors' digests in the metadata.
+/// Adds the digests to the metadata.
 pub(super) fn recorded(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
@@ -25,7 +25,7 @@ pub(super) fn recorded(
     options
 }
 
-/// Returns the digest of each tensor of a file in memory.
+/// Of a file in memory.
 pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
@@ -35,7 +35,7 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
     digests
 }
 
-/// Computes the digests of sources, from bytes that they produce for this alone.
+/// From bytes that the sources produce for this alone.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],

@@ -133,7 +133,7 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// Returns the bytes before the data, with digests of the placeholders' length.
+/// The digests have the placeholders' length.
 #[cfg(feature = "std")]
 pub(super) fn prefix_with_digests(
     tensors: &[Spec<'_>],

@@ -63,15 +63,14 @@ pub struct StreamWriter {
     _span: Span,
 }
 
-/// A declared tensor, and its written bytes.
 #[derive(Debug)]
 pub(super) struct Declared {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// The bytes from the start of the file.
+    /// In the file.
     pub(super) place: Range<u64>,
-    /// The bytes that were or are being written, from the start of the tensor.
+    /// The bytes that were or are being written, in the tensor.
     pub(super) written: Mutex<Ranges>,
     /// Used if digests are recorded.
     pub(super) running: Mutex<RunningDigest>,
@@ -111,7 +110,6 @@ impl StreamWriter {
         Self::create_for(path.as_ref(), &specs, options)
     }
 
-    /// Like [`create`](StreamWriter::create), for borrowed names and shapes.
     pub(super) fn create_for(
         path: &Path,
         specs: &[Spec<'_>],
@@ -179,7 +177,7 @@ impl StreamWriter {
         Ok(self.file)
     }
 
-    /// Replaces the placeholders in the header by digests.
+    /// Replaces the placeholders in the header.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
@@ -198,7 +196,7 @@ impl StreamWriter {
         }
     }
 
-    /// Returns the most bytes to write at a time.
+    /// To be written at a time.
     pub(super) fn piece(&self) -> usize {
         match &self.early {
             _ if self.progress.is_watched() => progress::PIECE,

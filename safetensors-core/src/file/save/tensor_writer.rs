@@ -47,12 +47,12 @@ impl StreamWriter {
         }
     }
 
-    /// Returns the writers of all tensors, in file order.
+    /// In file order.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// Returns the tensor that was declared at this position.
+    /// By the position of its declaration.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
@@ -123,13 +123,13 @@ impl TensorWriter<'_> {
         self.append_bytes(&file_bytes)
     }
 
-    /// Writes bytes after the last written byte, or at the start.
+    /// After the last written byte, or at the start.
     fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
         let range = self.claim_end(bytes.len()).map_err(|error| self.locate(error))?;
         self.write(range, bytes).map_err(|error| self.locate(error))
     }
 
-    /// Claims bytes after the last written byte.
+    /// After the last written byte.
     fn claim_end(&self, len: usize) -> Result<Range<u64>> {
         let mut written = lock(&self.tensor.written);
         let end = written.end();
@@ -175,7 +175,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Writes the whole tensor together with its neighbours.
+    /// Together with its neighbours.
     pub(super) fn gather(&self, source: &impl TensorSource, gathered: &mut Gathered) -> Result<()> {
         let mut done = 0;
         let mut take = |bytes: &[u8]| {
@@ -195,7 +195,7 @@ impl TensorWriter<'_> {
             .map_err(|error| self.locate(error))
     }
 
-    /// Marks a range as written, if none of it is.
+    /// Fails if some of the range is written.
     fn claim(&self, written: &mut Ranges, offset: u64, len: usize) -> Result<Range<u64>> {
         let end = offset.saturating_add(len as u64);
         if end > self.byte_len() {
@@ -207,7 +207,7 @@ impl TensorWriter<'_> {
         Ok(offset..end)
     }
 
-    /// Writes to a range that has been claimed.
+    /// The range has been claimed.
     fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -221,7 +221,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Writes in pieces if there is a progress callback, or if the disk can begin with a piece.
+    /// In pieces for a progress callback, or for the disk to begin.
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
@@ -269,8 +269,8 @@ impl io::Write for TensorWriter<'_> {
     }
 }
 
-/// A range that is being written, and at a drop without [`keep`](Claim::keep), as after an error or
-/// a panic, counts as not written.
+/// A range that is being written. Dropped without [`keep`](Claim::keep), after an error or a panic,
+/// it counts as not written.
 struct Claim<'a> {
     tensor: &'a TensorWriter<'a>,
     range: Option<Range<u64>>,

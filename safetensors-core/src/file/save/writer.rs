@@ -12,7 +12,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::in_parallel;
 use crate::format::tensor::TensorSource;
 
-/// One thread writes fewer bytes: starting others takes longer.
+// Starting threads takes longer.
 const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 
 /// Saves tensors to one file, atomically: the path has the complete new file or, after an error,
@@ -71,7 +71,7 @@ pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     writer.stage()
 }
 
-/// Writes every tensor, front to back, several at a time.
+/// Front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // Linux lets one thread at a time write to a file. Several still help if tensors are converted,

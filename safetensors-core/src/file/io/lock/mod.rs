@@ -8,21 +8,20 @@ use std::{io, thread};
 use super::failpoint;
 use super::hidden::{LOCK_NAME as NAME, growing_lock};
 
-/// Milliseconds between attempts.
+/// In milliseconds.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
 
 /// The right to change the files of a directory, until this is dropped, against other processes and
 /// threads. Readers ignore it.
-///
-/// The holder locks a small hidden file, and removes it at the end. The system releases the lock of
-/// a killed process; the next writer removes the file. A lock of the directory would make a command
-/// under `flock DIRECTORY` wait for itself, and network file systems lock only files.
-///
-/// Without locks in the file system this excludes no one, and on some network file systems only the
-/// same machine. So a holder that replaces several files checks at the end for changes by others.
-///
-/// Against deadlocks, a writer locks a file of the directory first, and takes this lock before
-/// [`Steps`](super::unfinished::Steps), for which a process that is about to end waits.
+// The holder locks a small hidden file, and removes it at the end. The system releases the lock of
+// a killed process; the next writer removes the file. A lock of the directory would make a command
+// under `flock DIRECTORY` wait for itself, and network file systems lock only files.
+/// //
+// Without locks in the file system this excludes no one, and on some network file systems only the
+// same machine. So a holder that replaces several files checks at the end for changes by others.
+/// //
+// Against deadlocks, a writer locks a file of the directory first, and takes this lock before
+// `Steps`, for which a process that is about to end waits.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     _held: Held,
@@ -35,7 +34,7 @@ impl DirectoryLock {
         Ok(Self { _held: held })
     }
 
-    /// Returns `None` if somebody holds the lock for longer than [`clear`](Self::clear).
+    /// `None` if somebody holds it for longer than [`clear`](Self::clear).
     pub(crate) fn try_for(directory: &Path) -> io::Result<Option<Self>> {
         Ok(patiently(&directory.join(NAME))?.map(|held| Self { _held: held }))
     }
@@ -49,15 +48,14 @@ impl DirectoryLock {
     }
 }
 
-/// The right to write a file step by step, by a hidden file like [`DirectoryLock`]'s. Saves at once
-/// ignore it.
+/// The right to write a file step by step, by a hidden file, too. Saves at once ignore it.
 #[derive(Debug)]
 pub(crate) struct GrowingLock {
     _held: Held,
 }
 
 impl GrowingLock {
-    /// Returns `None` if somebody else holds the lock.
+    /// `None` if somebody else holds it.
     pub(crate) fn try_for(path: &Path) -> io::Result<Option<Self>> {
         match patiently(&growing_lock(path)) {
             // Creating the file gives the better error.
@@ -77,7 +75,7 @@ impl GrowingLock {
 /// `None` if the file system has no locks.
 type Held = Option<system::HeldLock>;
 
-/// Takes a lock that another writer may hold for a moment, to remove a killed writer's files.
+// Another writer may hold it for a moment, to remove a killed writer's files.
 fn patiently(path: &Path) -> io::Result<Option<Held>> {
     for pause in PAUSES {
         if let Some(held) = take(path, false)? {
@@ -88,7 +86,7 @@ fn patiently(path: &Path) -> io::Result<Option<Held>> {
     take(path, false)
 }
 
-/// Returns `None` if somebody else holds the lock and `wait` is false.
+/// `None` if somebody else holds it and `wait` is false.
 fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
 
@@ -126,19 +124,19 @@ mod system {
     use crate::file::io::identity::Identity;
     use crate::file::io::unfinished::{Owned, Steps};
 
-    /// The most immediate retries for a locked file that is no longer at the path. Only a file
-    /// system that gives a file another number each time needs that many.
+    // A locked file may no longer be at the path. Only a file system that gives a file another
+    // number each time needs that many tries.
     const ATTEMPTS: u32 = 1000;
 
-    /// The most retries, a millisecond apart, for a file that cannot be opened: its creator may be
-    /// about to set its mode.
+    // A millisecond apart: the creator of a file that cannot be opened may be about to set its
+    // mode.
     const DENIED: u32 = 20;
 
     #[derive(Debug)]
     pub(super) struct HeldLock(Option<Owned>);
 
     impl HeldLock {
-        /// Holds the file if it is still at the path: the last holder may have removed it.
+        // The last holder may have removed the file.
         fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
             let lasting = !failpoint::lacks("lasting numbers of files");
             if !lasting || Identity::at(path)? != Some(Identity::of(&file)?) {
@@ -157,7 +155,7 @@ mod system {
         }
     }
 
-    /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
+    /// `None` if somebody else has locked it and `wait` is false.
     pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
         let mut attempts = 0;
         let mut denied = 0;
@@ -204,7 +202,7 @@ mod system {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Opens the file, and returns whether this created it.
+    /// Returns whether this created it.
     fn open(path: &Path) -> io::Result<(File, bool)> {
         // A link is not followed, and opening a FIFO does not wait.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
@@ -236,8 +234,9 @@ mod system {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Lets everybody who may change the directory lock the file, despite the umask. Some network
-    /// file systems lock only writable files, so it is writable for those to whom the directory is.
+    /// Lets everybody who may change the directory lock the file, despite the umask.
+    // Some network file systems lock only writable files, so it is writable for those to whom the
+    // directory is.
     fn let_writers_lock(file: &File, path: &Path) -> io::Result<()> {
         const WRITABLE_BY_OTHERS: u32 = 0o022;
         let directory = fs::metadata(directory(path))?;
@@ -267,7 +266,7 @@ mod system {
     }
 }
 
-/// On Windows a file can be opened exclusively, and is removed when it is closed.
+// On Windows a file can be opened exclusively, and is removed when it is closed.
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};

@@ -92,7 +92,7 @@ impl AtomicDirectory {
         &self.new
     }
 
-    /// Replaces the hidden path of a file in an error by its path after the commit.
+    /// Replaces the hidden path in an error by the path after the commit.
     #[must_use]
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
@@ -134,8 +134,7 @@ impl AtomicDirectory {
         if self.durable && !self.is_synced { sync_tree(&self.new) } else { Ok(()) }
     }
 
-    /// Gives the directory its name, which nothing has, or an empty directory. The caller holds the
-    /// lock.
+    /// Replaces nothing, or an empty directory. The caller holds the lock.
     fn place(&self) -> Result<()> {
         failpoint::hit("rename")?;
         match fs::symlink_metadata(&self.destination) {
@@ -159,7 +158,7 @@ impl AtomicDirectory {
         })
     }
 
-    /// Waits until the names of the directory and of new parents have reached the disk.
+    /// Of the directory and of new parents.
     fn sync_names(&self) -> Result<()> {
         if !self.durable {
             return Ok(());
@@ -170,8 +169,7 @@ impl AtomicDirectory {
     }
 }
 
-/// Takes the mode of the replaced directory. Its owner keeps all rights, without which it could be
-/// neither renamed nor removed.
+// The owner keeps all rights, without which the directory could be neither renamed nor removed.
 #[cfg(unix)]
 fn take_mode(new: &Path, empty: &fs::Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -183,7 +181,7 @@ fn not_durable(error: io::Error, path: &Path) -> Error {
     Error::from(ErrorKind::NotDurable(error)).in_path(path)
 }
 
-/// Waits until all files and names of a directory have reached the disk.
+/// All files and all names.
 fn sync_tree(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

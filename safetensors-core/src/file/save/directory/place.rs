@@ -18,8 +18,7 @@ use crate::format::error::{Error, Result};
 
 /// The place of a directory, or of a link to one, to be removed or replaced with its content.
 ///
-/// Until the drop, no other process changes the place through this type, so the directory that goes
-/// is the one that the caller has looked at. Open files stay readable.
+/// Until the drop, no other process changes the place through this type. Open files stay readable.
 ///
 /// ```
 /// use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
@@ -46,10 +45,6 @@ pub struct DirectoryPlace {
 
 impl DirectoryPlace {
     /// Holds the place, whether or not a directory is there.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](crate::ErrorKind::Io), for example if the path has no parent directory.
     #[doc(hidden)]
     pub fn hold(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -127,8 +122,8 @@ impl DirectoryPlace {
         new.sync_names()
     }
 
-    /// Completes the replacement at a path by a killed process, and removes the hidden directories
-    /// that such processes have left for it. Errors are ignored.
+    /// Completes the replacement by a killed process, and removes its hidden directories. Errors
+    /// are ignored.
     #[doc(hidden)]
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
@@ -140,7 +135,7 @@ impl DirectoryPlace {
     }
 }
 
-/// Moves a directory aside, and returns the temporary directory with it; or removes its files.
+/// Returns the temporary directory with the old one, if it was moved.
 fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     complete(path)?;
     if !is_there(path)? {
@@ -168,8 +163,8 @@ fn hidden_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     hidden.map(|entry| entry.path())
 }
 
-/// Puts the new directory in place if a process was killed while it moved the old one aside. The
-/// caller holds the lock.
+/// Continues after a process that was killed while it moved the old directory aside. The caller
+/// holds the lock.
 fn complete(path: &Path) -> io::Result<()> {
     for hidden in hidden_of(path) {
         let _steps = Steps::begin();
@@ -183,7 +178,7 @@ fn complete(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Renames a directory. Returns `false` if the file system cannot rename it.
+/// Returns `false` if the file system cannot rename it.
 fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     failpoint::hit("move aside")?;
     let renamed = if failpoint::lacks("renaming of directories") {
@@ -197,8 +192,7 @@ fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a directory one by one, with a mark in the hidden directory of the new one from the
-/// first file on.
+/// Leaves a mark in the hidden directory of the new one, from the first file to the end.
 fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     let mark = hidden.join(REST);
     File::create(&mark)?;
@@ -210,8 +204,7 @@ fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     removed
 }
 
-/// Removes files one by one, the first by name last: a manifest marks the directory as an epoch
-/// until the end.
+// The first file by name is last: a manifest marks the directory as an epoch until the end.
 fn remove_one_by_one(path: &Path, gone: &mut usize) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() {
         let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;

@@ -1,8 +1,7 @@
 //! [`Body`]: the data of a file before its header is known.
 //!
-//! A hidden file has room for the header, then tensors in the order of the calls. A tensor that
-//! would misalign the next one, because its length is not a multiple of 8, goes to a second hidden
-//! file until the end.
+//! A hidden file has room for the header, then tensors in the order of the calls. One with a length
+//! that would misalign the next goes to a second hidden file until the end.
 
 use std::fs::File;
 use std::io;
@@ -19,16 +18,16 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::parallel::lock;
 
-/// The bytes kept for the header: some 150 tensors.
+/// Enough for some 150 tensors.
 pub(super) const ROOM: u64 = 16 << 10;
 
-/// The alignment that every tensor needs at most.
+/// At most, for every tensor.
 pub(super) const ALIGN: u64 = 8;
 
 #[derive(Debug)]
 pub(super) struct Body {
     file: AtomicFile,
-    /// The room for the header. Only [`make_room`](Self::make_room) changes it.
+    /// Only [`make_room`](Self::make_room) changes it.
     room: AtomicU64,
     gathered: Mutex<Gathered>,
     state: Mutex<State>,
@@ -36,7 +35,7 @@ pub(super) struct Body {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The place of the next tensor, from the end of the room; a multiple of [`ALIGN`].
+    /// From the end of the room; a multiple of [`ALIGN`].
     end: u64,
     /// Whether a growing tensor begins at `end`, so that no other can.
     has_tail: bool,
@@ -44,21 +43,20 @@ struct State {
     spills: [Option<Spill>; 4],
 }
 
-/// A second hidden file, and where its next tensor goes.
+/// A second hidden file.
 #[derive(Debug)]
 struct Spill {
     file: Arc<SpillFile>,
     end: u64,
 }
 
-/// A second hidden file.
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: TempFile,
     gathered: Mutex<Gathered>,
 }
 
-/// The place of a tensor. In the new file, `start` counts from the end of the room.
+/// In the new file, `start` counts from the end of the room.
 #[derive(Debug)]
 pub(super) struct BodyPlace {
     pub(super) home: Home,
@@ -68,9 +66,8 @@ pub(super) struct BodyPlace {
 
 #[derive(Clone, Debug)]
 pub(super) enum Home {
-    /// In the new file itself.
+    /// In the new file.
     Body,
-    /// In a second hidden file.
     Spill(Arc<SpillFile>),
     /// In the finished file that is appended to.
     Before,
@@ -86,7 +83,6 @@ impl Body {
         })
     }
 
-    /// Reserves a place for a tensor of `len` bytes.
     pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<BodyPlace> {
         let mut state = lock(&self.state);
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
@@ -109,8 +105,8 @@ impl Body {
         Ok(BodyPlace { home: Home::Spill(spill.file.clone()), start, len })
     }
 
-    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`], or returns
-    /// `None` if another has it.
+    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`], unless
+    /// another has it.
     pub(super) fn claim_tail(&self) -> Option<u64> {
         let mut state = lock(&self.state);
         let is_free = !state.has_tail;
@@ -122,7 +118,7 @@ impl Body {
         TempFile::create(&self.file.destination, true)
     }
 
-    /// Writes bytes at `start` of their file. Small ones can wait until [`flush`](Self::flush).
+    /// Small bytes can wait until [`flush`](Self::flush).
     pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
         let gathered = match home {
             Home::Spill(spill) => &spill.gathered,
@@ -136,7 +132,7 @@ impl Body {
         }
     }
 
-    /// Writes all bytes that wait, so that they can be read.
+    /// Bytes that wait cannot be read.
     pub(super) fn flush(&self) -> io::Result<()> {
         lock(&self.gathered).flush(self.file())?;
         for Spill { file, .. } in lock(&self.state).spills.iter().flatten() {
@@ -145,7 +141,7 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the open file of a place, and the offset in it.
+    /// Returns also the offset in the file.
     pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
             Home::Body => Ok((self.file(), self.room() + start)),
@@ -159,7 +155,6 @@ impl Body {
         self.file.file()
     }
 
-    /// Returns the new file, to be put in place.
     pub(super) fn file_mut(&mut self) -> &mut AtomicFile {
         &mut self.file
     }
@@ -168,7 +163,7 @@ impl Body {
         self.room.load(Ordering::Relaxed)
     }
 
-    /// Enlarges the room without a copy, if the file system can insert blocks (ext4, XFS).
+    /// Without a copy, if the file system can insert blocks (ext4, XFS).
     pub(super) fn make_room(&self, len: u64) -> bool {
         let more = len.checked_sub(self.room());
         let is_made = more.is_some_and(|more| more == 0 || insert_at_start(self.file(), more));
@@ -178,7 +173,7 @@ impl Body {
         is_made
     }
 
-    /// Returns the end of the tensors, from the end of the room.
+    /// From the end of the room.
     pub(super) fn end(&self) -> u64 {
         lock(&self.state).end
     }

@@ -1,4 +1,4 @@
-//! Steps that stay in the finished file that is appended to, until the new file is finished.
+//! Steps in the finished file that is appended to.
 
 use std::fs::File;
 use std::io;
@@ -8,13 +8,13 @@ use crate::file::io::copy::copy_range;
 use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::load::streaming::PIECE;
 
-/// The places of some steps in the tensor of all steps, in bytes.
+/// Some steps in the tensor of all steps. Sizes are in bytes.
 pub(super) struct Spread {
-    /// The length of a row of these steps.
+    /// Of these steps.
     row: u64,
-    /// The length of a row of all steps.
+    /// Of all steps.
     whole: u64,
-    /// Where these steps begin in a row.
+    /// In a row.
     first: u64,
 }
 
@@ -24,7 +24,7 @@ impl Spread {
         Self { row: count * inner, whole: all * inner, first: first * inner }
     }
 
-    /// Returns a byte's place in the tensor of all steps.
+    /// Maps a byte to the tensor of all steps.
     pub(super) fn place(&self, at: u64) -> u64 {
         let row = self.row.max(1);
         at / row * self.whole + self.first + at % row

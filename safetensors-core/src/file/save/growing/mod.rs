@@ -38,8 +38,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{DIMENSIONS, Limits, attribute_key, dimensions_text};
 use crate::format::tensor::{TensorSource, shape};
 
-/// Reserved for an added tensor of this size, because the file system would otherwise look for a
-/// place for each piece out of order.
+// The file system would otherwise look for a place for each piece out of order.
 const RESERVED: u64 = 8 << 20;
 
 /// Writes a file tensor by tensor. Each is [added](Self::add) at once, or [grows](Self::grow) along
@@ -87,7 +86,7 @@ pub struct GrowingWriter {
     shared: Arc<Shared>,
 }
 
-/// Shared by a writer and its growing tensors.
+/// With the growing tensors.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
@@ -102,7 +101,7 @@ struct Shared {
 #[derive(Debug, Default)]
 enum State {
     Writing(Box<Writing>),
-    /// The new file is in place, the synced steps are not removed yet.
+    /// In place, but the synced steps are not removed yet.
     Placed(Synced),
     #[default]
     Finished,
@@ -310,7 +309,7 @@ impl GrowingWriter {
         self.attribute_by(tensor, DIMENSIONS, |ndim| dimensions_text(names, ndim))
     }
 
-    /// Sets an attribute to a value that may depend on the number of dimensions.
+    /// The value may depend on the number of dimensions.
     fn attribute_by(
         &self,
         tensor: &str,
@@ -334,7 +333,7 @@ impl GrowingWriter {
     }
 }
 
-/// Other writers of the path may begin. Growing tensors take nothing more, and hold no files.
+// Other writers of the path may begin. Growing tensors take nothing more, and hold no files.
 impl Drop for GrowingWriter {
     fn drop(&mut self) {
         *unpoisoned(self.shared.state.write()) = State::Finished;
@@ -347,7 +346,7 @@ impl Drop for GrowingWriter {
 }
 
 impl Shared {
-    /// Calls a function while the file cannot be finished.
+    /// While `work` runs, the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
         match &*unpoisoned(self.state.read()) {
             State::Writing(writing) => work(writing),

@@ -134,8 +134,8 @@ fn recover(
     }
 }
 
-/// Fails if a synced file is missing or damaged, and sets the directory aside so that no later
-/// start fails.
+/// Fails if a file is missing or damaged, and sets the directory aside so that no later start
+/// fails.
 fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     let problem = match (1..=listed.last).find_map(|number| open(synced.directory(), number).err())
     {
@@ -153,7 +153,7 @@ fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     Err(Error::io(io::Error::new(io::ErrorKind::InvalidData, problem), synced.directory()))
 }
 
-/// Adds the complete tensors and the steps of a file.
+/// Adds tensors and steps.
 fn add_file(
     writer: &GrowingWriter,
     file: &SafeTensors<FileSource>,

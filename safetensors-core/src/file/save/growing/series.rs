@@ -55,8 +55,8 @@ impl GrowingTensor {
         })
     }
 
-    /// Appends the steps of a source. `count` gets the shapes of a step and of the source, and
-    /// returns the number of steps, or the expected shape.
+    /// `count` gets the shapes of a step and of the source, and returns the number of steps, or the
+    /// expected shape.
     fn append_if(
         &self,
         source: &(impl TensorSource + ?Sized),
@@ -93,7 +93,6 @@ pub(super) struct Series {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) step_shape: Vec<usize>,
-    /// The dimension along which it grows.
     pub(super) axis: usize,
     step_len: u64,
     pub(super) layers: Layers,
@@ -113,7 +112,7 @@ pub(super) struct SeriesState {
 }
 
 impl Series {
-    /// Makes a tensor without steps.
+    /// Without steps.
     pub(super) fn new(
         name: &str,
         dtype: Dtype,
@@ -139,7 +138,7 @@ impl Series {
         })
     }
 
-    /// Continues a tensor of this dtype and shape.
+    /// With this dtype and shape.
     pub(super) fn go_on(&mut self, dtype: Dtype, shape: &[usize]) -> Result<(), ErrorKind> {
         if dtype != self.dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: self.dtype });
@@ -153,7 +152,7 @@ impl Series {
         Ok(())
     }
 
-    /// Returns the steps that were not synced yet.
+    /// Not yet synced.
     pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
         state.synced.unwrap_or(self.kept)..state.steps
     }
@@ -170,12 +169,12 @@ impl Series {
         self.step_len * steps
     }
 
-    /// Returns whether steps can be written directly to the end of the file.
+    /// Whether steps can be written directly to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }
 
-    /// Returns whether the steps are contiguous in the tensor.
+    /// Whether the steps are contiguous in the tensor.
     pub(super) fn is_in_order(&self) -> bool {
         self.layers.outer <= 1
     }

@@ -7,18 +7,17 @@ use std::io;
 use crate::file::load::streaming::PIECE;
 use crate::format::error::Result;
 
-/// Transposed at once. Memory holds twice this.
+/// Memory holds twice this.
 const TILE: u64 = 8 << 20;
 
-/// A step: `outer` rows of `inner` bytes. Only the bytes of a row are contiguous in the tensor.
+/// The rows of a step. Only the bytes of a row are contiguous in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {
     pub(super) outer: u64,
     pub(super) inner: u64,
 }
 
-/// Writes steps in the order of the tensor. `read` reads from stored steps, `write` takes bytes of
-/// the tensor, each at an offset.
+/// `read` reads from stored steps, `write` takes bytes of the tensor, each at an offset.
 pub(super) fn write_layers(
     Layers { outer, inner }: Layers,
     steps: u64,
@@ -70,14 +69,14 @@ pub(super) fn write_layers(
     Ok(())
 }
 
-/// Bytes that are contiguous in the steps and in the tensor.
+/// Contiguous in the steps and in the tensor.
 struct Block {
     from: u64,
     to: u64,
     len: u64,
 }
 
-/// Copies a block, a piece at a time.
+/// A piece at a time.
 fn copy(
     Block { from, to, len }: Block,
     buffer: &mut Vec<u8>,

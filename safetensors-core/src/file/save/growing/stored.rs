@@ -9,26 +9,26 @@ use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::io::reserve::reserve_ahead;
 use crate::file::save::temporary::TempFile;
 
-/// The most buffered bytes, to save system calls for small steps.
+// Saves system calls for small steps.
 const PENDING: usize = 256 << 10;
 
-/// The most bytes reserved in a file ahead.
+/// Reserved at most.
 const AHEAD: u64 = 64 << 20;
 
-/// All new steps, one after the other: the first in a file, the last in memory.
+/// All new steps: the first in a file, the last in memory.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     pub(super) flushed: u64,
-    /// The reserved bytes of the file.
+    /// In the file.
     reserved: u64,
     pending: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Target {
-    /// The end of the new file, from this offset behind the room: the final place.
+    /// At the end of the new file, from this offset behind the room.
     Tail(u64),
     Spill(TempFile),
 }
@@ -38,14 +38,13 @@ impl StoredSteps {
         matches!(self.target, Some(Target::Tail(_)))
     }
 
-    /// Forgets all bytes from `len` on.
     pub(super) fn truncate(&mut self, len: u64) {
         self.pending.truncate(len.saturating_sub(self.flushed) as usize);
         self.flushed = self.flushed.min(len);
     }
 
-    /// Adds bytes. `tail` is the number of bytes before them at the end of the new file, if they
-    /// may be written there.
+    /// `tail` is the number of bytes before these at the end of the new file, if they may be
+    /// written there.
     pub(super) fn push(&mut self, bytes: &[u8], body: &Body, tail: Option<u64>) -> io::Result<()> {
         if self.pending.len() + bytes.len() <= PENDING {
             self.pending.extend_from_slice(bytes);
@@ -80,7 +79,6 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Fills `buf` with the bytes from `offset` on.
     pub(super) fn read_exact_at(&self, body: &Body, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let in_file = self.flushed.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (from_file, from_memory) = buf.split_at_mut(in_file);
@@ -94,7 +92,7 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Copies all bytes to `offset` of `file`, except for the flushed bytes of a tail.
+    /// Except for the flushed bytes of a tail.
     pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
         if let Some(Target::Spill(spill)) = &self.target {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;
@@ -104,7 +102,7 @@ impl StoredSteps {
 }
 
 impl Target {
-    /// Returns the file, and where in it the bytes begin.
+    /// And where in it the bytes begin.
     fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
         match self {
             Self::Tail(start) => (body.file(), body.room() + start),

@@ -14,38 +14,37 @@ use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
 
 const SUFFIX: &str = ".safetensors";
 
-/// The most bytes of the mark.
+/// In the mark.
 const MOST: u64 = 100;
 
 /// Holds the number of synced files.
 pub(super) const MARK: &str = "finishing";
 
-/// Returns the directory in which a writer of a path syncs.
 pub(super) fn synced_directory(path: &Path) -> PathBuf {
     with_suffix(path, ".synced")
 }
 
-/// Returns the name for steps that cannot be recovered.
+/// For steps that cannot be recovered.
 pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
     with_suffix(path, &format!(".incomplete-{number}"))
 }
 
-/// Returns the name of a synced file, from 1.
+/// From 1.
 pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
 
-/// How a tensor of a synced file grows. Displays as its metadata.
+/// Displays as its metadata.
 #[derive(Clone, Copy)]
 pub(super) struct Growth {
-    /// The dimension along which it grows.
+    /// The dimension.
     pub(super) axis: usize,
     /// Steps in the file that is appended to.
     pub(super) kept: u64,
 }
 
 impl Growth {
-    /// Reads the growth of a tensor; `None` if it was added whole.
+    /// `None` if the tensor was added whole.
     pub(super) fn of(
         file: &SafeTensors<FileSource>,
         tensor: &LazyTensor<'_, FileSource>,
@@ -77,14 +76,14 @@ pub(super) fn is_of_steps(key: &str) -> bool {
     key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
 }
 
-/// Opens a synced file, from 1.
+/// From 1.
 pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSource>> {
     let path = directory.join(file_name(number));
     let opened = FileSource::open(&path).and_then(SafeTensors::from_source);
     opened.map_err(|error| error.in_path(path))
 }
 
-/// Marks that a file with these synced files is about to be put in place.
+/// A file with these steps is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
@@ -92,7 +91,7 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     file.commit()
 }
 
-/// Returns the number in the mark; 0 if it is malformed.
+/// 0 if the mark is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
     let mark = beside::read(directory, MARK, MOST)?;
     Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
@@ -103,20 +102,20 @@ pub(super) struct Listed {
     /// The number of the last file, or 0.
     pub(super) last: u32,
     count: u32,
-    /// The number in the mark, if there is a mark.
+    /// The number in the mark.
     pub(super) marked: Option<u32>,
     /// Whether something is there that no run writes.
     pub(super) has_others: bool,
 }
 
 impl Listed {
-    /// Returns whether files are missing.
+    /// Whether files are missing.
     pub(super) fn has_gap(&self) -> bool {
         self.last == 0 || self.count < self.last || self.marked > Some(self.last)
     }
 }
 
-/// Lists a directory of synced steps, if there is one.
+/// `None` without a directory.
 pub(super) fn list(directory: &Path) -> Result<Option<Listed>> {
     let failed = |error| Error::io(error, directory);
     let entries = unless_missing(fs::read_dir(directory)).map_err(failed)?;

@@ -16,7 +16,7 @@ pub(super) struct Tensors {
     pub(super) list: Vec<Arc<GrowingEntry>>,
     pub(super) names: NameTable,
     pub(super) metadata: Metadata,
-    /// Aliases of the file that is appended to.
+    /// Of the file that is appended to.
     pub(super) aliases: BTreeSet<String>,
 }
 
@@ -33,9 +33,9 @@ pub(super) struct Whole {
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
     pub(super) place: BodyPlace,
-    /// Whether all of it was written.
+    /// Entirely.
     pub(super) written: AtomicBool,
-    /// Whether writing has failed. It can be added again.
+    /// It can be added again.
     pub(super) failed: AtomicBool,
     pub(super) synced: AtomicBool,
 }
@@ -64,12 +64,12 @@ impl GrowingEntry {
 }
 
 impl Tensors {
-    /// Returns `true` for a tensor's name, or its alias in the file that is appended to.
+    /// Also an alias in the file that is appended to.
     pub(super) fn has(&self, name: &str) -> bool {
         self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
     }
 
-    /// Adds a complete tensor, or returns the one of this name that could not be written.
+    /// Returns the tensor of this name that could not be written.
     pub(super) fn enter_whole(
         &mut self,
         name: &str,
@@ -87,7 +87,7 @@ impl Tensors {
         self.enter(name, || Ok(GrowingEntry::Whole(Whole::new(name, dtype, shape, place()?))))
     }
 
-    /// Adds an entry, unless the name is taken.
+    /// Unless the name is taken.
     pub(super) fn enter(
         &mut self,
         name: &str,

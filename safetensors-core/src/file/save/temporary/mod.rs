@@ -1,8 +1,8 @@
 //! [`TempFile`]: a new file before it gets its name.
 //!
 //! On Linux and most file systems it has no name at all, so a killed process leaves nothing.
-//! Otherwise a hidden name contains its destination's, and a lock shows that it is in use. The next
-//! save to the destination removes files without a lock.
+//! Otherwise a hidden name contains its destination's, and it is locked. The next save to the
+//! destination removes files without a lock.
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +24,14 @@ use crate::file::io::hidden::{
 };
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// The most attempts because another save seems to have removed the file. The last is kept: where a
-/// file gets another number each time, each seems to be removed.
+// Another save seems to have removed the file. The last is kept: where a file gets another number
+// each time, each seems to be removed.
 const ATTEMPTS: u32 = 16;
 
-/// A new file next to its destination, open for reading and writing.
+/// Next to its destination, open for reading and writing.
 #[derive(Debug)]
 pub(crate) struct TempFile {
-    /// First, so that the name is removed before the lock ends.
+    // First, so that the name is removed before the lock ends.
     name: Option<Owned>,
     /// Whether it names a copy, which later writes do not change.
     is_copy: bool,
@@ -39,8 +39,8 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
-    /// Creates a temporary file, with a mode by the umask or, if `private`, for its owner only.
-    /// Errors must not show its name.
+    /// With a mode by the umask or, if `private`, for its owner only. Errors must not show its
+    /// name.
     pub(crate) fn create(destination: &Path, private: bool) -> io::Result<Self> {
         failpoint::hit("create")?;
         remove_leftovers(directory(destination), file_name(destination));
@@ -51,8 +51,7 @@ impl TempFile {
         }
     }
 
-    /// Creates a temporary file that shares another's blocks and mode, which only macOS can do in
-    /// one step, on APFS.
+    /// Shares another file's blocks and mode. Only macOS can do that in one step, on APFS.
     pub(super) fn cloned(source: &File, destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::named(destination, |path| clone(source, path))
@@ -79,12 +78,12 @@ impl TempFile {
         &self.file
     }
 
-    /// Returns the file, to be written at its cursor.
+    /// To be written at its cursor.
     pub(super) fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives the file its name, and replaces the old file. Can be tried again.
+    /// Replaces the old file. Can be tried again.
     pub(crate) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
@@ -109,7 +108,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Gives the file a free name, or fails with [`io::ErrorKind::AlreadyExists`].
+    /// Fails with [`io::ErrorKind::AlreadyExists`].
     pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
@@ -130,8 +129,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Renames the file over an entry. On Windows `TempPath::persist` would fail if others have
-    /// that open.
+    // On Windows `TempPath::persist` would fail if others have the entry open.
     fn rename(&mut self, destination: &Path) -> io::Result<()> {
         if let Some(name) = &self.name {
             rename_over(name.path(), destination)?;
@@ -140,7 +138,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Renames the file if the new name is free.
+    /// If the new name is free.
     fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
         let Some(name) = &self.name else { return Ok(()) };
         let path = TempPath::try_from_path(name.path())?;
@@ -167,14 +165,14 @@ impl TempFile {
         }
     }
 
-    /// Forgets the copy of a failed attempt. The file may have changed since.
+    // The file may have changed since the failed attempt.
     fn forget_copy(&mut self) {
         if std::mem::take(&mut self.is_copy) {
             self.name = None;
         }
     }
 
-    /// Names a copy of a file that cannot be given a name.
+    /// For a file that cannot be given a name.
     fn copy(&mut self, destination: &Path) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
@@ -187,7 +185,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Does the last steps for a file that has its name.
+    /// For a file that has its name.
     fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
@@ -196,8 +194,8 @@ impl TempFile {
     }
 }
 
-/// A new directory with a hidden name that contains its destination's, removed at a drop. A file in
-/// it is locked while it is in use: network file systems do not lock directories.
+/// With a hidden name that contains its destination's, removed at a drop.
+// A file in it is locked while it is in use: network file systems do not lock directories.
 #[derive(Debug)]
 pub(crate) struct TempDirectory(Owned);
 
@@ -208,7 +206,7 @@ impl TempDirectory {
         Self::beside(destination)
     }
 
-    /// Like [`create`](Self::create), without the removal of leftovers.
+    /// Without the removal of leftovers.
     pub(super) fn beside(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
         if failpoint::lacks("space for directories") {
@@ -245,8 +243,8 @@ pub(super) fn lacks_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Creates and locks the file in a new directory. Returns also whether both are still there, and
-/// the lock is ours.
+/// Creates and locks the file in a new directory. Returns whether both are still there, and the
+/// lock is ours.
 fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     failpoint::hit("lock the directory")?;
     let path = directory.join(TEMPORARY_LOCK);
@@ -255,7 +253,6 @@ fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     Ok((file, is_ours))
 }
 
-/// Like [`with_name`], for a file.
 fn file_with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -290,7 +287,7 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Makes a new file that shares the blocks of another one.
+/// Shares the blocks of `source`.
 #[cfg(target_vendor = "apple")]
 fn clone(source: &File, path: &Path) -> io::Result<File> {
     use rustix::fs::{CWD, CloneFlags, fclonefileat};
@@ -305,7 +302,7 @@ fn clone(_: &File, _: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Creates a file without a name; `None` if the system has none, or cannot name them later.
+/// `None` if the system has no such files, or cannot name them later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -344,7 +341,7 @@ fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the path that leads to an open file.
+/// Leads to the file while it is open.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;

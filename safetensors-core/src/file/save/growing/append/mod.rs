@@ -19,7 +19,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, Metadata};
 use crate::format::parallel::lock;
 
-/// The finished file, with bytes that are copied when the new file is finished.
+/// The finished file, which is copied at the end.
 #[derive(Debug)]
 pub(super) struct Before {
     header: Header,
@@ -28,7 +28,6 @@ pub(super) struct Before {
 }
 
 impl GrowingWriter {
-    /// Makes a writer that appends to the file at a path.
     pub(super) fn append_to(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
         let before = Before::open(path).map_err(|error| error.in_path(path))?;
         let header = before.header.clone();
@@ -50,7 +49,7 @@ impl GrowingWriter {
         Ok(Self::new(path, options, writing, tensors))
     }
 
-    /// Lets a tensor of the finished file grow, or a new one.
+    /// Of the finished file, or new.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
         let mut tensors = lock(&self.shared.tensors);
         let Tensors { list, names, .. } = &mut *tensors;
@@ -76,7 +75,7 @@ impl Before {
         Ok(Self { header: file.header().clone(), file: Some(file.into_source()) })
     }
 
-    /// Returns where a tensor begins.
+    /// Where the tensor begins.
     pub(super) fn place(&self, name: &str) -> Option<(&File, u64)> {
         let offset = self.header.get(name)?.data_offsets().start;
         Some((self.file.as_ref()?.file(), self.header.data_start() + offset))
@@ -114,7 +113,7 @@ impl Before {
             })
     }
 
-    /// Fails for a changed or replaced file, because the new file would lose that change.
+    // The new file would lose a change.
     fn check(&self) -> Result<()> {
         let Some(file) = &self.file else {
             return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into());

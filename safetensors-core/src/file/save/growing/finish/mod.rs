@@ -29,13 +29,13 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, Metadata, NameTable};
 use crate::format::parallel::{lock, unpoisoned};
 
-/// The data of a smaller file moves to the front, so that its header is not mostly spaces.
+// The data of a smaller file moves to the front, so that its header is not mostly spaces.
 const SMALL: u64 = 4 << 20;
 
-/// Longer headers end at a multiple of this, the block of most file systems.
+/// The block of most file systems. Longer headers end at a multiple.
 const BLOCK: u64 = 4096;
 
-/// A tensor in the order of the file.
+/// In the order of the file.
 struct FinishedTensor<'a> {
     entry: &'a GrowingEntry,
     /// Of a growing tensor.
@@ -44,14 +44,14 @@ struct FinishedTensor<'a> {
     len: u64,
 }
 
-/// The order of the parts in the file.
+/// The order in the file.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Already in the file, at this offset.
+    /// At this offset.
     InPlace(u64),
-    /// Already in the file, after the others, except for its earlier steps.
+    /// In place, after the others, except for its earlier steps.
     Tail,
-    /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
+    /// Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
     Copied,
     /// Copied after all tensors that need more alignment.
     Misaligning(Reverse<usize>),
@@ -82,8 +82,7 @@ impl GrowingWriter {
         self.finish_and_keep_lock().map(drop)
     }
 
-    /// Like [`finish`](Self::finish), but keeps other writers out. `None` if the file was finished
-    /// before.
+    /// Keeps other writers out. `None` if the file was finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.shared.options.durable;
         let mut state = unpoisoned(self.shared.state.write());
@@ -143,13 +142,12 @@ impl GrowingWriter {
     }
 }
 
-/// Returns whether the new file is in place, in spite of an error.
+/// In spite of an error.
 fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
 
-/// Tensors on their way to the finished file. No source is overwritten, so all of this can be done
-/// again.
+// No source is overwritten, so all of this can be done again.
 struct Assembly<'a> {
     path: &'a Path,
     body: &'a Body,
@@ -158,7 +156,7 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    /// Writes the finished file. Returns it if the body could not become that file.
+    /// Returns the file if the body could not become it.
     fn put(&self, options: &SaveOptions) -> Result<Option<AtomicFile>> {
         let specs: Vec<_> = self.parts.iter().map(FinishedTensor::spec).collect();
         // The names were compared when the tensors were added.
@@ -194,8 +192,7 @@ impl<'a> Assembly<'a> {
         Ok(moved)
     }
 
-    /// Moves the data of the body to `start`, or to another file if the file system cannot insert
-    /// that room.
+    /// To another file if the file system cannot insert that room.
     fn move_data(&self, start: u64, options: &SaveOptions) -> Result<Option<AtomicFile>> {
         let body = self.body;
         if body.make_room(start) {
@@ -209,7 +206,7 @@ impl<'a> Assembly<'a> {
         Ok(Some(moved))
     }
 
-    /// Writes a tensor at `offset` of the file, unless it is there.
+    /// Unless it is there.
     fn put_tensor(
         &self,
         part: &FinishedTensor<'a>,
@@ -260,7 +257,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// Returns where a tensor of the file that is appended to begins.
+    /// In the file that is appended to.
     fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
         let place = self.before.and_then(|before| before.place(name));
         place.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -283,7 +280,7 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
-    /// Returns the bytes of the tail.
+    /// At the end of the file.
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
@@ -318,7 +315,7 @@ impl Whole {
     }
 }
 
-/// Copies from hidden files, neighbours that stay neighbours at once.
+/// Copies neighbours that stay neighbours at once.
 struct Copies<'a> {
     to: &'a File,
     waiting: Option<Range<'a>>,
@@ -329,7 +326,7 @@ struct Range<'a> {
     start: u64,
     offset: u64,
     len: u64,
-    /// The first tensor of the range, for errors.
+    /// The first of the range, for errors.
     tensor: &'a str,
 }
 

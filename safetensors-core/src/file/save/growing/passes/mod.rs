@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-/// The place of a growing tensor in a pass, in the order of first steps.
+/// In the order of first steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rank {
     number: u32,
@@ -13,27 +13,25 @@ pub(super) struct Rank {
 }
 
 /// The passes so far, each of which appends to a tensor at most once, and always in the same order.
-///
-/// So a tensor that is appended to twice in a row surely begins a pass. So does one that comes no
-/// later than the last, if the first pass has shown their order.
+// So a tensor that is appended to twice in a row surely begins a pass. So does one that comes no
+// later than the last, if the first pass has shown their order.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
-    /// The number of tensors that have a rank.
     ranks: u32,
-    /// Whether a tensor has been appended to twice.
+    /// Whether a tensor was appended to twice.
     has_second: bool,
     last: Option<Rank>,
-    /// Whether a complete tensor was added since the last append.
+    /// Since the last append.
     has_added: bool,
     /// Whether a tensor was appended to twice in a row since the last sync.
     has_repeated: bool,
-    /// The most steps that a tensor got since the last sync.
+    /// The most of a tensor since the last sync.
     new_steps: u64,
 }
 
 impl Passes {
-    /// Returns `true` if a sync is due before the next append: a pass ends and a tensor has `every`
-    /// new steps, or it probably ends and a tensor has twice that number.
+    /// Before the next append, returns `true` if a pass ends and a tensor has `every` new steps, or
+    /// it probably ends and a tensor has twice that number.
     pub(super) fn is_due(&self, next: Option<Rank>, every: u64) -> bool {
         // The order of the appends shows where a pass ends. A call by which the caller marks it is
         // easily forgotten, and then nothing is synced.
@@ -45,7 +43,7 @@ impl Passes {
             && (self.new_steps >= every.saturating_mul(2) || is_sure && self.new_steps >= every)
     }
 
-    /// Notes an append, and returns the tensor's rank. `new_steps` counts since the last sync.
+    /// `new_steps` counts since the last sync.
     pub(super) fn append(&mut self, rank: Option<Rank>, new_steps: u64) -> Rank {
         self.has_second |= rank.is_some();
         let rank = rank.unwrap_or_else(|| {
@@ -60,7 +58,7 @@ impl Passes {
         rank
     }
 
-    /// Notes a complete tensor, of the pass that ends or of the next.
+    /// A complete tensor may belong to the pass that ends or to the next.
     pub(super) fn add(&mut self) {
         self.has_added = true;
     }

@@ -1,7 +1,7 @@
 //! Syncing: saves the steps so far, in case the process is killed.
 //!
-//! Each sync writes a file with the new tensors and steps, as atomically and durably as other
-//! saves. Files that a reader may open never change, and nothing is synced twice.
+//! Each sync writes a file with the new tensors and steps, atomically and durably. Files that a
+//! reader may open never change, and nothing is synced twice.
 
 #[cfg(test)]
 mod tests;
@@ -35,10 +35,10 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::format::parallel::lock;
 
-/// The directory of synced steps, and the right to write to it and to its file.
+/// The right to write to the directory and to its file.
 #[derive(Debug)]
 pub(super) struct Synced {
-    /// The path of the file, after links.
+    /// After links.
     destination: PathBuf,
     directory: PathBuf,
     _lock: GrowingLock,
@@ -47,12 +47,12 @@ pub(super) struct Synced {
     files: u32,
 }
 
-/// A new tensor, or the new steps of a tensor.
+/// A new tensor, or new steps.
 struct News<'a> {
     entry: &'a GrowingEntry,
     /// Of a growing tensor.
     state: Option<MutexGuard<'a, SeriesState>>,
-    /// The shape of the bytes to be synced.
+    /// Of the bytes to be synced.
     shape: Vec<usize>,
 }
 
@@ -120,7 +120,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Syncs if a pass ends before the next step of this tensor, and there are enough new steps.
+    /// If a pass ends before the next step of this tensor, and there are enough new steps.
     pub(super) fn sync_if_due(&self, series: &Series, writing: &Writing) -> Result<()> {
         let sync_every = self.sync_every.load(Ordering::Relaxed);
         if sync_every == 0 {
@@ -161,7 +161,7 @@ impl Synced {
         &self.directory
     }
 
-    /// Finds steps of an earlier run that are not in the file. Otherwise removes the directory.
+    /// Finds steps of an earlier run that are not in the file, or removes the directory.
     pub(super) fn find(&mut self) -> Result<Option<Listed>> {
         let Some(listed) = list(&self.directory)? else { return Ok(None) };
         self.files = listed.last;
@@ -174,13 +174,12 @@ impl Synced {
         Ok(Some(listed))
     }
 
-    /// Lets this run go on with the files of an earlier one.
+    /// Continues the files of an earlier run.
     pub(super) fn take_over(&mut self) {
         self.made = true;
     }
 
-    /// Returns `true` if another program has removed synced steps. Without the first file, none can
-    /// be recovered.
+    /// If another program has removed the first file, no step can be recovered.
     fn is_lost(&self) -> bool {
         let first = match self.files {
             0 => self.directory.clone(),
@@ -197,7 +196,7 @@ impl Synced {
         Ok(())
     }
 
-    /// Creates the directory, unless this run has done so.
+    /// Unless this run has begun.
     fn begin(&mut self, durable: bool) -> Result<()> {
         if self.made {
             return Ok(());
@@ -223,7 +222,7 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Marks that the finished file is about to be put in place.
+    /// Before the finished file is put in place.
     pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
         if !self.made || self.is_lost() {
             return Ok(());
@@ -231,15 +230,15 @@ impl Synced {
         mark(&self.directory, self.files, durable)
     }
 
-    /// Waits until the finished file's name has reached the disk, if it is to be durable.
+    /// If it is to be durable.
     pub(super) fn sync_name(&self, durable: bool) -> Result<()> {
         let synced = if durable { sync_directory(directory(&self.destination)) } else { Ok(()) };
         Ok(synced.map_err(ErrorKind::NotDurable)?)
     }
 
     /// Removes the directory, under another name, because a part must not be taken for all of it.
-    /// If it can get none, or others have files in it, its files go one by one, the first ones and
-    /// the mark last.
+    /// Without one, or with files of others, its files go one by one, the first ones and the mark
+    /// last.
     pub(super) fn retire(&self, durable: bool) -> Result<()> {
         let Some(listed) = list(&self.directory)? else { return Ok(()) };
         let retire = || {
@@ -262,8 +261,7 @@ impl Synced {
         Ok(retire()?)
     }
 
-    /// Moves the directory to a hidden one; `None` if the disk is too full, or the file system
-    /// cannot rename it.
+    /// To a hidden name; `None` if the disk is too full, or the file system cannot rename it.
     fn move_away(&self) -> io::Result<Option<TempDirectory>> {
         let moved = TempDirectory::create(&self.destination).and_then(|trash| {
             fs::rename(&self.directory, trash.path().join("synced"))?;
@@ -277,7 +275,7 @@ impl Synced {
         }
     }
 
-    /// Renames the directory, because its steps cannot be recovered. Returns the name.
+    /// Renames a directory with steps that cannot be recovered.
     pub(super) fn set_aside(&self) -> Result<PathBuf> {
         let mut names = (1..).map(|number| incomplete_directory(&self.destination, number));
         let free = names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default();
@@ -289,7 +287,7 @@ impl Synced {
 }
 
 impl<'a> News<'a> {
-    /// Returns the new part of a tensor, if there is one.
+    /// If there is a new part.
     fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
             GrowingEntry::Whole(whole) => {
@@ -320,7 +318,7 @@ impl<'a> News<'a> {
     }
 }
 
-/// Forgets that a tensor was synced. One of the file that is appended to needs no sync.
+/// A tensor of the file that is appended to needs no sync.
 fn forget(entry: &GrowingEntry) {
     match entry {
         GrowingEntry::Whole(whole) => {
