@@ -251,8 +251,8 @@ mod tests {
         assert!(!hostile.matches(&"a".repeat(5000)));
     }
 
-    /// globset, which reads the same language over bytes, is the oracle for ASCII. It differs where
-    /// names would be paths (`**`, `/`), and skips empty alternatives.
+    // globset, which reads the same language over bytes, is the oracle for ASCII. It differs where
+    // names would be paths (`**`, `/`), and skips empty alternatives.
     #[test]
     fn agrees_with_globset() {
         let parts =

@@ -7,14 +7,12 @@ use regex_automata::nfa::thompson::WhichCaptures;
 
 use crate::format::error::Quoted;
 
-/// In bytes.
 pub(crate) const LONGEST: usize = 1000;
 
 /// Of a file. When compiled, a name takes 2,000 bytes, `\w` 20,000.
 const MOST: usize = 200;
 const MOST_BYTES: usize = 4 << 20;
 
-/// Compiles a file's expressions.
 // Limited, because a few bytes of text can make megabytes. One that has searched takes three times
 // its size.
 #[derive(Debug, Default)]
@@ -24,7 +22,7 @@ pub(crate) struct Expressions {
 }
 
 impl Expressions {
-    /// As a part of a longer expression. Returns the problem.
+    /// Compiles a part of a longer expression, or returns the problem.
     pub(crate) fn compile(
         &mut self,
         pattern: &str,

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Result, Value};
 
-/// Words, and JSON of the same length.
 const WORDS: [(&[u8], &[u8]); 3] =
     [(b"-Infinity", b"\"-Infini\""), (b"Infinity", b"\"Infini\""), (b"NaN", b"\"N\"")];
 

@@ -6,14 +6,14 @@ use core::fmt::Display;
 ///
 /// | name | work | fields |
 /// |---|---|---|
-/// | `open` | opens a file of a `Checkpoint`, reads and checks its header | `path`, `bytes` of the header |
-/// | `read` | reads several tensors together; not one by `LazyTensor::read` | `tensors`, `bytes` in memory |
-/// | `convert` | converts elements, by one thread | `from`, `to`, `bytes` of the result |
-/// | `write` | saves a file by `save`, `save_sharded` or a `StreamWriter`, until it is in place on the disk | `path`, `bytes` of the file |
-/// | `request` | asks a server for bytes, until they have arrived | `address`, `bytes` of the answer |
+/// | `open` | opens a file of a `Checkpoint`, and reads its header | `path`, `bytes` of the header |
+/// | `read` | reads several tensors; not `LazyTensor::read` | `tensors`, `bytes` in memory |
+/// | `convert` | converts elements in one thread | `from`, `to`, `bytes` of the result |
+/// | `write` | saves a file by `save`, `save_sharded` or a `StreamWriter`, until it is in place | `path`, `bytes` of the file |
+/// | `request` | asks a server for bytes | `address`, `bytes` of the answer |
 ///
-/// The target is `safetensors`, the level DEBUG. Conversions of all threads that read are children
-/// of the `read`.
+/// The target is `safetensors`, the level DEBUG. Conversions are children of their `read`, in any
+/// thread.
 #[derive(Debug)]
 #[must_use]
 #[doc(hidden)]
@@ -86,7 +86,7 @@ impl Span {
         self.span.record("bytes", bytes);
     }
 
-    /// Until the result is dropped.
+    /// Works for the span until the result is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
         Entered {

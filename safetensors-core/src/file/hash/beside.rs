@@ -61,7 +61,7 @@ impl fmt::Display for Note {
 }
 
 /// Fails if a record in another file forbids a change. `destination` is the path after links.
-/// Without manifests this looks for three files, and reads nothing.
+// Without manifests this looks for three files, and reads nothing.
 pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> Result<()> {
     if !has_fate(Place::Manifest, change, Fate::Refused) {
         return Ok(());
@@ -109,7 +109,7 @@ fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
     RECORDS.iter().any(|record| record.0 == place && record.fate(change) == fate)
 }
 
-/// `None` if this user can see none.
+/// Returns `None` if this user can see no manifest.
 fn read(home: &Path) -> Result<Option<Vec<u8>>> {
     let file = match beside::open(home, MANIFEST) {
         Err(error) if is_unseen(error.kind()) => None,
@@ -128,7 +128,7 @@ fn is_unseen(kind: &ErrorKind) -> bool {
     }
 }
 
-/// `None` if there is no header.
+/// Returns `None` if there is no header.
 fn header_digest(path: &Path) -> Result<Option<Digest>> {
     let digest = FileSource::open_now(path).map_err(Error::through_io);
     match digest.and_then(|file| Digest::of_header(file.file())) {
@@ -143,7 +143,6 @@ mod tests {
 
     use super::*;
 
-    /// A directory has no header to read.
     #[test]
     fn a_header_is_read_only_if_there_is_a_manifest() {
         let dir = tempdir().unwrap();

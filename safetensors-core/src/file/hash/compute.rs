@@ -61,7 +61,7 @@ pub(crate) fn of_tensor<S: ReadAt>(
     Ok(hasher.finish())
 }
 
-/// All bytes after the header.
+/// Hashes all bytes after the header.
 #[cfg(feature = "sha256")]
 pub(crate) fn of_data<S: ReadAt>(
     file: &SafeTensors<S>,

@@ -48,7 +48,7 @@ impl RunningDigest {
             if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
     }
 
-    /// If the tensor is written again.
+    /// Lets the tensor be written again.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
@@ -74,7 +74,7 @@ impl RunningDigest {
     }
 }
 
-/// Up to the end of a tensor.
+/// The file up to the end of a tensor.
 struct Written<'a> {
     file: &'a File,
     end: u64,

@@ -41,13 +41,12 @@ pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, format!("0x{hash}"))
 }
 
-/// Exactly 64 lower-case hex digits.
 impl FromStr for Sha256 {
     type Err = Error;
 
     /// # Errors
     ///
-    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest).
+    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest), except for 64 lower-case hex digits.
     fn from_str(text: &str) -> Result<Self> {
         hex::decode(text).map(Self)
     }

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use crate::format::header::{ATTEMPT_KEY, DIGESTS_KEY, Metadata, SHA256_KEY};
 
-/// May have a digest of a file's header.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
 const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
@@ -23,7 +22,6 @@ pub(crate) enum Change {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Under this key in the metadata.
     Entry(&'static str),
     /// In the file's directory, or one of the two above it.
     Manifest,
@@ -49,7 +47,6 @@ pub(crate) enum Fate {
     Unseen,
 }
 
-/// With the fate for each [`Change`].
 #[derive(Debug)]
 pub(crate) struct Record(pub(crate) Place, [Fate; 4]);
 
@@ -104,7 +101,7 @@ pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static st
     removed
 }
 
-/// `None` if this is no signature.
+/// Returns `None` if this is no signature.
 pub(crate) fn signed_name(name: &str) -> Option<&str> {
     SIGNATURES.iter().find_map(|ending| name.strip_suffix(ending))
 }

@@ -57,26 +57,25 @@ impl Digest {
     }
 }
 
-/// Exactly 32 lower-case hex digits.
 impl FromStr for Digest {
     type Err = Error;
 
     /// # Errors
     ///
-    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest).
+    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest), except for 32 lower-case hex digits.
     fn from_str(text: &str) -> Result<Self> {
         hex::decode(text).map(<[u8; 16]>::into)
     }
 }
 
-/// Bytes in canonical order: big-endian.
+/// Reads the bytes as big-endian, the canonical order.
 impl From<[u8; 16]> for Digest {
     fn from(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 }
 
-/// Bytes in canonical order: big-endian.
+/// Returns the bytes as big-endian, the canonical order.
 impl From<Digest> for [u8; 16] {
     fn from(digest: Digest) -> Self {
         digest.0.to_be_bytes()

@@ -90,8 +90,8 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns `true` from a snapshot to a blob in the Hub's cache: of its repository, or in newer
-/// caches, of all.
+/// Returns `true` if `home` is a snapshot in the Hub's cache, and the target a blob of its
+/// repository or, in newer caches, of all.
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home.ancestors().find(|it| it.ends_with("snapshots"));
     let repository = snapshots.and_then(Path::parent);

@@ -9,7 +9,6 @@ use super::positional::{read_at, shorter, write_all_at};
 // A call cannot be interrupted.
 const CALL: u64 = 1 << 30;
 
-/// Where the kernel cannot copy.
 const BUFFER: usize = 1 << 20;
 
 /// Copies `len` bytes. Fails with [`io::ErrorKind::UnexpectedEof`] if `from` ends early.
@@ -35,7 +34,7 @@ pub(crate) fn copy_range(
     Ok(())
 }
 
-/// Returns the number of bytes: 0 if the kernel cannot copy, or if `from` has ended.
+/// Returns 0 if the kernel cannot copy, or if `from` has ended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn by_kernel(
     from: &File,

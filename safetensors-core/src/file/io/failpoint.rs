@@ -14,7 +14,6 @@ pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
-/// A killed process cleans nothing up.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_killed() -> bool {
@@ -37,7 +36,7 @@ mod armed {
 
     /// In one thread.
     struct Armed {
-        /// That still succeed.
+        /// Steps that still succeed.
         left: usize,
         wanted: Wanted,
         reached: Option<&'static str>,
@@ -159,7 +158,7 @@ mod armed {
         run(n, Wanted::Call(Some(Box::new(call))), f)
     }
 
-    /// As on a system that lacks a feature.
+    /// Simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
         LACKING.with_borrow_mut(|lacking| lacking.push(what));

@@ -50,7 +50,6 @@ pub struct FileSource {
 /// The coarsest resolution of times in a file system.
 const TIME_STEP: Duration = Duration::from_secs(2);
 
-/// For a header that is being changed.
 const MAX_WAIT: Duration = Duration::from_millis(1000);
 
 impl FileSource {
@@ -127,7 +126,7 @@ impl FileSource {
         Ok(())
     }
 
-    /// Also if the header was left half written.
+    /// Returns `true` also for a header that was left half written.
     pub(crate) fn is_marked(&self) -> bool {
         let mut length = [0; LENGTH_BYTES];
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
@@ -222,7 +221,6 @@ fn is_young(metadata: &Metadata) -> bool {
     age.is_none_or(|age| age <= TIME_STEP)
 }
 
-/// No program can set this time.
 #[cfg(unix)]
 fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;
@@ -232,7 +230,7 @@ fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
 }
 
-/// Not reported, and the time of writing may lag behind.
+// Not reported, and the time of writing may lag behind.
 #[cfg(not(unix))]
 fn time_of_change(_: &Metadata) -> Option<SystemTime> {
     None

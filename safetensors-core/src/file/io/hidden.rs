@@ -15,13 +15,11 @@ use super::{FileSource, ReadAt, failpoint};
 // Most file systems take 255 bytes, eCryptfs takes 143.
 const NAME_MAX: usize = 143;
 
-/// Random characters of a temporary name.
 pub(crate) const ID_LEN: usize = 6;
 
 /// Locked while files are put in place in its directory.
 pub(crate) const LOCK_NAME: &str = ".safetensors.lock";
 
-/// Replaces the random characters.
 const GROWING_ID: &str = "growth";
 
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
@@ -35,12 +33,11 @@ const ATTEMPT_SUFFIX: &str = ".ranks";
 
 const BACKUP_SUFFIX: &str = ".header-backup";
 
-/// After the name of the single file.
 const INDEX_ENDING: &str = ".index.json";
 
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
-/// The current one for a bare name.
+/// Returns the current one for a bare name.
 pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -54,14 +51,15 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     directory(path).join(name)
 }
 
-/// A long name is shortened.
+/// Shortens a long name.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = shortened(path.file_name().unwrap_or_default(), NAME_MAX - suffix.len());
     name.push(suffix);
     path.with_file_name(name)
 }
 
-/// Locked while a file is written step by step. Saves to that path remove it if it is not.
+/// Returns the file that is locked while a file is written step by step.
+// Saves to that path remove it if it is not locked.
 pub(crate) fn growing_lock(path: &Path) -> PathBuf {
     let mut name = temporary_prefix(path.file_name().unwrap_or_default());
     name.push(GROWING_ID);
@@ -83,7 +81,6 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
     source.read_exact_at(&mut found, 0).is_ok() && found == BACKUP_MAGIC
 }
 
-/// [`ID_LEN`] characters and [`TEMPORARY_SUFFIX`] follow.
 pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
     prefix.push(".");
@@ -130,7 +127,7 @@ pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     Some((shard, shards, text))
 }
 
-/// Ranks put their files here until all have saved.
+/// Returns the place for ranks' files until all have saved.
 pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
     let file_name = index.file_name().unwrap_or_default();
     let mut name = stem(file_name, 1 + ATTEMPT_MAX + ATTEMPT_SUFFIX.len());
@@ -145,7 +142,7 @@ pub(crate) fn is_attempt(text: &str) -> bool {
     (1..=ATTEMPT_MAX).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// If it is for the checkpoint of this index.
+/// Returns `None` for the attempts of another index.
 pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     let name = path.file_name()?.to_str()?.strip_suffix(ATTEMPT_SUFFIX)?;
     let (_, attempt) = name.rsplit_once('.')?;
@@ -197,7 +194,6 @@ fn stem(file_name: &OsStr, more: usize) -> OsString {
     stem
 }
 
-/// With a hash of a long name.
 fn shortened(file_name: &OsStr, room: usize) -> OsString {
     if file_name.len() <= room {
         return file_name.to_owned();

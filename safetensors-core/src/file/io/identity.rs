@@ -27,17 +27,17 @@ impl Identity {
         system::of(file)
     }
 
-    /// Of a link itself.
+    /// Does not follow a link.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, false))
     }
 
-    /// After links.
+    /// Follows links.
     pub(crate) fn behind(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, true))
     }
 
-    /// On its device; 0 where there are none.
+    /// Returns the number on its device; 0 where there are none.
     pub(crate) fn number(&self) -> u64 {
         #[cfg(any(unix, windows, target_os = "wasi"))]
         return self.inode;
@@ -56,7 +56,7 @@ pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
 
-/// `None` if the file does not exist.
+/// Returns `None` if the file does not exist.
 pub(crate) fn unless_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

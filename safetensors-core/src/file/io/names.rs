@@ -74,7 +74,6 @@ fn refused_by_windows(name: &str) -> Option<String> {
     None
 }
 
-/// Such as `COM1`.
 fn is_port(stem: &str) -> bool {
     let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
     let mut number = number.unwrap_or_default().chars();

@@ -24,7 +24,7 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
     }
 }
 
-/// For a platform without files.
+/// Stands in on a platform without files.
 #[cfg(not(any(unix, windows, target_os = "wasi")))]
 fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
     let problem = "files are read and written on Unix, Windows and WASI only, on this platform \
@@ -128,7 +128,7 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the system to begin, without waiting. Errors show at synchronisation.
+/// Does not wait. Errors show at synchronisation.
 pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
     // Linux takes this advice as a request to write back changes. Bytes that are on the disk
     // already leave the page cache, which are few directly after the write.

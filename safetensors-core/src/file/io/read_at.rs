@@ -203,7 +203,6 @@ impl fmt::Debug for dyn ReadAt + '_ {
     }
 }
 
-/// A source of any type, see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
 macro_rules! forward {
     ($($type:ty),*) => {$(
         impl ReadAt for $type {

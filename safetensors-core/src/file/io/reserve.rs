@@ -14,7 +14,7 @@ pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     allocate(file, len)
 }
 
-/// If the file system can (ext4, XFS). Returns whether it has.
+/// Returns `false` if the file system cannot (ext4 and XFS can).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn insert_at_start(file: &File, len: u64) -> bool {
     use rustix::fs::{FallocateFlags, fallocate};

@@ -36,7 +36,7 @@ pub struct SafeTensors<B> {
 }
 
 impl<B> SafeTensors<B> {
-    /// To another type with the same bytes.
+    /// Changes to another type with the same bytes.
     #[cfg(feature = "std")]
     pub(crate) fn map_source<T, E>(
         self,
@@ -100,7 +100,7 @@ impl<B> SafeTensors<B> {
         }
     }
 
-    /// Found when first asked for.
+    /// Calls `find` when first asked.
     #[cfg(feature = "std")]
     pub(crate) fn found<T: Any + Send + Sync>(&self, find: impl FnOnce() -> T) -> Option<&T> {
         self.found.get_or_init(|| Arc::new(find())).downcast_ref()

@@ -34,7 +34,6 @@ impl Stamp {
         }
     }
 
-    /// `path` is the one that was opened.
     pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
         let changed = |how: &str| Err(io::Error::other(Changed(how.into())));
         if now.len() != self.len {
@@ -107,7 +106,7 @@ mod tests {
 
     use crate::file::io::{FileSource, ReadAt};
 
-    /// After the clock of the file system has moved on.
+    /// Opens the file after the clock of the file system has moved on.
     fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);

@@ -67,8 +67,8 @@ impl Drop for Steps {
     }
 }
 
-/// To be removed at the drop, or by [`remove_temporaries`], unless it is [kept](Self::keep). Create
-/// the file and this in the same [`Steps`].
+/// Something to remove at the drop, or by [`remove_temporaries`], unless it is [kept](Self::keep).
+/// Create the file and this in the same [`Steps`].
 // Files that must survive their process have no owner: the backup of a header, synced steps, an
 // attempt of ranks, an unfinished download. Nor has the cache of the Hub, with names that Python's
 // library prescribes.
@@ -86,12 +86,11 @@ impl Owned {
         Self::new(Kind::File, path)
     }
 
-    /// With its content.
     pub(crate) fn directory(path: &Path) -> Self {
         Self::new(Kind::Directory, path)
     }
 
-    /// To be removed if it is empty.
+    /// Removes the directory only if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Kind::Made, path)
     }

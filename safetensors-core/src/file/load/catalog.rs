@@ -57,7 +57,7 @@ pub(crate) struct CatalogPlace {
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint, with which a [`LazyTensor`](super::LazyTensor) finds its scales.
+/// Where a [`LazyTensor`](super::LazyTensor) finds its scales.
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
@@ -97,8 +97,8 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Makes a catalog of sorted places. A single file without `index`, an index's metadata, has
-    /// all of its tensors here.
+    /// Takes sorted places. A single file without `index`, an index's metadata, has all of its
+    /// tensors here.
     pub(crate) fn new(
         files: Vec<CheckpointFile<S>>,
         places: Vec<CatalogPlace>,
@@ -129,7 +129,7 @@ impl<S> Catalog<S> {
         catalog
     }
 
-    /// To another type with the same bytes.
+    /// Changes to another type with the same bytes.
     pub(crate) fn map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,
@@ -154,14 +154,13 @@ impl<S> Catalog<S> {
         Catalog { files, table: self.table.clone() }
     }
 
-    /// Of all files and of the index.
+    /// Returns the metadata of all files and of the index.
     pub(crate) fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
         let of_file = || self.files.first().map(|file| file.archive.metadata());
         self.table.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
-    /// Up to a limit of bytes.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.table.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
@@ -170,7 +169,6 @@ impl<S> Catalog<S> {
         (mem::take(&mut self.files), mem::take(&mut self.table.places))
     }
 
-    /// `metadata` is of all files.
     pub(crate) fn with_files<T>(
         self,
         files: Vec<CheckpointFile<T>>,
@@ -197,7 +195,7 @@ impl<S> Catalog<S> {
         &self.table.places
     }
 
-    /// Sorted.
+    /// Returns sorted aliases.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.table.places[position]);
         let aliases = place.map_or(&[][..], |place| {
@@ -208,7 +206,7 @@ impl<S> Catalog<S> {
         aliases.iter().map(|(_, name)| &**name)
     }
 
-    /// Also by an alias.
+    /// Finds aliases, too.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.named(name).or_else(|| {
             let &place = self.table.aliases.get(name)?;
@@ -216,7 +214,7 @@ impl<S> Catalog<S> {
         })
     }
 
-    /// By the name in the file.
+    /// Finds the name in its file.
     fn named(&self, name: &str) -> Option<usize> {
         match &self.table.names {
             Some(table) => table.find(name, |i| self.name_at(i)),

@@ -67,7 +67,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> Catalog<S> {
-    /// In the order of the tensors that hold their codes.
+    /// Returns the weights in the order of their codes.
     pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
         if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
     }
@@ -132,7 +132,7 @@ impl<S: ReadAt> Tensors for Catalog<S> {
     }
 }
 
-/// For a tensor that was opened without a checkpoint, and so without settings.
+/// A tensor that was opened without a checkpoint, and so without settings.
 struct OneFile<'a, S>(LazyTensor<'a, S>);
 
 impl<S: ReadAt> OneFile<'_, S> {

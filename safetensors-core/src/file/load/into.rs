@@ -42,7 +42,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     }
 }
 
-/// Fills the values with a tensor, or a slice of this shape, by `read`.
+/// Fills the values by `read` with a tensor, or a slice of this shape.
 fn read_into<S: ReadAt, T: Element>(
     tensor: &LazyTensor<'_, S>,
     shape: &[usize],
@@ -63,7 +63,6 @@ fn read_into<S: ReadAt, T: Element>(
     tensor.check_unchanged()
 }
 
-/// Fails unless the number of values matches the shape, and their dtype matches.
 fn check<T: Element>(dtype: Dtype, shape: &[usize], values: &[T]) -> Result<(), ErrorKind> {
     if T::DTYPE != dtype {
         return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: dtype });

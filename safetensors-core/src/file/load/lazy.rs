@@ -176,7 +176,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     }
 }
 
-/// Pieces of at most 1 MiB, so the tensor may be larger than memory.
+/// Passes pieces of at most 1 MiB, so the tensor may be larger than memory.
 impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
@@ -203,7 +203,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
     }
 
-    /// In pieces of at most 1 MiB, through `scratch`.
+    /// Passes pieces of at most 1 MiB.
     pub(crate) fn read_pieces(
         &self,
         range: Range<u64>,
@@ -278,7 +278,7 @@ impl<S> Catalog<S> {
         self.table.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// Sorted.
+    /// Returns sorted aliases.
     pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.table.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }
@@ -299,7 +299,6 @@ impl<S> Catalog<S> {
     }
 }
 
-/// Reads, parses and checks.
 fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     let file_len = source.byte_len();
     let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {

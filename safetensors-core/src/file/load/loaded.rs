@@ -74,7 +74,7 @@ impl DtypePlan {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
 
-    /// Of elements while they are read.
+    /// Returns the conversion of elements while they are read.
     pub(crate) fn conversion(
         &self,
         options: &ConvertOptions,

@@ -143,7 +143,6 @@ fn read<'t, 'a: 't, S: ReadAt + 'a>(
     wanted.iter().zip(bufs).map(|(wanted, (buf, _))| wanted.finish(buf, options)).collect()
 }
 
-/// Fills and converts.
 fn fill<'t, S: ReadAt>(
     wanted: &'t [TensorRead<'t, '_, S>],
     bufs: &mut [Reserved<'t>],
@@ -186,7 +185,7 @@ fn fill<'t, S: ReadAt>(
     Ok(())
 }
 
-/// For work once a file. A file can occur twice.
+/// Returns a tensor of each file, which can occur twice.
 pub(crate) fn one_a_file<'t, 'a, S>(
     wanted: &'t [TensorRead<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {

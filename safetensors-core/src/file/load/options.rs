@@ -205,7 +205,6 @@ impl LoadOptions {
         self.all.or(of_float).unwrap_or(dtype)
     }
 
-    /// By the framework's table.
     pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
         self.table = Some(table);
         self

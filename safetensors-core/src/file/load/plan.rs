@@ -100,7 +100,6 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
 
 struct Planner<'t, 'a, 'b, S> {
     jobs: Vec<Job<'t, 'a, 'b, S>>,
-    /// Joined at the end.
     small: Vec<ReadPart<'t, 'a, 'b, S>>,
 }
 
@@ -187,7 +186,7 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     }
 }
 
-/// In memory, of a contiguous job.
+/// Returns the most bytes in memory of a contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }

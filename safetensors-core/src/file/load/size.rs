@@ -8,5 +8,5 @@ pub(super) const JOB: usize = 4 << 20;
 /// Smaller tensors are read with their neighbours.
 pub(super) const SMALL: usize = CLEARED_BY_HAND;
 
-/// With gaps. A thread may need that much again to gather the runs.
+/// Jobs with gaps. A thread may need that much again to gather the runs.
 pub(super) const STRIDED: u64 = 1 << 20;

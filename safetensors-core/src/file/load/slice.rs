@@ -249,7 +249,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         Ok(())
     }
 
-    /// In pieces of at most 1 MiB.
+    /// Passes pieces of at most 1 MiB.
     fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
         let Some(together) = (PIECE as u64).checked_div(rows.row_len) else { return Ok(()) };
         let mut bytes = Vec::new();
@@ -266,7 +266,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         Ok(())
     }
 
-    /// At most 1 MiB, or one longer run.
+    /// Passes at most 1 MiB, or one longer run.
     fn write_runs(&self, runs: &ByteRuns, bytes: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
         let base = self.tensor.file_offset();
         let len = runs.byte_len();
@@ -317,7 +317,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     }
 }
 
-/// Pieces of at most 1 MiB, so the slice may be larger than memory.
+/// Passes pieces of at most 1 MiB, so the slice may be larger than memory.
 impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     fn dtype(&self) -> Dtype {
         self.tensor.dtype()

@@ -9,7 +9,7 @@ use crate::format::error::{Error, Result};
 // Enough bytes for cheap system calls, few enough for the cache.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// The bytes that a load has announced to a source, until the drop.
+/// Bytes that a load has announced to a source, until the drop.
 pub(crate) struct Announced<'s, S: ReadAt> {
     source: &'s S,
     range: Range<u64>,
@@ -34,8 +34,8 @@ impl<S: ReadAt> Drop for Announced<'_, S> {
     }
 }
 
-/// Passes a range to `take`, in pieces through `buffer`, of the [length](ReadAt::requests) for the
-/// source. `failed` makes the error of a failed read.
+/// Passes pieces of the source's [length](ReadAt::requests) to `take`. `failed` makes the error of
+/// a failed read.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,

@@ -46,7 +46,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
 }
 
 impl<'t, S> TensorRead<'t, '_, S> {
-    /// Of elements while they are read.
+    /// Returns the conversion of elements while they are read.
     pub(crate) fn conversion(
         &self,
         options: &LoadOptions,

@@ -102,7 +102,7 @@ impl AtomicFile {
         Self::from_temp(temp, destination, permissions_of)
     }
 
-    /// With the open file's bytes and permissions. Shares its blocks where possible.
+    /// Copies the open file's bytes and permissions, and shares its blocks where possible.
     pub(crate) fn copy_in_place_of(
         destination: PathBuf,
         original: &File,
@@ -182,7 +182,7 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// The file can be committed later.
+    /// Lets others write. The file can be committed later.
     pub(crate) fn end_commit(&mut self) {
         self.lock = None;
     }
@@ -290,7 +290,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a file can be saved, as far as is known beforehand.
+/// Returns what is known beforehand.
 pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     let checked = destination_to_replace(path, options)
         .and_then(|(destination, _)| refuse_other_than_directory(directory(&destination)));

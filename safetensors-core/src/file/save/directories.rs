@@ -7,7 +7,6 @@ use super::atomic::{directory as parent, sync_directory};
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// A drop removes the empty ones.
 #[derive(Debug, Default)]
 pub(crate) struct NewDirectories {
     /// Children before their parents.
@@ -15,14 +14,12 @@ pub(crate) struct NewDirectories {
 }
 
 impl NewDirectories {
-    /// With its missing ancestors.
     pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
         let mut made = Self::default();
         made.add(directory)?;
         Ok(made)
     }
 
-    /// It may be below the others.
     pub(crate) fn add(&mut self, directory: &Path) -> io::Result<()> {
         refuse_impossible(directory)?;
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();

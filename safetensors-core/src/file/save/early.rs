@@ -17,7 +17,6 @@ const MOST: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Early {
-    /// For the disk at a time.
     piece: u64,
     state: Mutex<State>,
 }
@@ -30,13 +29,12 @@ struct State {
 }
 
 impl Early {
-    /// `None` for a short file.
+    /// Returns `None` for a short file.
     pub(super) fn for_file_of(bytes: u64) -> Option<Self> {
         let piece = (bytes / 4).clamp(LEAST, MOST);
         (bytes > LEAST).then(|| Self { piece, state: Mutex::default() })
     }
 
-    /// To be written at a time.
     pub(super) fn piece(&self) -> usize {
         self.piece as usize
     }

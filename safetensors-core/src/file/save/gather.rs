@@ -15,7 +15,6 @@ use crate::format::tensor::TensorSource;
 /// Longer bytes are written from their own memory.
 const LARGE: usize = 64 << 10;
 
-/// For one call.
 const MOST: usize = 256 << 10;
 
 /// Adjacent bytes of a file.
@@ -72,7 +71,7 @@ pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     writer.order.chunk_by(in_one_run).collect()
 }
 
-/// `gathered` is reused from run to run.
+/// Reuses `gathered` from run to run.
 pub(super) fn write_run<S: TensorSource>(
     writer: &StreamWriter,
     run: &[usize],

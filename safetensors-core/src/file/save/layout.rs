@@ -80,7 +80,7 @@ impl Layout {
         Ok(Self { prefix, places, names })
     }
 
-    /// By more or less padding.
+    /// Changes the padding.
     pub(crate) fn move_data_to(&mut self, start: usize) {
         let old = self.prefix.len() as u64;
         self.prefix.resize(start, b' ');
@@ -97,7 +97,7 @@ impl Layout {
     }
 }
 
-/// Without another file's records, with its own, and with placeholders for digests.
+/// Drops another file's records, and adds placeholders for digests.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
     let mut metadata = Cow::Borrowed(&options.metadata);
     if has_records(&metadata) {

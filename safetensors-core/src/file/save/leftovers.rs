@@ -44,7 +44,6 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// Also in a large directory.
 pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {
@@ -58,7 +57,6 @@ struct Listings(Mutex<BTreeMap<PathBuf, Listed>>);
 #[derive(Default)]
 struct Listed {
     entries: usize,
-    /// Since the listing.
     saves: usize,
     /// By checkpoint.
     temporaries: BTreeMap<String, Vec<OsString>>,

@@ -32,7 +32,7 @@ pub(super) fn lock(_: &File) -> Lock {
     Lock::None
 }
 
-/// `None` if a process is using it.
+/// Returns `None` if a process is using it.
 #[cfg(unix)]
 pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -61,7 +61,7 @@ pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path).map(Some)
 }
 
-/// Leftovers cannot be distinguished from files in use.
+// Leftovers cannot be distinguished from files in use.
 #[cfg(not(any(unix, windows)))]
 pub(super) fn lock_leftover(_: &Path) -> io::Result<Option<File>> {
     Ok(None)

@@ -54,12 +54,12 @@ impl Rights {
     }
 }
 
-/// The group and owner, where allowed.
+/// Takes the group and the owner where allowed.
 pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
     take(file, Rights::of(original))
 }
 
-/// The group and owner, where allowed.
+/// Takes the group and the owner where allowed.
 // If the group cannot be kept, the file's group gets only everybody's rights, so that no one gains
 // rights.
 #[cfg(unix)]
@@ -124,13 +124,14 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     mode
 }
 
-/// Nobody but an administrator may write to the file.
+/// Returns `true` if nobody but an administrator may write to the file.
 // On WASI, std takes all files for read-only.
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     cfg!(not(target_os = "wasi")) && metadata.permissions().readonly()
 }
 
-/// Others may have the entry open, also on Windows. The caller has checked for a read-only file.
+/// Replaces an entry that others may have open, also on Windows. The caller has checked for a
+/// read-only file.
 pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(windows)]
     if let Ok(original) = fs::symlink_metadata(to)

@@ -8,7 +8,7 @@ use crate::format::tensor::{PieceSink, TensorSource};
 pub(super) struct Pieces {
     expected: u64,
     pub(super) written: Ranges,
-    /// The number of bytes, if there are too many.
+    /// If there are too many bytes.
     excess: Option<u64>,
 }
 
@@ -28,7 +28,6 @@ impl Pieces {
         self.finish()
     }
 
-    /// Front to back.
     pub(super) fn write_in_order(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -69,7 +68,6 @@ mod tests {
     use crate::format::dtype::Dtype;
     use crate::format::tensor::Sink;
 
-    /// Errors of the sink are ignored.
     struct Given(&'static [(u64, &'static [u8])]);
 
     impl TensorSource for Given {

@@ -28,7 +28,6 @@ impl Ranges {
         Ok(())
     }
 
-    /// The range was inserted.
     pub(super) fn remove(&mut self, old: Range<u64>) {
         if old.is_empty() {
             return;
@@ -39,7 +38,6 @@ impl Ranges {
         self.0.splice(at..=at, parts.into_iter().filter(|part| !part.is_empty()));
     }
 
-    /// Front to back.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().cloned()
     }
@@ -52,7 +50,6 @@ impl Ranges {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Below `len`.
     pub(super) fn first_gap(&self, len: u64) -> Option<Range<u64>> {
         let gap = match self.0.first() {
             None => 0..len,
@@ -70,7 +67,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a model that keeps a flag for each byte.
         #[test]
         fn as_a_flag_for_each_byte(
             steps in prop::collection::vec((0..64_u64, 0..12_u64, prop::bool::weighted(0.2)), 0..60)

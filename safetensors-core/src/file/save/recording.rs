@@ -13,7 +13,6 @@ pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
     TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
 }
 
-/// Adds the digests to the metadata.
 pub(super) fn recorded(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
@@ -25,7 +24,7 @@ pub(super) fn recorded(
     options
 }
 
-/// Of a file in memory.
+/// Hashes a file in memory.
 pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
@@ -35,7 +34,7 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
     digests
 }
 
-/// From bytes that the sources produce for this alone.
+/// Hashes bytes that the sources produce for this alone.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],

@@ -114,7 +114,7 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     Ok(writer.flush()?)
 }
 
-/// Takes the bytes of a file in order, a tensor's with its name.
+/// Takes bytes in order, a tensor's with its name.
 type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
 
 fn write_in_order<N: AsRef<str>, S: TensorSource>(
@@ -133,7 +133,7 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// The digests have the placeholders' length.
+/// Returns as many bytes as with placeholders.
 #[cfg(feature = "std")]
 pub(super) fn prefix_with_digests(
     tensors: &[Spec<'_>],

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::format::dtype::Dtype;
 use crate::format::tensor::TensorSource;
 
-/// Its entry in the header, except for offsets.
+/// A tensor's entry in the header, except for offsets.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,

@@ -196,7 +196,7 @@ impl StreamWriter {
         }
     }
 
-    /// To be written at a time.
+    /// Returns how much to write at a time.
     pub(super) fn piece(&self) -> usize {
         match &self.early {
             _ if self.progress.is_watched() => progress::PIECE,

@@ -47,12 +47,12 @@ impl StreamWriter {
         }
     }
 
-    /// In file order.
+    /// Returns the tensors in file order.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// By the position of its declaration.
+    /// Finds it by its position among the declarations.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
@@ -123,13 +123,13 @@ impl TensorWriter<'_> {
         self.append_bytes(&file_bytes)
     }
 
-    /// After the last written byte, or at the start.
+    /// Writes after the last written byte, or at the start.
     fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
         let range = self.claim_end(bytes.len()).map_err(|error| self.locate(error))?;
         self.write(range, bytes).map_err(|error| self.locate(error))
     }
 
-    /// After the last written byte.
+    /// Claims bytes after the last written one.
     fn claim_end(&self, len: usize) -> Result<Range<u64>> {
         let mut written = lock(&self.tensor.written);
         let end = written.end();
@@ -175,7 +175,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Together with its neighbours.
+    /// Writes the tensor together with its neighbours.
     pub(super) fn gather(&self, source: &impl TensorSource, gathered: &mut Gathered) -> Result<()> {
         let mut done = 0;
         let mut take = |bytes: &[u8]| {
@@ -207,7 +207,7 @@ impl TensorWriter<'_> {
         Ok(offset..end)
     }
 
-    /// The range has been claimed.
+    /// Writes a claimed range.
     fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -221,7 +221,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// In pieces for a progress callback, or for the disk to begin.
+    /// Writes in pieces for a progress callback, or for the disk to begin.
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
@@ -269,8 +269,7 @@ impl io::Write for TensorWriter<'_> {
     }
 }
 
-/// A range that is being written. Dropped without [`keep`](Claim::keep), after an error or a panic,
-/// it counts as not written.
+/// A range that is being written. Dropped without [`keep`](Claim::keep), it counts as not written.
 struct Claim<'a> {
     tensor: &'a TensorWriter<'a>,
     range: Option<Range<u64>>,

@@ -71,7 +71,6 @@ pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     writer.stage()
 }
 
-/// Front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // Linux lets one thread at a time write to a file. Several still help if tensors are converted,

@@ -22,7 +22,6 @@ pub(super) enum Failure {
 
 pub(super) struct Scratch {
     pub(super) source: [u64; BLOCK],
-    /// Between decoding and encoding.
     pub(super) floats: [f32; BLOCK],
 }
 
@@ -95,7 +94,6 @@ pub(crate) mod tests {
     use crate::format::tensor::TensorView;
 
     thread_local! {
-        /// The instructions of [`vectorized`], if a test chooses them.
         pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

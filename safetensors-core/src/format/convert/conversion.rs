@@ -51,8 +51,7 @@ impl Conversion {
     }
 
     /// Converts elements into `out`, aligned and of their number, in the machine's byte order.
-    /// `first` is the index of the first one in its tensor, for [`ErrorKind::DoesNotFit`] and
-    /// [`ErrorKind::InvalidBool`].
+    /// `first` is the index of the first one in its tensor, for errors.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         if self.from == Dtype::BOOL {
             check_bools(src, first)?;
@@ -132,7 +131,6 @@ impl Conversion {
         }
     }
 
-    /// Formats an element for an error.
     fn describe(&self, src: &[u8], index: usize, scratch: &mut Scratch) -> String {
         if let Ok(value) = integer::describe(self.from, src, index, scratch) {
             return value.to_string();

@@ -47,25 +47,24 @@ pub(super) fn decode(
     }, else integer::to_odd_f32(from, src, out, scratch))
 }
 
-/// Returns `false` if these are not floats of a byte.
+/// Returns `false` for other dtypes.
 pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
-/// By arithmetic, for [`vectorized`] code.
 #[inline(always)]
 pub(crate) fn decode_four(code: u32) -> f32 {
     with_float!(Dtype::F4, FORMAT => FORMAT.decode(code), else f32::NAN)
 }
 
-/// Lowest bits first.
+/// Decodes the lowest bits first.
 fn decode_fours(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&byte, pair) in src.iter().zip(out.as_chunks_mut::<2>().0) {
         *pair = [values[usize::from(byte & 0xf)], values[usize::from(byte >> 4)]];
     }
 }
 
-/// Lowest bits first.
+/// Decodes the lowest bits first.
 fn decode_sixes(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&[a, b, c], four) in src.as_chunks::<3>().0.iter().zip(out.as_chunks_mut::<4>().0) {
         let codes = u32::from_le_bytes([a, b, c, 0]);

@@ -30,7 +30,7 @@ fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Encodes as [`Overflow::Ieee`], or after [`saturate`].
+/// Overflows as [`Overflow::Ieee`], unless the caller has called [`saturate`].
 pub(super) fn encode(
     to: Dtype,
     overflow: Overflow,

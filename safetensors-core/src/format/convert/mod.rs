@@ -8,22 +8,21 @@
 //! | from | to | result |
 //! |---|---|---|
 //! | any dtype | the same | nothing: every bit is kept |
-//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides what numbers that are too large become |
-//! | the same floats | BOOL, I8 … I64, U8 … U64 | checked: a value that is not an integer, or out of range, is an error |
-//! | BOOL, I8 … I64, U8 … U64 | the eight floats above | rounded to nearest, ties to even; [`Overflow`] as above |
-//! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | checked: a value out of range is an error; BOOL has 0 and 1 |
+//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | the first eight of these | rounded once, to nearest, ties to even; [`Overflow`] for too large numbers |
+//! | the same floats | BOOL, I8 … I64, U8 … U64 | an error unless the value is an integer in range |
+//! | BOOL, I8 … I64, U8 … U64 | the eight floats | rounded to nearest, ties to even; [`Overflow`] |
+//! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | an error unless the value is in range; BOOL has 0 and 1 |
 //! | C64 | any other dtype | not possible |
 //! | any other dtype | C64 | not possible |
-//! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: the elements and scales of a block must be chosen together |
+//! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: elements and scales of a block are chosen together |
 //!
 //! [`can_convert`] returns whether a pair is possible; others are [`ErrorKind::NoConversion`].
 //!
 //! - A value that the target has is unchanged, including subnormals and the sign of zero. The FNUZ
 //!   dtypes and integers have no negative zero: it becomes zero.
-//! - NaN stays NaN with every [`Overflow`]; its sign and payload may change. As an integer it is an
-//!   error.
-//! - Infinity stays infinity, or becomes NaN in a dtype without infinity, if [`Overflow`] does not
-//!   change that.
+//! - NaN stays NaN, with any sign and payload. As an integer it is an error.
+//! - Infinity stays infinity, or becomes NaN in a dtype without it, if [`Overflow`] does not change
+//!   that.
 //! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first.
 //!
 //! ```
@@ -93,7 +92,6 @@ impl TensorBuf {
         self.convert_by(to, options, 0)
     }
 
-    /// 0 threads are the default.
     pub(crate) fn convert_by(
         self,
         to: Dtype,

@@ -26,13 +26,11 @@ pub enum Widening {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DtypeTable {
-    /// For errors.
     pub(crate) framework: &'static str,
     pub(crate) support: fn(Dtype) -> Support,
 }
 
 impl DtypeTable {
-    /// Returns the dtype in the framework, or an error.
     pub(crate) fn accept(self, dtype: Dtype, widening: Widening) -> Result<Dtype, ErrorKind> {
         let framework = self.framework;
         match ((self.support)(dtype), widening) {

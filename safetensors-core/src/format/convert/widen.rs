@@ -19,7 +19,7 @@ use crate::format::tensor::TensorBuf;
 /// | a float | any float dtype of at least 8 bits that has each of its values | copied; packed elements are unpacked |
 ///
 /// For example, I8 widens to I16, I32 and I64, and F16 from every float of at most 8 bits but
-/// F8_E8M0. [`is_lossless`] tests a pair. Packed elements are unpacked lowest bits first.
+/// F8_E8M0.
 ///
 /// ```
 /// use safetensors_core::convert::widen;

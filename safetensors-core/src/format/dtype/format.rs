@@ -66,7 +66,7 @@ impl Format {
         self.bits() < 8 || matches!(self.special, Special::Scale)
     }
 
-    /// Returns `true` if this format has each value of `other`, with signed zeros, infinities and
+    /// Returns `true` if this format has each value of `other`, even signed zeros, infinities and
     /// NaN.
     pub(crate) fn holds(self, other: Self) -> bool {
         let special = self.special;
@@ -99,7 +99,7 @@ impl Format {
         }
     }
 
-    /// Returns the exponent of the largest number, and its mantissa at the top of 64 bits.
+    /// Returns the exponent, and the mantissa at the top of 64 bits.
     fn largest_parts(self) -> (i32, u64) {
         let code = self.largest_code();
         let exponent = (code >> self.mantissa_bits) as i32 - self.bias as i32;
@@ -187,7 +187,7 @@ impl Format {
     }
 }
 
-/// Of [`Special::Scale`].
+/// Decodes [`Special::Scale`].
 const fn power_of_two(code: u32) -> f32 {
     match code {
         // Subnormal in `f32`.

@@ -7,8 +7,7 @@ use core::fmt;
 pub(crate) use format::{Format, Special};
 
 /// Declares [`Dtype`], methods for the columns of the table, and macros that run code for a row.
-///
-/// `$d` is a dollar sign, for the macros that this one declares.
+/// Those need `$d`, a dollar sign.
 macro_rules! dtypes {
     (($d:tt) $(
         $(#[$doc:meta])*
@@ -66,7 +65,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// BOOL is none.
+            /// Returns `false` for BOOL.
             pub(crate) const fn is_integer(self) -> bool {
                 match self {
                     $($(Self::$variant => <$integer>::BITS == $bits,)?)*

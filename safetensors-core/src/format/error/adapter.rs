@@ -1,4 +1,4 @@
-//! [`AdapterProblem`]: the errors of an adapter, or of the checkpoint it is merged into.
+//! [`AdapterProblem`]: errors of an adapter, or of its fit to a checkpoint.
 
 use alloc::string::String;
 
@@ -12,7 +12,7 @@ pub enum AdapterProblem {
     /// The settings cannot be read.
     #[error("the settings of the adapter are wrong: {}", Escaped(.problem))]
     Settings { problem: String },
-    /// A setting, or a part of it, that cannot be merged.
+    /// The adapter has a part, such as a setting, that cannot be merged.
     #[error("an adapter with {} cannot be merged", Escaped(.found))]
     Unsupported { found: String },
     /// The adapter lacks a tensor of a module.

@@ -5,7 +5,6 @@ use core::str::FromStr;
 use super::{Error, ErrorKind};
 use crate::format::dtype::Dtype;
 
-/// The names of PyTorch and NumPy, and short forms.
 const WORDS: [(Dtype, &[&str]); 18] = [
     (Dtype::BF16, &["bfloat16"]),
     (Dtype::F16, &["float16", "half", "fp16"]),

@@ -17,7 +17,6 @@ impl fmt::Display for FoundByte {
     }
 }
 
-/// Displays the files in subdirectories as the end of a sentence.
 pub(super) struct Below<'a>(pub(super) &'a [String]);
 
 impl fmt::Display for Below<'_> {

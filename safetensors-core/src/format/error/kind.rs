@@ -13,33 +13,33 @@ use crate::format::dtype::Dtype;
 /// Every way in which an operation can fail.
 ///
 /// `expected` follows from the rule, and `found` is in the file. Sizes and offsets are in bytes;
-/// data offsets count from the first byte after the header. Fields hold names and shapes whole, and
-/// only the start of an unknown word.
+/// data offsets count from the end of the header. Fields hold names and shapes whole, and unknown
+/// words cut.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum ErrorKind {
     // The frame of the file.
-    /// The file is shorter than the 8 bytes of the header length.
+    /// Fewer than the 8 bytes of the header length.
     #[error("expected at least 8 bytes for the header length, found {found}")]
     TooShort { found: u64 },
-    /// The header is longer than [`Limits`](crate::Limits) allows.
+    /// A header over [`Limits`](crate::Limits).
     #[error("the header has {found} bytes, over the limit of {limit}")]
     HeaderTooLarge { limit: u64, found: u64 },
     /// The file ends before its header.
     #[error("cut off: {} of {expected} bytes of the header are missing", .expected.saturating_sub(*.found))]
     HeaderPastEnd { expected: u64, found: u64 },
-    /// An edit is replacing the header, or was interrupted. Then
-    /// [`edit::restore_header`](crate::edit::restore_header) restores it.
+    /// An edit in place is under way, or was interrupted: see
+    /// [`edit::restore_header`](crate::edit::restore_header).
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
-    /// More tensors than [`Limits`](crate::Limits) allows.
+    /// More tensors than [`Limits`](crate::Limits).
     #[error("the header has more tensors than the limit of {limit}")]
     TooManyTensors { limit: usize },
-    /// More dimensions than [`Limits`](crate::Limits) allows.
+    /// More dimensions than [`Limits`](crate::Limits).
     #[error("the shape has more dimensions than the limit of {limit}")]
     TooManyDimensions { limit: usize },
-    /// More entries in `__metadata__` than [`Limits`](crate::Limits) allows.
+    /// More metadata than [`Limits`](crate::Limits).
     #[error("__metadata__ has more entries than the limit of {limit}")]
     TooManyMetadataEntries { limit: usize },
 
@@ -100,22 +100,22 @@ pub enum ErrorKind {
     UnknownDtype { found: String },
 
     // Sizes and offsets.
-    /// The product of the non-zero dimensions, or the size in bytes, does not fit 64 bits.
+    /// The number of elements or bytes does not fit 64 bits.
     #[error("the size of shape {} overflows 64 bits", Shape(.shape))]
     ShapeOverflow { shape: Vec<usize> },
-    /// Elements of a sub-byte dtype do not fill whole bytes.
+    /// Sub-byte elements that do not fill whole bytes.
     #[error("{dtype} elements of shape {} do not fill whole bytes", Shape(.shape))]
     PartialByte { dtype: Dtype, shape: Vec<usize> },
     /// The data range ends before it begins.
     #[error("data_offsets [{begin}, {end}] end before they begin")]
     ReversedOffsets { begin: u64, end: u64 },
-    /// The data range does not have the length of the dtype and the shape.
+    /// A data range of another length than dtype and shape need.
     #[error(
         "{dtype} of shape {} has {expected} bytes, but data_offsets span {found}",
         Shape(.shape)
     )]
     WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
-    /// Bytes before this tensor that belong to no tensor.
+    /// Bytes before this tensor that are no tensor's.
     #[error(
         "a hole: the data should begin at {expected}, where the previous tensor ends, \
          but begins at {found}"
@@ -124,10 +124,10 @@ pub enum ErrorKind {
     /// The data begins inside another tensor's.
     #[error("an overlap: the data begins at {found}, but {} reaches to {expected}", Quoted(.other))]
     Overlap { other: String, expected: u64, found: u64 },
-    /// Two tensors that are not empty have the same data range.
+    /// Two tensors have the same data range.
     #[error("the data has the bytes [{begin}, {end}], the same as {}", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
-    /// An empty tensor that is neither between two others nor at an end of the data.
+    /// An empty tensor that is neither between two others nor at an end.
     #[error(
         "a tensor without bytes should begin where another ends, such as at {expected}, \
          but begins at {found}"
@@ -147,13 +147,13 @@ pub enum ErrorKind {
     /// No tensor of that name.
     #[error("there is no such tensor")]
     TensorNotFound,
-    /// The data does not have the length of the dtype and the shape.
+    /// Data of another length than dtype and shape need.
     #[error("{dtype} of shape {} has {expected} bytes, but the data has {found}", Shape(.shape))]
     DataLength { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
-    /// Typed access with another type than the tensor's.
+    /// Typed access with another type.
     #[error("expected dtype {expected}, found {found}")]
     WrongDtype { expected: Dtype, found: Dtype },
-    /// Borrowed bytes that are not aligned for the element type.
+    /// Borrowed bytes that are not aligned.
     #[error(
         "the data lies at address {address:#x}, but {dtype} elements need a multiple of \
          {alignment}: copy it instead"
@@ -162,7 +162,7 @@ pub enum ErrorKind {
     /// A BOOL byte is neither 0 nor 1.
     #[error("element {index} of a BOOL tensor should be 0 or 1, found {found}")]
     InvalidBool { index: u64, found: u8 },
-    /// Little-endian data, borrowed as native values on a big-endian target.
+    /// A native borrow of little-endian data on a big-endian target.
     #[error(
         "{dtype} data is little-endian and cannot be borrowed on a big-endian target: \
          copy it instead"
@@ -199,10 +199,10 @@ pub enum ErrorKind {
     /// A value does not fit the new dtype.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
-    /// The framework has neither the dtype nor a wider one that holds its values exactly.
+    /// The framework has neither the dtype nor a wider one with its values.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },
-    /// Widening is needed, but [`Widening::Refuse`](crate::Widening::Refuse) is set.
+    /// Widening, against [`Widening::Refuse`](crate::Widening::Refuse).
     #[error("{framework} has no {dtype}: it would be widened to {to}, which the options refuse")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
     /// The format has no dtype for the framework's elements.
@@ -211,7 +211,7 @@ pub enum ErrorKind {
     /// The framework itself failed.
     #[error("{framework}: {source}")]
     Framework { framework: &'static str, source: Box<dyn core::error::Error + Send + Sync> },
-    /// An error of another crate. [`Error::other`](super::Error::other) returns it with its type.
+    /// An error of another crate: see [`Error::other`](super::Error::other).
     #[error("{0}")]
     Other(#[source] Box<dyn core::error::Error + Send + Sync>),
 
@@ -219,7 +219,7 @@ pub enum ErrorKind {
     /// A tensor has the name `__metadata__`.
     #[error("the name __metadata__ is reserved by the format")]
     ReservedName,
-    /// A source gave more or fewer bytes than its dtype and shape need.
+    /// A source gave too many or too few bytes.
     #[error("the source should give {expected} bytes, but gave {found}")]
     SourceLength { expected: u64, found: u64 },
     /// The alignment is not a power of two from 8 to 4096.
@@ -240,24 +240,24 @@ pub enum ErrorKind {
          [{begin}, {end}] are missing"
     )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
-    /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
+    /// A killed run has left [synced](crate::save::GrowingWriter::sync) steps.
     #[error("an earlier run left synced steps in {}: resume or remove them", Escaped(.directory))]
     SyncedStepsLeft { directory: String },
     /// The [writer](crate::save::GrowingWriter) has finished its file, or was dropped.
     #[error("the file is finished, or its writer was dropped: it takes nothing more")]
     AlreadyFinished,
-    /// The name of an attribute has a `#`, which separates it from the tensor's name.
+    /// The name of an attribute has a `#`.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
     BadAttributeName { found: String },
-    /// An attribute does not have its expected form.
+    /// An attribute has another form than expected.
     #[error("the attribute {name:?} should be {expected}, found {}", Quoted(.found))]
     BadAttribute { name: &'static str, expected: String, found: String },
 
     // Metadata and digests.
-    /// A value does not have the form of the ModelSpec standard.
+    /// A value has another form than ModelSpec's.
     #[error("{} should be {expected}, found {}", Quoted(.key), Quoted(.found))]
     BadModelSpec { key: &'static str, expected: &'static str, found: String },
-    /// The record of digests is not JSON of the expected form.
+    /// The record of digests has another form than expected.
     #[error("the entry {key} in __metadata__ is malformed: {}", Escaped(.problem))]
     BadDigestRecord { key: &'static str, problem: String },
     /// A digest is not the right number of hex digits.
@@ -288,7 +288,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the path is changed as asked, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
-    /// The new checkpoint is in place, but an old file could not be removed.
+    /// The new checkpoint is in place, but an old file stays.
     #[cfg(feature = "std")]
     #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
     LeftBehind(#[source] std::io::Error),
@@ -302,7 +302,7 @@ pub enum ErrorKind {
         "the file lies in a cache of the Hub, so other programs would get what is changed here"
     )]
     InHubCache,
-    /// `manifest` has the digest of this header, which would no longer match.
+    /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
     #[error(
         "{} records a digest of this file's header, which would not match any more: change a copy in \
@@ -324,7 +324,7 @@ pub enum ErrorKind {
         NameList(.found), Below(.below)
     )]
     NoCheckpoint { found: Vec<String>, below: Vec<String> },
-    /// Next to the other files, the new one would not be opened with the directory.
+    /// Next to `others`, the new file would not be found.
     #[error(
         "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
          or its only *.safetensors file; move these away",
@@ -334,13 +334,13 @@ pub enum ErrorKind {
     /// A selection matches no tensor.
     #[error("none of the {found} tensors is selected")]
     NothingSelected { found: usize },
-    /// Another checkpoint replaced this one at each attempt to open it.
+    /// Another checkpoint replaced this one at each attempt.
     #[error("another checkpoint replaced it at each of {attempts} attempts to open it")]
     KeepsChanging { attempts: u32 },
     /// Another save changes the files. See [`Contention`](crate::checkpoint::Contention).
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
-    /// A [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive, here or elsewhere.
+    /// A [`GrowingWriter`](crate::save::GrowingWriter) of this path is alive anywhere.
     #[error("another writer is adding steps to this file, and must finish first")]
     FileBusy,
     /// Another writer changed the files during a save.
@@ -353,22 +353,22 @@ pub enum ErrorKind {
     /// An index file is malformed.
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
-    /// The index of a delta, which `safetensors-delta` applies to `base`.
+    /// A delta, which `safetensors-delta` applies to `base`.
     #[error(
         "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
          that checkpoint", Quoted(.base)
     )]
     IsDelta { base: String },
-    /// The index has no `delta_encoding`, so it is not a delta's.
+    /// Not the index of a delta.
     #[error("expected a delta, whose index has a delta_encoding, found a whole checkpoint")]
     NotADelta,
     /// Two files of the checkpoint have this tensor.
     #[error("another file has a tensor of the same name: {}", Escaped(.other))]
     InTwoFiles { other: String },
-    /// The index names a shard that does not have the tensor.
+    /// The index names a shard without the tensor.
     #[error("the index places it in {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
-    /// Not a size of shards.
+    /// Not the size of a shard.
     #[error(
         "expected a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
         Quoted(.found)
@@ -382,7 +382,7 @@ pub enum ErrorKind {
     BadFilePattern { found: String },
 
     // Loading into a model.
-    /// The checkpoint does not match the tensors that it is loaded into.
+    /// The checkpoint does not match the tensors in memory.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
 

@@ -1,4 +1,4 @@
-//! [`Mismatch`]: a difference between a checkpoint and the model that it is loaded into.
+//! [`Mismatch`]: a difference between a checkpoint and a model.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::format::dtype::Dtype;
 const SHOWN: (usize, usize) = (8, 480);
 
 /// A difference between a checkpoint and the tensors that it is loaded into.
-/// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) has all of a load.
+/// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) has all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -27,7 +27,7 @@ pub enum Mismatch {
     Ndim { name: String, expected: usize, found: Vec<usize> },
     /// The dtypes differ. `found` is the file's.
     Dtype { name: String, expected: Dtype, found: Dtype },
-    /// Two names of one tensor in memory have different values in the checkpoint.
+    /// Two names of one tensor in memory have different values.
     Tied { name: String, other: String },
     /// A metadata entry is missing or malformed.
     Metadata { key: String, expected: &'static str, found: Option<String> },

@@ -210,8 +210,8 @@ impl Error {
         self
     }
 
-    /// Replaces the temporary file `from` by its destination, and [`ErrorKind::NotDurable`] by
-    /// [`ErrorKind::Io`]: the new file is not yet in place.
+    /// Replaces the temporary file `from`. [`ErrorKind::NotDurable`] becomes [`ErrorKind::Io`],
+    /// because the new file is not yet in place.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
@@ -337,8 +337,8 @@ impl fmt::Debug for Error {
 }
 
 impl core::error::Error for Error {
-    /// Returns the framework's or adapter's error. Skips errors of the system and of other
-    /// packages, which are in the message and in [`kind`](Error::kind) or [`other`](Error::other).
+    /// Returns the framework's or adapter's error. The system's and other packages' are part of the
+    /// message and of [`kind`](Error::kind).
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         let source = core::error::Error::source(&self.0.kind)?;
         match self.0.kind {

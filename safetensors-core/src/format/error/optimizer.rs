@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::text::NameList;
 use super::{Escaped, Quoted};
 
-/// A problem of the state of a PyTorch optimizer, or of the caller's description of it.
+/// A problem of the state of a PyTorch optimizer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -56,7 +56,7 @@ pub enum OptimizerProblem {
         Quoted(.name), Quoted(.other)
     )]
     StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },
-    /// The tensors of a parameter are not the state of a known optimizer.
+    /// The state of no known optimizer.
     #[error(
         "{} has the state of no optimizer that is known here: {}",
         Quoted(.name), NameList(.found)

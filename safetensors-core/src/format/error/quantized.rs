@@ -23,13 +23,13 @@ pub enum QuantizationProblem {
     /// A tensor of the weight is absent.
     #[error("tensor {} is missing, which {scheme} needs; if another shard has it, open the directory", Quoted(.expected))]
     Missing { scheme: &'static str, expected: String },
-    /// A tensor of the weight does not have the dtype, shape or content of the scheme.
+    /// A tensor of the weight does not fit the scheme.
     #[error(
         "as part of a weight stored as {scheme} it should have {}, found {}",
         Escaped(.expected), Escaped(.found)
     )]
     Mismatch { scheme: &'static str, expected: String, found: String },
-    /// A tensor describes the storage of the weight, and the scheme does not know it.
+    /// A tensor next to the weight is unknown to the scheme.
     #[error(
         "tensor {} is not known to {scheme}, as which the weight is stored; without it the numbers \
          would be wrong",
@@ -39,7 +39,7 @@ pub enum QuantizationProblem {
     /// Two schemes fit.
     #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]
     Ambiguous { one: &'static str, other: &'static str },
-    /// The settings next to the checkpoint cannot be read, or contradict the files.
+    /// Settings that cannot be read, or contradict the files.
     #[error("the settings of quantised weights are wrong: {}", Escaped(.problem))]
     Config { problem: String },
 }

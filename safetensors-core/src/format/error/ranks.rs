@@ -1,4 +1,4 @@
-//! [`RankProblem`]: errors of ranks, of the plan of their parts, and of their saves.
+//! [`RankProblem`]: errors of ranks, of plans of their parts, and of their saves.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::text::NameList;
 use super::{Escaped, Quoted, Shape};
 
-/// A problem of ranks, of the plan of their parts, or of their saves.
+/// A problem of ranks, of plans of their parts, or of their saves.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -26,7 +26,7 @@ pub enum RankProblem {
     /// No rule divides a tensor.
     #[error("no rule says which part of it a rank holds: add a rule that splits or replicates it")]
     NoRule,
-    /// The offsets do not divide the dimension into one part a rank.
+    /// Offsets that do not divide the dimension into a part a rank.
     #[error(
         "dimension {dim} of length {len} should be cut at {} offsets that ascend from 0 to {len}, \
          one more than the {world_size} ranks, found {}",
@@ -46,18 +46,18 @@ pub enum RankProblem {
     BadPlan { problem: String },
 
     // Parts in files.
-    /// The record of a file's parts is malformed, the parts do not make up a tensor, or the files
-    /// come from different saves.
+    /// A malformed record of parts, parts that do not make up a tensor, or parts of different
+    /// saves.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
-    /// The file has parts of tensors. [`Checkpoint::open`](crate::Checkpoint::open) of the
-    /// directory of all these files makes whole tensors.
+    /// A file of parts. [`Checkpoint::open`](crate::Checkpoint::open) of the directory of all of
+    /// them makes whole tensors.
     #[error(
         "expected whole tensors, found parts that ranks have saved: open the directory of all \
          their files, in a program by Checkpoint::open"
     )]
     PartsOfTensors,
-    /// The directory to save in has parts of tensors that ranks have saved.
+    /// The directory to save in has parts that ranks have saved.
     #[error(
         "the directory has parts of tensors that ranks have saved, which the new files would hide \
          or be mixed with: choose another directory, or move them away"
@@ -91,7 +91,7 @@ pub enum RankProblem {
         Quoted(.attempt)
     )]
     AttemptComplete { attempt: String },
-    /// A newer attempt was completed first, and removed the parts of this one.
+    /// A newer attempt has replaced this one.
     #[error(
         "a newer attempt was completed before attempt {}, whose parts are gone",
         Quoted(.attempt)

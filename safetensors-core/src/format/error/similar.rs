@@ -8,7 +8,6 @@ const MOST: usize = 3;
 /// At most a quarter of a short name may differ.
 const MOST_EDITS: usize = 10;
 
-/// In bytes.
 const LONGEST: usize = 1024;
 
 // A few milliseconds. Headers may have millions of names, and most models look for a few tensors

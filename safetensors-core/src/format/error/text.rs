@@ -3,12 +3,12 @@
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
-/// The most bytes of a name, with its escapes.
+/// With escapes.
 // Only messages are shortened, so that a name of megabytes does not fill a terminal or a log. The
 // error itself holds names and shapes in full, and a program can look them up.
 const QUOTED: usize = 160;
 
-/// The most bytes of a long text's start and, more specific, end.
+/// Of a long text's start and, more specific, end.
 const ESCAPED: (usize, usize) = (160, 320);
 
 /// The most dimensions of a whole shape, and how many at each end of a longer one.
@@ -17,7 +17,6 @@ const DIMS: (usize, usize) = (8, 4);
 /// The most names, and the number of bytes after which the list ends.
 const NAMES: (usize, usize) = (8, 320);
 
-/// The most bytes of an unknown word.
 const EXCERPT: usize = 120;
 
 /// Displays a text escaped, without quotes and without the middle of a long text.
@@ -72,7 +71,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Returns the length of the longest start that takes at most `max` bytes escaped.
+/// Returns how much of the text takes at most `max` bytes escaped.
 fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     let mut escaped = 0;
     let fit = chars.take_while(|c| {

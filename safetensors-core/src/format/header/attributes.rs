@@ -64,8 +64,7 @@ fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
 }
 
-/// Moves attributes and ids to the new names, or removes them for `None`. All change at once, so
-/// two names can be swapped.
+/// Moves attributes and ids to the new names, all at once, or removes them for `None`.
 #[cfg(feature = "std")]
 pub(crate) fn rename_attributes(
     metadata: &mut Metadata,

@@ -17,10 +17,8 @@ use crate::format::dtype::Dtype;
 pub(super) const MAX_NDIM: usize = 8;
 
 pub(super) struct CanonicalEntry {
-    /// Without quotes.
     pub(super) name: Range<usize>,
     pub(super) entry: ParsedEntry,
-    /// After the entry.
     pub(super) next: usize,
 }
 
@@ -29,7 +27,6 @@ pub(super) struct CanonicalEntry {
 pub(super) struct Before<'a> {
     /// From the end of the name to the first dimension.
     head: (&'a [u8], Dtype),
-    /// The end offset.
     end: (&'a [u8], u64),
 }
 
@@ -92,7 +89,7 @@ pub(super) fn entry<'a>(
     Some(CanonicalEntry { name, entry, next: text.len() - rest.len() })
 }
 
-/// Reads from the end of a name to the first dimension.
+/// Reads up to the first dimension.
 fn head(text: &[u8]) -> Option<(Dtype, &[u8])> {
     let rest = text.strip_prefix(br#"":{"dtype":""#)?;
     let (dtype, rest) = rest.split_at(plain_len(rest));

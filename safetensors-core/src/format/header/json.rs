@@ -28,7 +28,7 @@ impl<'a> Cursor<'a> {
         self.at = offset;
     }
 
-    /// Skips white space, and returns the next byte without reading it.
+    /// Skips white space first.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
@@ -37,7 +37,7 @@ impl<'a> Cursor<'a> {
         self.byte()
     }
 
-    /// Skips white space, and reads `byte`.
+    /// Skips white space first.
     pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ErrorKind> {
         if self.peek() == Some(byte) {
             self.at += 1;
@@ -46,7 +46,6 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// Returns the kind of the next value.
     pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
         Ok(match self.peek() {
             Some(b'{') => "an object",
@@ -107,7 +106,7 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    /// Escapes are replaced in `scratch`.
+    /// Replaces escapes in `scratch`.
     pub(super) fn string<'s>(
         &mut self,
         scratch: &'s mut String,
@@ -135,7 +134,7 @@ impl<'a> Cursor<'a> {
         Ok(scratch)
     }
 
-    /// Of plain digits.
+    /// Reads plain digits.
     pub(super) fn number(&mut self, field: &'static str) -> Result<u64, ErrorKind> {
         let first = self.peek();
         if matches!(first, Some(b'[' | b'{')) {
@@ -187,7 +186,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// From its backslash on.
+    /// Reads from the backslash on.
     fn escape(&mut self) -> Result<char, ErrorKind> {
         let start = self.at;
         self.at += 2;
@@ -239,7 +238,6 @@ impl<'a> Cursor<'a> {
         ErrorKind::Json { offset: self.at, problem }
     }
 
-    /// Of a bounded length.
     fn number_text(&self, start: usize) -> String {
         const SHOWN: usize = 32;
         let is_part = |c: &char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');

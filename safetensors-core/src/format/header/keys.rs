@@ -7,7 +7,6 @@ pub(crate) const FORMAT_KEY: &str = "format";
 
 const MODELSPEC_PREFIX: &str = "modelspec.";
 
-/// ModelSpec's SHA-256 of all data.
 pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";
 
 pub(crate) const ATTRIBUTE_PREFIX: &str = "attribute:";
@@ -32,16 +31,14 @@ pub const SCALARS_KEY: &str = "safetensors_bridge.scalars";
 
 pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 
-/// The parts that a rank's file has.
 pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
 
-/// The attempt that ranks have saved.
 pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
 
 /// The number of files that ranks have saved without an index.
 pub(crate) const FILES_KEY: &str = "safetensors_bridge.files";
 
-/// The positions of the parts of PyTorch's distributed checkpoints.
+/// The positions of parts in PyTorch's distributed checkpoints.
 pub(crate) const DCP_KEY: &str = "DCP_SHARDING_INFO";
 
 pub(crate) const DCP_VERSION_KEY: &str = "DCP_VERSION";

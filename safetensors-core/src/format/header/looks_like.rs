@@ -5,7 +5,8 @@ use crate::format::other_format::OtherFormat;
 
 pub(crate) const START: usize = 512;
 
-/// Returns where the bytes are that explain the error: the file's start, or the end of its tensors.
+/// Returns the place of the bytes that explain the error: the file's start, or the end of its
+/// tensors.
 pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
     match error.kind() {
         ErrorKind::TrailingData { expected, found } => {

@@ -69,7 +69,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Up to [`MAX_TEXT`].
+    /// The range is within [`MAX_TEXT`].
     pub(super) fn new(range: Range<usize>) -> Self {
         debug_assert!(range.end as u64 <= MAX_TEXT);
         Self { start: range.start as u32, end: range.end as u32 }
@@ -97,7 +97,7 @@ impl Header {
         self.position(name).and_then(|position| self.tensor_at(position))
     }
 
-    /// In file order.
+    /// Returns the position in file order.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }

@@ -115,7 +115,6 @@ fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The grammar reads what the fast path does not.
     FastFirst,
     /// For comparison with the fast path.
     #[cfg(test)]
@@ -257,7 +256,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// After its name.
+    /// Reads from the end of the name on.
     fn entry(&mut self) -> Result<ParsedEntry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });

@@ -80,7 +80,6 @@ mod tests {
         [&(JSON.len() as u64).to_le_bytes()[..], JSON, &[1, 2]].concat()
     }
 
-    /// Gives one byte for each call.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

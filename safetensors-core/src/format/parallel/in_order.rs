@@ -83,7 +83,7 @@ struct Done<I, R> {
 }
 
 impl<I: Iterator, W> Workers<I, W> {
-    /// In one of several threads.
+    /// Works in one of several threads.
     fn run<R, B: Default>(&self, results: &Sender<Done<I::Item, R>>)
     where
         W: Fn(&I::Item, &mut B) -> R,
@@ -99,7 +99,7 @@ impl<I: Iterator, W> Workers<I, W> {
         }
     }
 
-    /// In the calling thread, if no other could be started.
+    /// Works in the calling thread, if no other could be started.
     fn alone<R, B: Default, E>(
         &self,
         take: &mut impl FnMut(I::Item, R) -> Result<(), E>,

@@ -125,7 +125,7 @@ impl Meter {
         self.check()
     }
 
-    /// Except from a larger operation.
+    /// Does nothing to a larger operation.
     pub(crate) fn take_back(&self, bytes: u64) {
         if let Some(count) = &self.count {
             count.done.fetch_sub(bytes, Ordering::Relaxed);
@@ -154,7 +154,6 @@ mod tests {
 
     use super::*;
 
-    /// A meter for parts of 16 MiB, with the MiB that it reports.
     fn parts() -> (Meter, Arc<Mutex<Vec<u64>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = Arc::clone(&told);

@@ -25,7 +25,7 @@ impl Task {
         CURRENT.get()
     }
 
-    /// Until the result is dropped.
+    /// Works on the task until the result is dropped.
     pub(crate) fn enter(self) -> InTask {
         InTask { before: CURRENT.replace(self), _of_thread: PhantomData }
     }

@@ -12,7 +12,6 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// 0 for the default.
     pub(crate) fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
@@ -28,7 +27,7 @@ impl Work {
         self.threads
     }
 
-    /// Only if neither these options nor the environment set them.
+    /// Sets them only if neither these options nor the environment do.
     pub(crate) fn unless_set(&self, threads: usize) -> Self {
         let is_set = self.threads > 0 || threads_of_environment().is_some();
         if is_set { self.clone() } else { self.clone().threads(threads) }

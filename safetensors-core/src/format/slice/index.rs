@@ -8,8 +8,7 @@ use crate::format::error::ErrorKind;
 
 /// The positions that a slice takes from a dimension, as in NumPy.
 ///
-/// Negative positions count from the end. Integers and ranges of `isize`, `usize` and `i32` convert
-/// to an `Index`:
+/// Negative positions count from the end. Integers and ranges convert to an `Index`:
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorSource, TensorView};

@@ -24,7 +24,6 @@ pub(super) struct Repeat {
 }
 
 impl Runs {
-    /// Returns one piece.
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
@@ -95,7 +94,6 @@ impl Runs {
         last.map_or(self.start, |last| self.start_of(last) + self.piece)
     }
 
-    /// Counts selected bytes.
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
         // Pieces ascend, so the earlier ones come first.
         let mut before = 0;

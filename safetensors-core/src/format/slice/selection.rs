@@ -33,8 +33,7 @@ struct TakenDim {
 }
 
 impl Selection {
-    /// Dimensions without an index are whole. Fails as
-    /// [`TensorView::slice`](crate::TensorView::slice).
+    /// Fails as [`TensorView::slice`](crate::TensorView::slice).
     pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {

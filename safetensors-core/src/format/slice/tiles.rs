@@ -50,7 +50,6 @@ pub(crate) struct PlacedTile {
     furthest: u64,
 }
 
-/// Names the first tile to blame.
 #[derive(Debug)]
 pub(crate) struct BadTiles {
     pub(crate) tile: Option<usize>,
@@ -167,13 +166,11 @@ impl Tiles {
     }
 }
 
-/// For the text of an error.
 const MOST_COMPARED: usize = 1 << 20;
 
 /// 2⁶¹ − 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Modulo [`PRIME`].
 fn multiply(a: u64, b: u64) -> u64 {
     (u128::from(a) * u128::from(b) % u128::from(PRIME)) as u64
 }
@@ -298,7 +295,7 @@ mod tests {
         assert!(Tiles::new(Dtype::F4, &[2, 2], &rows).is_ok());
     }
 
-    /// Hostile numbers of boxes take no quadratic time, also if they are wrong.
+    // Hostile numbers of boxes take no quadratic time, also if they are wrong.
     #[test]
     fn a_hundred_thousand_boxes() {
         let count = 100_000;
@@ -309,7 +306,7 @@ mod tests {
         assert!(problem(&[1 << 20, count], &wrong).contains("overlap"));
     }
 
-    /// Comparing two boxes of many dimensions takes as long as comparing many of few.
+    // Comparing two boxes of many dimensions takes as long as comparing many of few.
     #[test]
     fn compared_dimensions_are_counted() {
         let more = [1; 1022];

@@ -32,7 +32,7 @@ pub fn check_bools(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     Ok(())
 }
 
-/// Returns the bytes that are not booleans, with their positions.
+/// Returns bytes with their positions.
 pub(crate) fn non_bools(bytes: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     bytes.iter().copied().enumerate().filter(|&(_, byte)| byte > 1)
 }

@@ -110,7 +110,6 @@ impl TensorBuf {
         self.words.room()
     }
 
-    /// Returns the length in bytes, also if the tensor is only reserved.
     pub(crate) fn byte_len(&self) -> usize {
         // This cannot fail: the same length was computed when the tensor was made.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()

@@ -2,9 +2,9 @@
 //!
 //! A load from a warm page cache spends most of its time in page faults of its destination. Pages
 //! of 2 MiB cause 512 times fewer than pages of 4 KiB, but most Linux systems give them only if
-//! `madvise` asks. They can also be slow to come: a virtual machine waits for its host, and a full
-//! machine moves other pages away first. So memory is divided into windows, and the first huge page
-//! of each is timed. After a slow one, that window and some more get small pages.
+//! `madvise` asks. They can be slow: a virtual machine waits for its host, and a full machine moves
+//! other pages away. So memory is divided into windows, and the first huge page of each is timed.
+//! After a slow one, that window and some more get small pages.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
@@ -24,7 +24,7 @@ const WORTH_IT: usize = 4 << 20;
 // The usual size. If huge pages are larger, fewer small ones are joined.
 const HUGE: usize = 2 << 20;
 
-/// The size of pages is decided for this much memory at once.
+/// The size of pages is decided for this much memory.
 const WINDOW: usize = 32 << 20;
 
 // Between buffers no further apart are only the allocator's records.
@@ -40,7 +40,6 @@ const SLOW: Duration = Duration::from_micros(1200);
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// The pages behind the buffers of a load.
 pub(crate) struct Pages {
     /// By address.
     windows: Vec<Window>,
@@ -203,7 +202,7 @@ fn time_of(page: Range<usize>) -> Option<Duration> {
     is_there.then(|| start.elapsed())
 }
 
-/// Returns whether the kernel accepted the advice.
+/// Returns whether the kernel accepted it.
 fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
     let start = core::ptr::without_provenance_mut(range.start);
     // SAFETY: all three kinds of advice keep the contents of the memory and only change the

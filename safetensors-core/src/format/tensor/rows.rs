@@ -22,13 +22,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Selects rows.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchDim`] for a scalar; [`ErrorKind::IndexOutOfBounds`];
-    /// [`ErrorKind::SliceInsideByte`] if a row does not fill whole bytes;
-    /// [`ErrorKind::ShapeOverflow`].
+    /// Selects rows, or fails as [`TensorView::slice`](crate::TensorView::slice), and for a scalar.
     pub(crate) fn new(dtype: Dtype, shape: &[usize], wanted: &[usize]) -> Result<Self, ErrorKind> {
         let Some((&len, row)) = shape.split_first() else {
             return Err(ErrorKind::NoSuchDim { dim: 0, ndim: 0 });
@@ -62,7 +56,7 @@ impl Rows {
         self.order.as_ref().map_or(self.distinct.len(), Vec::len)
     }
 
-    /// Returns the bytes of all wanted rows in the file.
+    /// In the file.
     pub(crate) fn byte_len(&self) -> u64 {
         self.count() as u64 * self.row_len
     }
@@ -178,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Following each chain of swaps from its start would take minutes.
+    // Following each chain of swaps from its start would take minutes.
     #[test]
     fn long_chains_of_rows_are_arranged() {
         let count = 200_000;

@@ -8,9 +8,8 @@ use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
 
 use crate::format::dtype::Dtype;
 
-/// Memory for elements of any dtype, with the alignment of the variant.
-///
-/// Casts to a `Vec` of elements and back are free, because alignment and capacity stay the same.
+/// Memory for elements of any dtype. Casts to a `Vec` of elements and back are free, because
+/// alignment and capacity stay the same.
 #[derive(Clone, Debug)]
 pub enum AlignedVec {
     /// Alignment 1.

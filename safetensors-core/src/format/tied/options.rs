@@ -11,10 +11,10 @@ pub enum Views {
     /// An error, because the file could not restore the view.
     #[default]
     Refuse,
-    /// Drops a view of a tensor that fills the entire storage, as `safetensors.torch.save_model`
-    /// does, and records its name as an alias. Other views are errors.
+    /// Drops a view of a tensor that fills the storage, as `safetensors.torch.save_model` does, and
+    /// records its name as an alias. Other views are errors.
     ///
-    /// Loading the name gives the entire tensor: the file does not record the view's position.
+    /// Loading the name gives the entire tensor.
     Drop,
     /// Saves a view as a separate tensor. The file has shared bytes more than once.
     Save,

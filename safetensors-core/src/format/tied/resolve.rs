@@ -17,7 +17,6 @@ pub(crate) struct Resolved {
     pub(crate) aliases: BTreeMap<String, String>,
 }
 
-/// One of several tensors in a storage.
 struct Member<'a, S> {
     position: usize,
     name: &'a str,

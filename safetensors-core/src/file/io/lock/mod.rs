@@ -16,10 +16,10 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 // The holder locks a small hidden file, and removes it at the end. The system releases the lock of
 // a killed process; the next writer removes the file. A lock of the directory would make a command
 // under `flock DIRECTORY` wait for itself, and network file systems lock only files.
-/// //
+//
 // Without locks in the file system this excludes no one, and on some network file systems only the
 // same machine. So a holder that replaces several files checks at the end for changes by others.
-/// //
+//
 // Against deadlocks, a writer locks a file of the directory first, and takes this lock before
 // `Steps`, for which a process that is about to end waits.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl DirectoryLock {
         Ok(Self { _held: held })
     }
 
-    /// `None` if somebody holds it for longer than [`clear`](Self::clear).
+    /// Returns `None` if somebody holds it for longer than [`clear`](Self::clear).
     pub(crate) fn try_for(directory: &Path) -> io::Result<Option<Self>> {
         Ok(patiently(&directory.join(NAME))?.map(|held| Self { _held: held }))
     }
@@ -55,7 +55,7 @@ pub(crate) struct GrowingLock {
 }
 
 impl GrowingLock {
-    /// `None` if somebody else holds it.
+    /// Returns `None` if somebody else holds it.
     pub(crate) fn try_for(path: &Path) -> io::Result<Option<Self>> {
         match patiently(&growing_lock(path)) {
             // Creating the file gives the better error.
@@ -86,7 +86,7 @@ fn patiently(path: &Path) -> io::Result<Option<Held>> {
     take(path, false)
 }
 
-/// `None` if somebody else holds it and `wait` is false.
+/// Returns `None` if somebody else holds it and `wait` is false.
 fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
 
@@ -155,7 +155,7 @@ mod system {
         }
     }
 
-    /// `None` if somebody else has locked it and `wait` is false.
+    /// Returns `None` if somebody else has locked it and `wait` is false.
     pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
         let mut attempts = 0;
         let mut denied = 0;

@@ -158,7 +158,6 @@ impl AtomicDirectory {
         })
     }
 
-    /// Of the directory and of new parents.
     fn sync_names(&self) -> Result<()> {
         if !self.durable {
             return Ok(());
@@ -181,7 +180,6 @@ fn not_durable(error: io::Error, path: &Path) -> Error {
     Error::from(ErrorKind::NotDurable(error)).in_path(path)
 }
 
-/// All files and all names.
 fn sync_tree(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

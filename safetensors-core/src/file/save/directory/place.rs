@@ -135,7 +135,7 @@ impl DirectoryPlace {
     }
 }
 
-/// Returns the temporary directory with the old one, if it was moved.
+/// Returns the temporary directory that the old one was moved to.
 fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     complete(path)?;
     if !is_there(path)? {

@@ -21,7 +21,7 @@ use crate::format::parallel::lock;
 /// Enough for some 150 tensors.
 pub(super) const ROOM: u64 = 16 << 10;
 
-/// At most, for every tensor.
+/// No tensor needs more.
 pub(super) const ALIGN: u64 = 8;
 
 #[derive(Debug)]
@@ -43,7 +43,6 @@ struct State {
     spills: [Option<Spill>; 4],
 }
 
-/// A second hidden file.
 #[derive(Debug)]
 struct Spill {
     file: Arc<SpillFile>,
@@ -66,7 +65,6 @@ pub(super) struct BodyPlace {
 
 #[derive(Clone, Debug)]
 pub(super) enum Home {
-    /// In the new file.
     Body,
     Spill(Arc<SpillFile>),
     /// In the finished file that is appended to.
@@ -118,7 +116,7 @@ impl Body {
         TempFile::create(&self.file.destination, true)
     }
 
-    /// Small bytes can wait until [`flush`](Self::flush).
+    /// Keeps small bytes until [`flush`](Self::flush).
     pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
         let gathered = match home {
             Home::Spill(spill) => &spill.gathered,
@@ -132,7 +130,7 @@ impl Body {
         }
     }
 
-    /// Bytes that wait cannot be read.
+    /// Makes bytes readable.
     pub(super) fn flush(&self) -> io::Result<()> {
         lock(&self.gathered).flush(self.file())?;
         for Spill { file, .. } in lock(&self.state).spills.iter().flatten() {
@@ -141,7 +139,7 @@ impl Body {
         Ok(())
     }
 
-    /// Returns also the offset in the file.
+    /// Returns the file, and the offset in it.
     pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
             Home::Body => Ok((self.file(), self.room() + start)),
@@ -163,7 +161,7 @@ impl Body {
         self.room.load(Ordering::Relaxed)
     }
 
-    /// Without a copy, if the file system can insert blocks (ext4, XFS).
+    /// Copies nothing. Returns `false` if the file system cannot insert blocks (ext4 and XFS can).
     pub(super) fn make_room(&self, len: u64) -> bool {
         let more = len.checked_sub(self.room());
         let is_made = more.is_some_and(|more| more == 0 || insert_at_start(self.file(), more));
@@ -173,7 +171,7 @@ impl Body {
         is_made
     }
 
-    /// From the end of the room.
+    /// Counts from the end of the room.
     pub(super) fn end(&self) -> u64 {
         lock(&self.state).end
     }

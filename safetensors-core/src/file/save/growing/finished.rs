@@ -20,7 +20,7 @@ use crate::format::header::CONTINUES_KEY;
 use crate::format::slice::TensorPart;
 use crate::format::tensor::TensorSource;
 
-/// If the run of the steps or a recovery has finished it.
+/// Returns `true` if the run of the steps or a recovery has finished it.
 pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Result<bool> {
     let may_be_finished = listed.marked.is_some()
         || age(path, directory, listed).is_some_and(Ordering::is_ge)
@@ -55,7 +55,7 @@ pub(super) fn continues(directory: &Path, listed: &Listed) -> Result<bool> {
     }
 }
 
-/// Whether a synced file is missing or damaged.
+/// Returns `true` if a synced file is missing or damaged.
 pub(super) fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,

@@ -10,16 +10,14 @@ use crate::file::load::streaming::PIECE;
 
 /// Some steps in the tensor of all steps. Sizes are in bytes.
 pub(super) struct Spread {
-    /// Of these steps.
     row: u64,
-    /// Of all steps.
     whole: u64,
     /// In a row.
     first: u64,
 }
 
 impl Spread {
-    /// `count` steps from `first` on, of `all`.
+    /// Takes `count` steps from `first` on, of `all`.
     pub(super) fn new(Layers { inner, .. }: Layers, first: u64, count: u64, all: u64) -> Self {
         Self { row: count * inner, whole: all * inner, first: first * inner }
     }
@@ -31,7 +29,7 @@ impl Spread {
     }
 }
 
-/// Copies the first steps, from an offset of one file to an offset of another.
+/// Copies the first steps from an offset of one file to an offset of another.
 pub(super) fn put_kept(
     layers: Layers,
     spread: &Spread,

@@ -86,7 +86,6 @@ pub struct GrowingWriter {
     shared: Arc<Shared>,
 }
 
-/// With the growing tensors.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
@@ -309,7 +308,7 @@ impl GrowingWriter {
         self.attribute_by(tensor, DIMENSIONS, |ndim| dimensions_text(names, ndim))
     }
 
-    /// The value may depend on the number of dimensions.
+    /// Sets a value that may depend on the number of dimensions.
     fn attribute_by(
         &self,
         tensor: &str,
@@ -346,7 +345,7 @@ impl Drop for GrowingWriter {
 }
 
 impl Shared {
-    /// While `work` runs, the file cannot be finished.
+    /// Runs `work` while the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
         match &*unpoisoned(self.state.read()) {
             State::Writing(writing) => work(writing),

@@ -153,7 +153,6 @@ fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     Err(Error::io(io::Error::new(io::ErrorKind::InvalidData, problem), synced.directory()))
 }
 
-/// Adds tensors and steps.
 fn add_file(
     writer: &GrowingWriter,
     file: &SafeTensors<FileSource>,

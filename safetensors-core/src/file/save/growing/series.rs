@@ -112,7 +112,6 @@ pub(super) struct SeriesState {
 }
 
 impl Series {
-    /// Without steps.
     pub(super) fn new(
         name: &str,
         dtype: Dtype,
@@ -138,7 +137,6 @@ impl Series {
         })
     }
 
-    /// With this dtype and shape.
     pub(super) fn go_on(&mut self, dtype: Dtype, shape: &[usize]) -> Result<(), ErrorKind> {
         if dtype != self.dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: self.dtype });
@@ -152,7 +150,7 @@ impl Series {
         Ok(())
     }
 
-    /// Not yet synced.
+    /// Returns the steps that are not yet synced.
     pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
         state.synced.unwrap_or(self.kept)..state.steps
     }
@@ -169,17 +167,17 @@ impl Series {
         self.step_len * steps
     }
 
-    /// Whether steps can be written directly to the end of the file.
+    /// Returns `true` if steps can be written directly to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }
 
-    /// Whether the steps are contiguous in the tensor.
+    /// Returns `true` if the steps are contiguous in the tensor.
     pub(super) fn is_in_order(&self) -> bool {
         self.layers.outer <= 1
     }
 
-    /// Writes new steps as a tensor of only these, in pieces with offsets, each inside a row.
+    /// Writes new steps as a tensor of only these, in pieces inside a row.
     pub(super) fn write_steps(
         &self,
         state: &SeriesState,

@@ -76,7 +76,6 @@ struct Block {
     len: u64,
 }
 
-/// A piece at a time.
 fn copy(
     Block { from, to, len }: Block,
     buffer: &mut Vec<u8>,

@@ -21,7 +21,6 @@ pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     pub(super) flushed: u64,
-    /// In the file.
     reserved: u64,
     pending: Vec<u8>,
 }
@@ -92,7 +91,7 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Except for the flushed bytes of a tail.
+    /// Skips the flushed bytes of a tail.
     pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
         if let Some(Target::Spill(spill)) = &self.target {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;
@@ -102,7 +101,7 @@ impl StoredSteps {
 }
 
 impl Target {
-    /// And where in it the bytes begin.
+    /// Returns also where in the file the bytes begin.
     fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
         match self {
             Self::Tail(start) => (body.file(), body.room() + start),

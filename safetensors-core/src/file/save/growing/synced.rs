@@ -14,7 +14,6 @@ use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
 
 const SUFFIX: &str = ".safetensors";
 
-/// In the mark.
 const MOST: u64 = 100;
 
 /// Holds the number of synced files.
@@ -24,12 +23,12 @@ pub(super) fn synced_directory(path: &Path) -> PathBuf {
     with_suffix(path, ".synced")
 }
 
-/// For steps that cannot be recovered.
+/// Returns the name for steps that cannot be recovered.
 pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
     with_suffix(path, &format!(".incomplete-{number}"))
 }
 
-/// From 1.
+/// Counts from 1.
 pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
@@ -44,7 +43,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// `None` if the tensor was added whole.
+    /// Returns `None` for a tensor that was added whole.
     pub(super) fn of(
         file: &SafeTensors<FileSource>,
         tensor: &LazyTensor<'_, FileSource>,
@@ -76,14 +75,14 @@ pub(super) fn is_of_steps(key: &str) -> bool {
     key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
 }
 
-/// From 1.
+/// Counts from 1.
 pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSource>> {
     let path = directory.join(file_name(number));
     let opened = FileSource::open(&path).and_then(SafeTensors::from_source);
     opened.map_err(|error| error.in_path(path))
 }
 
-/// A file with these steps is about to be put in place.
+/// Says that a file with these steps is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
@@ -91,7 +90,7 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     file.commit()
 }
 
-/// 0 if the mark is malformed.
+/// Returns 0 if the mark is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
     let mark = beside::read(directory, MARK, MOST)?;
     Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
@@ -102,20 +101,19 @@ pub(super) struct Listed {
     /// The number of the last file, or 0.
     pub(super) last: u32,
     count: u32,
-    /// The number in the mark.
+    /// By the mark.
     pub(super) marked: Option<u32>,
     /// Whether something is there that no run writes.
     pub(super) has_others: bool,
 }
 
 impl Listed {
-    /// Whether files are missing.
     pub(super) fn has_gap(&self) -> bool {
         self.last == 0 || self.count < self.last || self.marked > Some(self.last)
     }
 }
 
-/// `None` without a directory.
+/// Returns `None` without a directory.
 pub(super) fn list(directory: &Path) -> Result<Option<Listed>> {
     let failed = |error| Error::io(error, directory);
     let entries = unless_missing(fs::read_dir(directory)).map_err(failed)?;

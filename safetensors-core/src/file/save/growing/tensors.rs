@@ -10,7 +10,6 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::header::{METADATA_KEY, Metadata, NameTable};
 
-/// The tensors so far, and new metadata.
 #[derive(Debug, Default)]
 pub(super) struct Tensors {
     pub(super) list: Vec<Arc<GrowingEntry>>,
@@ -26,14 +25,12 @@ pub(super) enum GrowingEntry {
     Growing(Arc<Series>),
 }
 
-/// A tensor that was added whole.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
     pub(super) place: BodyPlace,
-    /// Entirely.
     pub(super) written: AtomicBool,
     /// It can be added again.
     pub(super) failed: AtomicBool,
@@ -64,7 +61,7 @@ impl GrowingEntry {
 }
 
 impl Tensors {
-    /// Also an alias in the file that is appended to.
+    /// Returns `true` also for an alias in the file that is appended to.
     pub(super) fn has(&self, name: &str) -> bool {
         self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
     }
@@ -87,7 +84,6 @@ impl Tensors {
         self.enter(name, || Ok(GrowingEntry::Whole(Whole::new(name, dtype, shape, place()?))))
     }
 
-    /// Unless the name is taken.
     pub(super) fn enter(
         &mut self,
         name: &str,

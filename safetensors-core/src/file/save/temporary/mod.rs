@@ -39,8 +39,8 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
-    /// With a mode by the umask or, if `private`, for its owner only. Errors must not show its
-    /// name.
+    /// Takes the mode from the umask or, if `private`, is for its owner only. Errors must not show
+    /// its name.
     pub(crate) fn create(destination: &Path, private: bool) -> io::Result<Self> {
         failpoint::hit("create")?;
         remove_leftovers(directory(destination), file_name(destination));
@@ -78,7 +78,6 @@ impl TempFile {
         &self.file
     }
 
-    /// To be written at its cursor.
     pub(super) fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
@@ -138,7 +137,6 @@ impl TempFile {
         Ok(())
     }
 
-    /// If the new name is free.
     fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
         let Some(name) = &self.name else { return Ok(()) };
         let path = TempPath::try_from_path(name.path())?;
@@ -172,7 +170,7 @@ impl TempFile {
         }
     }
 
-    /// For a file that cannot be given a name.
+    /// Names a copy of a file that cannot be given a name.
     fn copy(&mut self, destination: &Path) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
@@ -185,7 +183,6 @@ impl TempFile {
         Ok(())
     }
 
-    /// For a file that has its name.
     fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
@@ -194,19 +191,18 @@ impl TempFile {
     }
 }
 
-/// With a hidden name that contains its destination's, removed at a drop.
+/// Has a hidden name that contains its destination's, and is removed at a drop.
 // A file in it is locked while it is in use: network file systems do not lock directories.
 #[derive(Debug)]
 pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
-    /// Errors must not show its name.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::beside(destination)
     }
 
-    /// Without the removal of leftovers.
+    /// Does not remove leftovers.
     pub(super) fn beside(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
         if failpoint::lacks("space for directories") {
@@ -287,7 +283,6 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Shares the blocks of `source`.
 #[cfg(target_vendor = "apple")]
 fn clone(source: &File, path: &Path) -> io::Result<File> {
     use rustix::fs::{CWD, CloneFlags, fclonefileat};
@@ -302,7 +297,7 @@ fn clone(_: &File, _: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// `None` if the system has no such files, or cannot name them later.
+/// Returns `None` if the system has no such files, or cannot name them later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -341,7 +336,7 @@ fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Leads to the file while it is open.
+/// Returns the path of an open file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;

@@ -49,7 +49,7 @@ impl GrowingWriter {
         Ok(Self::new(path, options, writing, tensors))
     }
 
-    /// Of the finished file, or new.
+    /// Continues a tensor of the finished file, or begins one.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
         let mut tensors = lock(&self.shared.tensors);
         let Tensors { list, names, .. } = &mut *tensors;
@@ -75,7 +75,6 @@ impl Before {
         Ok(Self { header: file.header().clone(), file: Some(file.into_source()) })
     }
 
-    /// Where the tensor begins.
     pub(super) fn place(&self, name: &str) -> Option<(&File, u64)> {
         let offset = self.header.get(name)?.data_offsets().start;
         Some((self.file.as_ref()?.file(), self.header.data_start() + offset))

@@ -35,7 +35,6 @@ const SMALL: u64 = 4 << 20;
 /// The block of most file systems. Longer headers end at a multiple.
 const BLOCK: u64 = 4096;
 
-/// In the order of the file.
 struct FinishedTensor<'a> {
     entry: &'a GrowingEntry,
     /// Of a growing tensor.
@@ -44,7 +43,6 @@ struct FinishedTensor<'a> {
     len: u64,
 }
 
-/// The order in the file.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// At this offset.
@@ -142,7 +140,6 @@ impl GrowingWriter {
     }
 }
 
-/// In spite of an error.
 fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
@@ -192,7 +189,7 @@ impl<'a> Assembly<'a> {
         Ok(moved)
     }
 
-    /// To another file if the file system cannot insert that room.
+    /// Moves it to another file if the file system cannot insert that room.
     fn move_data(&self, start: u64, options: &SaveOptions) -> Result<Option<AtomicFile>> {
         let body = self.body;
         if body.make_room(start) {
@@ -206,7 +203,7 @@ impl<'a> Assembly<'a> {
         Ok(Some(moved))
     }
 
-    /// Unless it is there.
+    /// Does nothing if the tensor is there.
     fn put_tensor(
         &self,
         part: &FinishedTensor<'a>,
@@ -257,7 +254,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// In the file that is appended to.
+    /// Returns the place in the file that is appended to.
     fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
         let place = self.before.and_then(|before| before.place(name));
         place.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -280,7 +277,6 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
-    /// At the end of the file.
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;

@@ -25,7 +25,7 @@ pub(super) struct Passes {
     has_added: bool,
     /// Whether a tensor was appended to twice in a row since the last sync.
     has_repeated: bool,
-    /// The most of a tensor since the last sync.
+    /// Of one tensor since the last sync.
     new_steps: u64,
 }
 
@@ -43,7 +43,6 @@ impl Passes {
             && (self.new_steps >= every.saturating_mul(2) || is_sure && self.new_steps >= every)
     }
 
-    /// `new_steps` counts since the last sync.
     pub(super) fn append(&mut self, rank: Option<Rank>, new_steps: u64) -> Rank {
         self.has_second |= rank.is_some();
         let rank = rank.unwrap_or_else(|| {
@@ -58,7 +57,6 @@ impl Passes {
         rank
     }
 
-    /// A complete tensor may belong to the pass that ends or to the next.
     pub(super) fn add(&mut self) {
         self.has_added = true;
     }

@@ -47,12 +47,10 @@ pub(super) struct Synced {
     files: u32,
 }
 
-/// A new tensor, or new steps.
 struct News<'a> {
     entry: &'a GrowingEntry,
     /// Of a growing tensor.
     state: Option<MutexGuard<'a, SeriesState>>,
-    /// Of the bytes to be synced.
     shape: Vec<usize>,
 }
 
@@ -120,7 +118,7 @@ impl Shared {
         Ok(())
     }
 
-    /// If a pass ends before the next step of this tensor, and there are enough new steps.
+    /// Syncs if a pass ends before the next step of this tensor, and there are enough new steps.
     pub(super) fn sync_if_due(&self, series: &Series, writing: &Writing) -> Result<()> {
         let sync_every = self.sync_every.load(Ordering::Relaxed);
         if sync_every == 0 {
@@ -179,7 +177,8 @@ impl Synced {
         self.made = true;
     }
 
-    /// If another program has removed the first file, no step can be recovered.
+    /// Returns `true` if another program has removed the first file, without which no step can be
+    /// recovered.
     fn is_lost(&self) -> bool {
         let first = match self.files {
             0 => self.directory.clone(),
@@ -196,7 +195,7 @@ impl Synced {
         Ok(())
     }
 
-    /// Unless this run has begun.
+    /// Creates the directory, unless this run has.
     fn begin(&mut self, durable: bool) -> Result<()> {
         if self.made {
             return Ok(());
@@ -222,7 +221,7 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Before the finished file is put in place.
+    /// Leaves a mark before the finished file is put in place.
     pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
         if !self.made || self.is_lost() {
             return Ok(());
@@ -230,7 +229,6 @@ impl Synced {
         mark(&self.directory, self.files, durable)
     }
 
-    /// If it is to be durable.
     pub(super) fn sync_name(&self, durable: bool) -> Result<()> {
         let synced = if durable { sync_directory(directory(&self.destination)) } else { Ok(()) };
         Ok(synced.map_err(ErrorKind::NotDurable)?)
@@ -261,7 +259,7 @@ impl Synced {
         Ok(retire()?)
     }
 
-    /// To a hidden name; `None` if the disk is too full, or the file system cannot rename it.
+    /// Returns `None` if the disk is too full, or the file system cannot rename it.
     fn move_away(&self) -> io::Result<Option<TempDirectory>> {
         let moved = TempDirectory::create(&self.destination).and_then(|trash| {
             fs::rename(&self.directory, trash.path().join("synced"))?;
@@ -287,7 +285,7 @@ impl Synced {
 }
 
 impl<'a> News<'a> {
-    /// If there is a new part.
+    /// Returns the new part, if there is one.
     fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
             GrowingEntry::Whole(whole) => {
@@ -318,7 +316,7 @@ impl<'a> News<'a> {
     }
 }
 
-/// A tensor of the file that is appended to needs no sync.
+// A tensor of the file that is appended to needs no sync.
 fn forget(entry: &GrowingEntry) {
     match entry {
         GrowingEntry::Whole(whole) => {
