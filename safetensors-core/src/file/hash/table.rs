@@ -107,9 +107,8 @@ pub(crate) fn signed_name(name: &str) -> Option<&str> {
 }
 
 /// Removes the records of one file from metadata: digests of tensors, the SHA-256 of data, the
-/// attempt of ranks. Returns `true` if it removes a digest.
-///
-/// Saving does so. Call this when other code changes the data and keeps the metadata.
+/// attempt of ranks. Saving does so; call this if other code changes the data and keeps the
+/// metadata. Returns `true` if it removes a digest.
 ///
 /// ```
 /// use safetensors_core::Metadata;

@@ -88,9 +88,8 @@ pub trait ReadAt: Send + Sync {
     /// Returns how loads divide their reads. `None`, the default, suits memory and local files: a
     /// thread a core, and only neighbours in one call.
     ///
-    /// With `Some`, for calls that wait, such as a network's, a load makes more calls at once, and
-    /// passes distant ranges to [`read_ranges_at`](ReadAt::read_ranges_at), which decides which to
-    /// join.
+    /// With `Some`, for calls that wait, a load makes more calls at once, and passes distant ranges
+    /// to [`read_ranges_at`](ReadAt::read_ranges_at), which decides which to join.
     ///
     /// ```
     /// use safetensors_core::io::{ReadRange, Requests};
@@ -162,8 +161,8 @@ pub trait ReadAt: Send + Sync {
         self.inner()?.lend(range)
     }
 
-    /// Returns the source itself, to get its type back from a [`Box<dyn
-    /// ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
+    /// Returns the source itself, to get its type back from
+    /// [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed). `None` by default.
     fn as_any(&self) -> Option<&dyn Any> {
         self.inner()?.as_any()
     }

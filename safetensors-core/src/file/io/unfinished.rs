@@ -129,13 +129,13 @@ impl Drop for Owned {
     }
 }
 
-/// Removes the temporary files of all saves and edits of this process, before it ends at once. Call
-/// it in a thread that waits for signals such as `SIGINT`, not in a signal handler: it waits for
-/// locks, for commits and for headers in place, which take a moment.
+/// Removes the temporary files of all saves and edits of this process, which must end at once:
+/// afterwards they wait forever when they create or rename a file.
 ///
-/// Afterwards every save and edit of this process waits forever when it creates or renames a file.
-/// Saves that end, even by a panic, need no call. The next save to a path removes the files of a
-/// killed process, in a large directory a later one.
+/// Call it in a thread that waits for signals such as `SIGINT`, not in a signal handler: it waits
+/// for locks, for commits and for headers in place, which take a moment. Saves that end, even by a
+/// panic, need no call. The next save to a path removes the files of a killed process, in a large
+/// directory a later one.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:

@@ -59,17 +59,12 @@ use crate::format::trace::Span;
 ///
 /// # Errors
 ///
-/// The first failure stops all threads, and names the tensor and the file. Before any tensor is
-/// read: [`ErrorKind::UnsupportedDtype`], [`ErrorKind::WouldWiden`], [`ErrorKind::Quantization`],
-/// [`ErrorKind::NoConversion`] and failed allocations. Then: [`ErrorKind::Io`], also if a file has
-/// changed since it was opened, and [`ErrorKind::Cancelled`].
-///
-/// [`ErrorKind::UnsupportedDtype`]: crate::ErrorKind::UnsupportedDtype
-/// [`ErrorKind::WouldWiden`]: crate::ErrorKind::WouldWiden
-/// [`ErrorKind::Quantization`]: crate::ErrorKind::Quantization
-/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
-/// [`ErrorKind::Io`]: crate::ErrorKind::Io
-/// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
+/// The first failure stops all threads, and names the tensor and the file.
+/// [`UnsupportedDtype`](crate::ErrorKind::UnsupportedDtype),
+/// [`WouldWiden`](crate::ErrorKind::WouldWiden), [`Quantization`](crate::ErrorKind::Quantization),
+/// [`NoConversion`](crate::ErrorKind::NoConversion) and failed allocations come before any read;
+/// [`Io`](crate::ErrorKind::Io), also for a file that has changed since it was opened, and
+/// [`Cancelled`](crate::ErrorKind::Cancelled) later.
 pub fn read_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,

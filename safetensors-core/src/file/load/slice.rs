@@ -66,8 +66,8 @@ impl<'a, S> LazyTensor<'a, S> {
         })
     }
 
-    /// Takes rows, positions of the first dimension, in any order and number, without reading them.
-    /// A model can so look up its tokens in a table that is larger than memory.
+    /// Takes rows, positions of the first dimension, in any order and number, without reading them,
+    /// such as the vectors of tokens from a table that is larger than memory.
     ///
     /// Each row is read once, in the file's order, and neighbours together. Memory holds the slice,
     /// and about 50 bytes a row.

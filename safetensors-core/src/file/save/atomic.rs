@@ -19,13 +19,13 @@ use crate::file::io::positional::write_all_at;
 use crate::format::error::{Error, ErrorKind, Result};
 
 /// A new file of any content that appears at its path complete, or not at all. Until
-/// [`commit`](AtomicFile::commit), and after a failure, the path keeps its old file, if any.
+/// [`commit`](AtomicFile::commit), the path keeps its old file, if any.
 ///
 /// On Linux the file has no name until then, if the file system supports that, otherwise a hidden
 /// one next to its destination: `.NAME.ID.tmp`. A drop removes it. If the process is killed, the
 /// next save to the path does, or in a directory of more than 1000 entries a later one.
 ///
-/// Every write is a system call, so wrap the file in an [`io::BufWriter`] for small writes. A write
+/// Every write is a system call: wrap the file in an [`io::BufWriter`] for small ones. A write
 /// beyond `ulimit -f` is an [`io::ErrorKind::FileTooLarge`] if the process ignores or handles
 /// `SIGXFSZ`, which otherwise ends it.
 ///
@@ -62,7 +62,7 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Creates the file without a name. Of the options, [durability](SaveOptions::durable),
+    /// Creates the file without a name. Only the options for [durability](SaveOptions::durable),
     /// [read-only files](SaveOptions::replace_read_only), [caches of the
     /// Hub](SaveOptions::replace_cached) and [existing files](SaveOptions::overwrite) apply.
     ///
@@ -71,9 +71,8 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] for a path to something else, such as a FIFO;
-    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::InHubCache`]; [`ErrorKind::FileExists`];
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::NotAFile`], such as for a FIFO; [`ErrorKind::ReadOnlyFile`];
+    /// [`ErrorKind::InHubCache`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let (destination, original) =
@@ -153,15 +152,13 @@ impl AtomicFile {
     }
 
     /// Gives the file its name, and replaces the old file. Waits for a sharded save or an edit that
-    /// is putting files in place in the directory.
-    ///
-    /// After an error, this can be called again. After a success, nothing must be written.
+    /// is putting files in place in the directory. Nothing must be written afterwards.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileExists`] if a file has appeared that must stay. [`ErrorKind::Io`]: the path
-    /// keeps the old file. [`ErrorKind::NotDurable`]: the new file is in place, but the next call
-    /// can synchronise its directory again.
+    /// This can be called again. [`ErrorKind::FileExists`] for a file that must stay;
+    /// [`ErrorKind::Io`]: the path keeps the old file; [`ErrorKind::NotDurable`]: the new file is
+    /// in place, but may not survive a power cut.
     pub fn commit(&mut self) -> Result<()> {
         let committed = self.begin_commit().and_then(|()| self.commit_held());
         committed.map_err(|error| error.in_path(&self.path))

@@ -13,14 +13,13 @@ use crate::format::parallel::Progress;
 /// Saves in a thread, one save after another, while the program continues.
 ///
 /// Takes any function that saves with [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions),
-/// such as [`save()`](super::save()), `save_sharded`, or an adapter's. The function must own its
-/// tensors: pass copies, or tensors that nobody changes. They are dropped when the save ends. With
-/// shards, *file* means all of them here.
+/// such as [`save()`](super::save()), `save_sharded`, or an adapter's. It must own its tensors:
+/// pass copies, or tensors that nobody changes. They are dropped when the save ends.
 ///
 /// | event | effect |
 /// |---|---|
-/// | a second save begins while one runs | [`start`](Self::start) waits for the first. So the files are in the order of the calls, and only one set of tensors is held |
-/// | a save fails | the next [`start`](Self::start) or [`wait`](Self::wait) returns the error; the path has its old file |
+/// | a second save begins while one runs | [`start`](Self::start) waits, so the files are in order, and only one set of tensors is held |
+/// | a save fails | the next [`start`](Self::start) or [`wait`](Self::wait) returns the error; the path keeps its old file |
 /// | [`cancel`](Self::cancel) | the save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps its old file |
 /// | the saver is dropped | it waits for the save; an error is lost |
 /// | the process ends or is killed | the path keeps its old file, and a later save removes a temporary one |
@@ -81,13 +80,13 @@ impl BackgroundSaver {
 
     /// Begins a save in a thread, after any earlier one has ended.
     ///
-    /// The options' progress callback is called in the threads of the save. A panic of `save`
-    /// continues in the thread that [waits](Self::wait).
+    /// The options' progress callback runs in the threads of the save. A panic of `save` continues
+    /// in the thread that [waits](Self::wait).
     ///
     /// # Errors
     ///
-    /// Errors of the earlier save; [`ErrorKind::Io`](crate::ErrorKind::Io) if the system has no
-    /// thread left. Then the new save is not begun.
+    /// Errors of the earlier save, and [`ErrorKind::Io`](crate::ErrorKind::Io) for no more threads.
+    /// Then the new save is not begun.
     pub fn start<O: AsMut<SaveOptions> + Clone + Send + 'static>(
         &mut self,
         options: &O,
@@ -109,8 +108,8 @@ impl BackgroundSaver {
         self.running.as_ref().is_some_and(|running| !running.thread.is_finished())
     }
 
-    /// Returns the progress of the latest save, until it is waited for. The numbers are 0 until the
-    /// first bytes are written, and the tensor is not named.
+    /// Returns the progress of the latest save, until it is waited for: 0 until the first bytes are
+    /// written, and without a tensor.
     pub fn progress(&self) -> Option<Progress<'static>> {
         let watch = &self.running.as_ref()?.watch;
         let [bytes_done, bytes_total] =

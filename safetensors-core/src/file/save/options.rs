@@ -77,10 +77,9 @@ impl SaveOptions {
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
     ///
-    /// Entries for another file alone are not saved: [digests](crate::digest) of its tensors and
-    /// data, and the attempt of ranks that made it. [`digests`](Self::digests) records new ones,
-    /// and [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the
-    /// data.
+    /// Records of another file are not saved: [digests](crate::digest), and the attempt of ranks
+    /// that made it. [`digests`](Self::digests) records new ones, and
+    /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -108,8 +107,7 @@ impl SaveOptions {
         self
     }
 
-    /// Sets whether to wait for the disk, so that a power cut loses nothing. On by default. On
-    /// Linux, the disk begins during the save of a large file.
+    /// Sets whether to wait for the disk, so that a power cut loses nothing. On by default.
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
@@ -124,9 +122,8 @@ impl SaveOptions {
     }
 
     /// Sets whether to replace a file in a cache of the Hub. Otherwise, by default, saving fails
-    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache): revisions share the blobs that
-    /// their files mostly are links to, and Python takes them for the download. New files are
-    /// always saved.
+    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache): revisions share their
+    /// contents, which Python takes for the download. New files are always saved.
     #[cfg(feature = "std")]
     pub fn replace_cached(mut self, replace_cached: bool) -> Self {
         self.replace_cached = replace_cached;
@@ -135,8 +132,8 @@ impl SaveOptions {
 
     /// Sets whether to replace an existing file. On by default. With `false`, saving fails with
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists), also for a file that appears during
-    /// the save. For several files, one of them, another file of the pattern, or an index of the
-    /// same name is enough; a program that does not lock the directory may still lose a file that
+    /// the save, and for several files if one of them, another file of the pattern, or an index of
+    /// the same name exists. A program that does not lock the directory may still lose a file that
     /// it puts there after the last check.
     ///
     /// ```
@@ -175,7 +172,7 @@ impl SaveOptions {
     /// [`verify`](crate::digest::verify). Off by default.
     ///
     /// Tensors are hashed while they are written. [`StreamWriter`](crate::save::StreamWriter) reads
-    /// back bytes that were written out of order. [`write_to`](crate::save::write_to) asks each
+    /// bytes back that were written out of order, and [`write_to`](crate::save::write_to) asks each
     /// source for its bytes twice.
     ///
     /// ```
@@ -198,8 +195,8 @@ impl SaveOptions {
     /// once per MiB of small tensors, and at the end. A sharded save counts all files.
     ///
     /// [`ControlFlow::Break`](core::ops::ControlFlow::Break), even at the end, fails the save with
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps the old file.
-    /// [`serialize`](crate::serialize) ignores the callback.
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). [`serialize`](crate::serialize)
+    /// ignores the callback.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};

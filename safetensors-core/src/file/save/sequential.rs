@@ -62,9 +62,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 /// Writes a file front to back: to a pipe, a socket, a compressor or any other writer. For a path
 /// use [`save`](super::save()).
 ///
-/// Asks the sources for their bytes one after the other, and passes them on without a copy of the
-/// tensor, so a source can compute them. The bytes are those from [`serialize`]. Flushes the writer
-/// at the end. Progress counts tensors' bytes that the writer has taken.
+/// Asks the sources for their bytes one after the other, and copies no tensor, so a source can
+/// compute them. The bytes are those from [`serialize`]. Flushes the writer.
 ///
 /// ```
 /// use safetensors_core::save::write_to;

@@ -13,13 +13,13 @@ use crate::format::tensor::TensorBuf;
 /// | from | to | result |
 /// |---|---|---|
 /// | BOOL | U8 | the buffer is kept |
-/// | U64 | I64 | the buffer is kept; a value of 2⁶³ and more is an error |
+/// | U64 | I64 | the buffer is kept; a value over `i64::MAX` is an error |
 /// | C64 | F32 | the buffer is kept; the shape gains a last dimension of 2: real, imaginary |
-/// | an integer | any integer dtype that has each of its values | copied |
-/// | a float | any float dtype of at least 8 bits that has each of its values | copied; packed elements are unpacked |
+/// | an integer | any integer dtype with each of its values | copied |
+/// | a float | any float dtype of at least 8 bits with each of its values | copied; packed elements are unpacked |
 ///
-/// For example, I8 widens to I16, I32 and I64, and F16 from every float of at most 8 bits but
-/// F8_E8M0.
+/// For example, I8 widens to I16, I32 and I64, and each float of at most 8 bits except F8_E8M0 to
+/// F16.
 ///
 /// ```
 /// use safetensors_core::convert::widen;
@@ -34,8 +34,8 @@ use crate::format::tensor::TensorBuf;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DoesNotFit`] for a U64 over `i64::MAX`; [`ErrorKind::WrongDtype`] for a pair that
-/// is not in the table; [`ErrorKind::ShapeOverflow`]; [`ErrorKind::TooLargeForMemory`].
+/// [`ErrorKind::DoesNotFit`] for U64; [`ErrorKind::WrongDtype`] for a pair that is not in the
+/// table; [`ErrorKind::ShapeOverflow`]; [`ErrorKind::TooLargeForMemory`].
 pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     let from = buf.dtype();
     match (from, to) {

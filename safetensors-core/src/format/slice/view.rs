@@ -94,9 +94,9 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`], also where NumPy would clip
-    /// a range; [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of sub-byte
-    /// elements does not begin and end on byte boundaries; as for
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`], also where NumPy clips a
+    /// range; [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of sub-byte elements
+    /// does not begin and end on byte boundaries; as for
     /// [`TensorPart::ranges`](super::TensorPart::ranges).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
         let indices = indices.into_indices(self.shape())?;

@@ -34,10 +34,9 @@ mod sealed {
 ///
 /// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`],
 /// [`float8::F8E4M3`], [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes.
-/// Sealed, because the format's list of dtypes is closed.
+/// Sealed, because the list of dtypes is closed.
 ///
-/// For sub-byte dtypes one value is one *byte* of packed elements, so a slice has fewer items than
-/// the shape has elements.
+/// For sub-byte dtypes one value is one *byte* of packed elements.
 pub trait Element:
     sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static
 {

@@ -1,10 +1,10 @@
 //! Huge pages for large buffers.
 //!
-//! A load from a warm page cache spends most of its time in page faults of its destination. Pages
-//! of 2 MiB cause 512 times fewer than pages of 4 KiB, but most Linux systems give them only if
-//! `madvise` asks. They can be slow: a virtual machine waits for its host, and a full machine moves
-//! other pages away. So memory is divided into windows, and the first huge page of each is timed.
-//! After a slow one, that window and some more get small pages.
+//! A load from a warm page cache spends most of its time in page faults. Pages of 2 MiB cause 512
+//! times fewer than pages of 4 KiB, but most Linux systems give them only if `madvise` asks. They
+//! can be slow: a virtual machine waits for its host, and a full machine moves other pages away. So
+//! memory is divided into windows, and the first huge page of each is timed. After a slow one, that
+//! window and some more get small pages.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 

@@ -1,7 +1,7 @@
 //! Tied weights: tensors that share storage are saved once, and found under each of their names.
 //!
-//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on, with [`Tied`] as its options. The
-//! rules match `safetensors.torch`: `save_model` and `load_model`.
+//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on. The rules are those of
+//! `save_model` and `load_model` in `safetensors.torch`.
 
 mod options;
 mod record;

@@ -4,7 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::String;
 
 /// How a save treats views: tensors that fill only a part of their storage, or share it with a
-/// different tensor, such as a slice, a transposed tensor or another dtype.
+/// different tensor, such as a slice or another dtype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Views {
@@ -48,12 +48,13 @@ pub enum Views {
 ///
 /// [`TieProblem`](crate::error::TieProblem):
 ///
-/// - `NotCovered` if no tensor of a group fills the storage, unless [`Views::Save`] is set. A group
-///   may be a single tensor.
+/// - `NotCovered` if no tensor of a group, even of one, fills the storage, unless [`Views::Save`]
+///   is set;
 /// - `PartlyTied` if a dropped tensor is not the same as the kept one, unless [`Views::Drop`] is
-///   set.
-/// - `NotRecorded` if the metadata has another entry under a dropped name, and `Reserved` if the
-///   name is `format`, or begins with `modelspec.`, `attribute:` or `safetensors_bridge.`.
+///   set;
+/// - `NotRecorded` if the metadata has another entry under a dropped name;
+/// - `Reserved` if the name is `format`, or begins with `modelspec.`, `attribute:` or
+///   `safetensors_bridge.`.
 ///
 /// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
 /// [`ReservedName`](crate::ErrorKind::ReservedName).

@@ -22,9 +22,9 @@ use crate::format::error::{Error, ErrorKind, Result};
 /// A new directory that appears at its path with all its files, or not at all. It replaces nothing
 /// but an empty directory.
 ///
-/// Write the files to [`path`](AtomicDirectory::path), in a hidden directory next to the
-/// destination: `.NAME.ID.tmp`. A drop before the commit removes it. If the process is killed, the
-/// next one for the path does, or in a directory of more than 1000 entries a later one.
+/// Until [`commit`](AtomicDirectory::commit), [`path`](AtomicDirectory::path) is a hidden directory
+/// next to the destination: `.NAME.ID.tmp`. A drop removes it. If the process is killed, the next
+/// one for the path does, or in a directory of more than 1000 entries a later one.
 ///
 /// ```
 /// use safetensors_core::save::AtomicDirectory;

@@ -76,9 +76,9 @@ impl DirectoryPlace {
         synced.map_or_else(|error| Err(not_durable(error, &path)), |()| Ok(true))
     }
 
-    /// Puts a new directory in place of the old one, which is moved aside first. For a moment
-    /// nothing is there, or a part of an old one that cannot be [renamed](DirectoryPlace::remove).
-    /// If the process is killed then, [`clean`](DirectoryPlace::clean) puts the new one in place.
+    /// Puts a new directory in place of the old one, which is moved aside, or
+    /// [removed](DirectoryPlace::remove) file by file. If the process is killed in between,
+    /// [`clean`](DirectoryPlace::clean) puts the new one in place.
     ///
     /// Waits for the disk. Call [`AtomicDirectory::sync`] before holding the place, so that others
     /// wait less.

@@ -2,8 +2,8 @@
 //!
 //! A process can be killed before it removes the steps of a file in place. So it first writes a
 //! mark. From then on the values decide: a file with all synced steps needs no directory. The
-//! header cannot decide: the file may have been edited, and an earlier run may have had an equal
-//! one. Without a mark, a file that is newer than the steps is compared too.
+//! header cannot decide: it may have been edited, and an earlier run may have had an equal one.
+//! Without a mark, a file that is newer than the steps is compared too.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;

@@ -42,16 +42,16 @@ use crate::format::tensor::{TensorSource, shape};
 const RESERVED: u64 = 8 << 20;
 
 /// Writes a file tensor by tensor. Each is [added](Self::add) at once, or [grows](Self::grow) along
-/// a dimension, without known numbers of tensors or steps.
+/// a dimension.
 ///
-/// [`finish`](Self::finish) gives the file its name. Until then, or if the writer is dropped, the
-/// path keeps the old file. [Synced](Self::sync) steps survive a killed process, and
-/// [`resume`](Self::resume) continues them, or a finished file.
+/// Until [`finish`](Self::finish), or if the writer is dropped, the path keeps the old file.
+/// [Synced](Self::sync) steps survive a killed process, and [`resume`](Self::resume) continues
+/// them, or a finished file.
 ///
 /// Memory holds at most 256 KiB of each growing tensor, and of small added tensors of each file.
-/// The disk reserves ahead the present size of a growing tensor, at most 64 MiB. One growing tensor
-/// is written to its final place. Others, and tensors that would misalign the next, are copied from
-/// hidden files at the end.
+/// The disk reserves the present size of a growing tensor ahead, at most 64 MiB. One growing tensor
+/// is written in place. Others, and tensors that would misalign the next, are copied from hidden
+/// files at the end.
 ///
 /// Several tensors can grow at the same time, also from several threads.
 ///
@@ -78,9 +78,9 @@ const RESERVED: u64 = 8 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Of the [`SaveOptions`], [`order`](SaveOptions::order), [`tied`](SaveOptions::tied) and
-/// [`progress`](SaveOptions::progress) are ignored. Added tensors keep the order of the calls,
-/// unless they would misalign others. Equal calls give equal bytes.
+/// [`SaveOptions::order`], [`SaveOptions::tied`] and [`SaveOptions::progress`] are ignored. Added
+/// tensors keep the order of the calls, unless they would misalign others. Equal calls give equal
+/// bytes.
 #[derive(Debug)]
 pub struct GrowingWriter {
     shared: Arc<Shared>,
@@ -173,8 +173,8 @@ impl GrowingWriter {
     ///
     /// The call comes between two passes of the loop that appends, so that all tensors have the
     /// steps of the same passes. A pass must append to each tensor at most once, in the order of
-    /// their first steps. Where its end is unclear, as in a loop that also [adds](Self::add), the
-    /// call waits for twice that many steps. Other loops must call `sync` themselves.
+    /// their first steps; other loops must call `sync` themselves. Where the end of a pass is
+    /// unclear, as in a loop that also [adds](Self::add), the call waits for twice that many steps.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         self.shared.sync_every.store(steps, Ordering::Relaxed);

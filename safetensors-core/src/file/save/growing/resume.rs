@@ -58,23 +58,20 @@ impl GrowingWriter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Metadata in the options replaces entries with the same keys. Recorded
-    /// [digests](crate::digest) of tensors are recorded again, but not a SHA-256 of all data: call
-    /// [`Edit::record_digests`](crate::edit::Edit::record_digests).
-    ///
-    /// No tensor gets the name of an [alias](crate::Checkpoint::aliases)
-    /// ([`ErrorKind::DuplicateTensor`]), which stays the name of a grown tensor. Does not change
-    /// the index of a sharded checkpoint.
+    /// Metadata in the options replaces entries of the file. Recorded [digests](crate::digest) of
+    /// tensors are renewed, but a SHA-256 of all data is dropped: call
+    /// [`Edit::record_digests`](crate::edit::Edit::record_digests). No new tensor gets the name of
+    /// an [alias](crate::Checkpoint::aliases). The index of a sharded checkpoint is unchanged.
     ///
     /// # Errors
     ///
     /// As for [`create`](Self::create), except [`ErrorKind::SyncedStepsLeft`], and for
     /// [`Header::parse`](crate::header::Header::parse).
     ///
-    /// Errors never lose synced steps. [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and
+    /// Synced steps are never lost. [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and
     /// [`ErrorKind::DuplicateTensor`]: they do not continue the file. [`ErrorKind::Io`] names their
-    /// directory if a file was written after them, or if some are missing or damaged; then the
-    /// directory has that new name, and the next call continues without it.
+    /// directory if a file was written after them, or if some are missing or damaged; then it has
+    /// that new name, and the next call continues without it.
     pub fn resume(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let mut synced = Synced::new(path).map_err(|error| error.in_path(path))?;

@@ -59,10 +59,8 @@ impl GrowingWriter {
     /// Writes the header, gives the file its name and replaces the old file. Removes
     /// [synced](Self::sync) steps, and lets other writers begin.
     ///
-    /// An error loses nothing: call this again, for example when the disk has space, after adding
-    /// more if needed. On a finished file this does nothing, and all other methods fail with
-    /// [`ErrorKind::AlreadyFinished`].
-    ///
+    /// An error loses nothing: call this again, for example when the disk has space. On a finished
+    /// file this does nothing, and all other methods fail with [`ErrorKind::AlreadyFinished`].
     /// Metadata that another program has changed in a file that is [appended to](Self::resume)
     /// stays.
     ///
@@ -74,8 +72,8 @@ impl GrowingWriter {
     /// tensors of a file that is appended to have changed.
     ///
     /// The path has the new file: [`ErrorKind::NotDurable`] if a power cut may undo that,
-    /// [`ErrorKind::LeftBehind`] if synced steps are still there. The next call, or the next writer
-    /// of this path, completes the work.
+    /// [`ErrorKind::LeftBehind`] if synced steps are still there. The next call or writer of this
+    /// path completes the work.
     pub fn finish(&self) -> Result<()> {
         self.finish_and_keep_lock().map(drop)
     }

@@ -1,7 +1,7 @@
 //! Syncing: saves the steps so far, in case the process is killed.
 //!
-//! Each sync writes a file with the new tensors and steps, atomically and durably. Files that a
-//! reader may open never change, and nothing is synced twice.
+//! Each sync writes a file with the new tensors and steps. Files that a reader may open never
+//! change, and nothing is synced twice.
 
 #[cfg(test)]
 mod tests;
@@ -55,20 +55,19 @@ struct News<'a> {
 }
 
 impl GrowingWriter {
-    /// Writes the tensors and steps since the last call to a separate file, and waits for the disk
-    /// unless [`durable`](SaveOptions::durable) is off. If the process is killed,
-    /// [`resume`](Self::resume) continues with them.
+    /// Writes the tensors and steps since the last call to a file, and waits for the disk unless
+    /// [`durable`](SaveOptions::durable) is off. If the process is killed, [`resume`](Self::resume)
+    /// continues with them.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on,
-    /// complete and readable each. Until [`finish`](Self::finish) removes the directory, synced
-    /// steps are on the disk twice. If another program removes it, the next call writes everything
-    /// again.
+    /// readable each. Until [`finish`](Self::finish) removes the directory, synced steps are on the
+    /// disk twice. If another program does, the next call writes everything again.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the directory;
-    /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`]. Earlier files stay, and the next sync
-    /// writes the rest.
+    /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`], after which the next sync writes the
+    /// rest.
     pub fn sync(&self) -> Result<()> {
         let Self { shared } = self;
         let synced = shared.while_writing(|writing| shared.sync_files(writing));
