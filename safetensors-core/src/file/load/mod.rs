@@ -1,6 +1,6 @@
 //! Tensors of open files, read on request.
 //!
-//! [`LazyTensor`] is a tensor, [`LazySlice`] a part of one. [`read_tensors`] and [`read_slices`]
+//! [`LazyTensor`] is a tensor, [`LazySlice`] a part. [`read_tensors`] and [`read_slices`]
 //! read many.
 
 pub(crate) mod catalog;

@@ -30,7 +30,7 @@ impl<S> Copy for Piece<'_, S> {}
 impl<'a, S> LazyTensor<'a, S> {
     /// Cuts the tensor, which may be larger than memory, into pieces, in order, without reading.
     ///
-    /// Tensors of one shape have the same pieces in all dtypes, and an empty tensor has none.
+    /// Tensors of the same shape have the same pieces in all dtypes, and an empty tensor has none.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};

@@ -152,7 +152,7 @@ impl AtomicFile {
     }
 
     /// Gives the file its name, and replaces the old file. Waits for a sharded save or an edit that
-    /// is putting files in place in the directory. Nothing must be written afterwards.
+    /// is putting files in place in the directory. Nothing must be written after a success.
     ///
     /// # Errors
     ///

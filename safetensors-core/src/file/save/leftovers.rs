@@ -1,7 +1,7 @@
 //! Removes the leftovers of killed saves.
 //!
 //! If each of 100,000 saves listed the files of the others, that would be 5·10⁹ entries. So a
-//! process lists a large directory again only after as many saves as it had entries.
+//! process lists a large directory again only after a save for each of its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

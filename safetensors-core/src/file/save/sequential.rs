@@ -132,7 +132,7 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// Returns as many bytes as with placeholders.
+/// Has the length of the prefix with placeholders.
 #[cfg(feature = "std")]
 pub(super) fn prefix_with_digests(
     tensors: &[Spec<'_>],

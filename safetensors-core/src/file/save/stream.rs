@@ -25,7 +25,7 @@ use crate::format::trace::Span;
 /// Writes a file of tensors that are declared at the start, and then written in any order, at once
 /// or in pieces, by any number of threads.
 ///
-/// The bytes are those of [`save`](super::save()). Until [`finish`](StreamWriter::finish), or if
+/// The file equals the one of [`save`](super::save()). Until [`finish`](StreamWriter::finish), or if
 /// the writer is dropped, the path keeps the old file.
 ///
 /// ```

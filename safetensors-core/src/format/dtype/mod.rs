@@ -7,7 +7,7 @@ use core::fmt;
 pub(crate) use format::{Format, Special};
 
 /// Declares [`Dtype`], methods for the columns of the table, and macros that run code for a row.
-/// Those need `$d`, a dollar sign.
+/// These need `$d`, a dollar sign.
 macro_rules! dtypes {
     (($d:tt) $(
         $(#[$doc:meta])*

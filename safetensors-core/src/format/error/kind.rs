@@ -326,7 +326,7 @@ pub enum ErrorKind {
     NoCheckpoint { found: Vec<String>, below: Vec<String> },
     /// Next to `others`, the new file would not be found.
     #[error(
-        "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
+        "{} would not be found next to {}: a directory opens as model.safetensors, its index, \
          or its only *.safetensors file; move these away",
         Escaped(.file), NameList(.others)
     )]
@@ -360,7 +360,7 @@ pub enum ErrorKind {
     )]
     IsDelta { base: String },
     /// Not the index of a delta.
-    #[error("expected a delta, whose index has a delta_encoding, found a whole checkpoint")]
+    #[error("expected a delta, with a delta_encoding in its index, found a checkpoint")]
     NotADelta,
     /// Two files of the checkpoint have this tensor.
     #[error("another file has a tensor of the same name: {}", Escaped(.other))]

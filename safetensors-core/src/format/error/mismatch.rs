@@ -27,7 +27,7 @@ pub enum Mismatch {
     Ndim { name: String, expected: usize, found: Vec<usize> },
     /// The dtypes differ. `found` is the file's.
     Dtype { name: String, expected: Dtype, found: Dtype },
-    /// Two names of one tensor in memory have different values.
+    /// Two names of a tensor in memory have different values.
     Tied { name: String, other: String },
     /// A metadata entry is missing or malformed.
     Metadata { key: String, expected: &'static str, found: Option<String> },

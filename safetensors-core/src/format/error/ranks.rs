@@ -93,7 +93,7 @@ pub enum RankProblem {
     AttemptComplete { attempt: String },
     /// A newer attempt has replaced this one.
     #[error(
-        "a newer attempt was completed before attempt {}, whose parts are gone",
+        "a newer attempt was completed first: the parts of attempt {} are gone",
         Quoted(.attempt)
     )]
     AttemptSuperseded { attempt: String },

@@ -1,4 +1,4 @@
-//! JSON objects without duplicate keys, of which readers would take different values.
+//! JSON objects without duplicate keys: readers would take different values.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

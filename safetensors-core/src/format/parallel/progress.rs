@@ -96,7 +96,7 @@ impl Meter {
         }
     }
 
-    /// Reports later operations as parts of one.
+    /// Reports later operations as parts of a larger one.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { whole: Some(Arc::new(Whole { done: AtomicU64::new(0), total })), ..self }
     }

@@ -38,7 +38,7 @@ impl Work {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
-    /// Reports later operations as parts of one.
+    /// Reports later operations as parts of a larger one.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { progress: self.progress.parts_of(total), ..self }
     }

@@ -46,7 +46,7 @@ pub(crate) struct Pages {
     pace: Mutex<Pace>,
 }
 
-/// Adjacent memory with pages of one size.
+/// Adjacent memory with equal pages.
 struct Window {
     memory: Range<usize>,
     /// Huge pages that the allocator touched, with small pages that can be joined.

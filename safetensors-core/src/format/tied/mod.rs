@@ -1,6 +1,6 @@
 //! Tied weights: tensors that share storage are saved once, and found under each of their names.
 //!
-//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on. The rules are those of
+//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on. The rules match
 //! `save_model` and `load_model` in `safetensors.torch`.
 
 mod options;

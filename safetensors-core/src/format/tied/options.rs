@@ -48,7 +48,7 @@ pub enum Views {
 ///
 /// [`TieProblem`](crate::error::TieProblem):
 ///
-/// - `NotCovered` if no tensor of a group, even of one, fills the storage, unless [`Views::Save`]
+/// - `NotCovered` if no tensor of a group, even a single one, fills the storage, unless [`Views::Save`]
 ///   is set;
 /// - `PartlyTied` if a dropped tensor is not the same as the kept one, unless [`Views::Drop`] is
 ///   set;
