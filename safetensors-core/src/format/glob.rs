@@ -12,10 +12,10 @@ use regex::Regex;
 /// | pattern | matches |
 /// |---|---|
 /// | `*` | any text, or none |
-/// | `?` | one character, of any number of bytes |
-/// | `[abc]`, `[0-9]` | one of these characters; a literal `]` comes first, a `-` first or last |
-/// | `[!abc]`, `[^abc]` | one character other than these |
-/// | `{a,b}` | either; both may be patterns, and both may be empty |
+/// | `?` | one character |
+/// | `[abc]`, `[0-9]` | one of these; a literal `]` comes first, a `-` first or last |
+/// | `[!abc]`, `[^abc]` | one other than these |
+/// | `{a,b}` | either; each may be a pattern, or empty |
 /// | `\*` | the character after the backslash, outside of brackets |
 ///
 /// Matches in time linear in the length of a name.
@@ -108,7 +108,6 @@ fn regex_of(pattern: &str) -> Result<String, String> {
     Ok(regex)
 }
 
-/// After its `[`.
 fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     let mut regex = String::from("[");
     if let Some(after) = rest.as_str().strip_prefix(['!', '^']) {

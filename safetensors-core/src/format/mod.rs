@@ -1,7 +1,7 @@
 //! The safetensors format: headers, dtypes, tensors in memory, conversions and slices.
 //!
-//! This module opens no file, and most of it needs no `std`. It knows nothing of shards, quantised
-//! weights or frameworks. Begin with `dtype`, then `header/parse.rs`, the rules.
+//! This module opens no file, and most of it needs no `std`. Begin with `dtype`, then
+//! `header/parse.rs`, the rules.
 //!
 //! | module | is about |
 //! |---|---|

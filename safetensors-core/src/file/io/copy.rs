@@ -1,4 +1,4 @@
-//! Copies a range of a file by the kernel if possible, which may share blocks.
+//! Copies a range of a file, by the kernel if possible.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
-//! Failing on purpose: each step of saving and editing that can fail calls [`hit`].
+//! Failing on purpose: steps of saving and editing that can fail call [`hit`].
 //!
-//! Only in this crate's tests and the fuzz targets. Otherwise it does nothing.
+//! Only in this crate's tests and the fuzz targets.
 
 #[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! Names that files cannot have: on Windows, or because they are too long.
+//! Names that files cannot have: on Windows, or for their length.
 
 use std::ffi::OsStr;
 use std::path::{Component, MAIN_SEPARATOR_STR, Path};

@@ -1,4 +1,4 @@
-//! The files that unfinished saves would leave behind, and [`remove_temporaries`].
+//! Files that unfinished saves would leave behind, and [`remove_temporaries`].
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! [`AtomicFile`]: a new file that appears at its path complete, or not at all.
+//! [`AtomicFile`]: a new file that appears complete, or not at all.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -54,7 +54,6 @@ pub struct AtomicFile {
     /// After following links.
     pub(super) destination: PathBuf,
     durable: bool,
-    /// Whether a file that exists is replaced.
     overwrite: bool,
     is_in_place: bool,
     /// Held during a commit.
@@ -156,16 +155,16 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// This can be called again. [`ErrorKind::FileExists`] for a file that must stay;
-    /// [`ErrorKind::Io`]: the path keeps the old file; [`ErrorKind::NotDurable`]: the new file is
-    /// in place, but may not survive a power cut.
+    /// After an error, this can be called again. [`ErrorKind::FileExists`] for a file that must
+    /// stay; [`ErrorKind::Io`]: the path keeps the old file; [`ErrorKind::NotDurable`]: the new
+    /// file is in place, but may not survive a power cut.
     pub fn commit(&mut self) -> Result<()> {
         let committed = self.begin_commit().and_then(|()| self.commit_held());
         committed.map_err(|error| error.in_path(&self.path))
     }
 
     /// Synchronises the file, and keeps other writers from the directory until
-    /// [`commit_held`](Self::commit_held) or the drop, so that the caller can check for changes.
+    /// [`commit_held`](Self::commit_held) or the drop.
     pub(crate) fn begin_commit(&mut self) -> Result<()> {
         if self.lock.is_some() || self.is_in_place {
             return Ok(());
@@ -232,7 +231,6 @@ impl Seek for AtomicFile {
     }
 }
 
-/// Waits until the bytes and the length have reached the disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     failpoint::hit("sync the file")?;
     flush(file)
@@ -261,7 +259,7 @@ fn flush(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until the names have reached the disk, where the system can.
+/// Does nothing where the system cannot.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     failpoint::hit("sync the directory")?;
     // Only Unix can open and synchronise a directory. On other systems a rename is as durable as it
@@ -287,7 +285,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns what is known beforehand.
+/// Fails if it is known beforehand that a save would.
 pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     let checked = destination_to_replace(path, options)
         .and_then(|(destination, _)| refuse_other_than_directory(directory(&destination)));
@@ -340,7 +338,7 @@ pub(crate) fn refuse_special(found: io::Result<Metadata>) -> Result<()> {
     Err(ErrorKind::NotAFile { found }.into())
 }
 
-/// Follows links. Fails for anything but a regular file, and for a path that ends in a separator.
+/// Follows links. Fails for anything but a regular file, and after a separator.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     refuse_impossible(path)?;
     // This comes before links are followed, because some links of the system, such as those to

@@ -57,7 +57,6 @@ pub struct BackgroundSaver {
     running: Option<Running>,
 }
 
-/// Not yet waited for.
 #[derive(Debug)]
 struct Running {
     thread: JoinHandle<Result<()>>,
@@ -108,8 +107,7 @@ impl BackgroundSaver {
         self.running.as_ref().is_some_and(|running| !running.thread.is_finished())
     }
 
-    /// Returns the progress of the latest save, until it is waited for: 0 until the first bytes are
-    /// written, and without a tensor.
+    /// Returns the progress of the latest save, until it is waited for, without a tensor.
     pub fn progress(&self) -> Option<Progress<'static>> {
         let watch = &self.running.as_ref()?.watch;
         let [bytes_done, bytes_total] =

@@ -14,8 +14,8 @@ pub enum Order {
     /// element size.
     #[default]
     Alignment,
-    /// In the given order. A tensor may be misaligned, such as F32 after three bytes of U8: it can
-    /// be read, but not borrowed as a typed slice.
+    /// As given. A tensor may be misaligned, such as F32 after three bytes of U8: it can be read,
+    /// but not borrowed as a typed slice.
     Given,
 }
 
@@ -32,7 +32,7 @@ pub enum Order {
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
     pub(crate) metadata: Metadata,
-    /// Entries that are saved unchanged, including records that this crate has computed.
+    /// Saved unchanged, including records that this crate has computed.
     pub(crate) as_is: Metadata,
     pub(crate) order: Order,
     pub(crate) align: usize,
@@ -70,7 +70,7 @@ impl Default for SaveOptions {
 
 impl SaveOptions {
     /// Makes the default options: no metadata, order by alignment, data at a multiple of 8 bytes,
-    /// durable. Tensors that share storage are saved once for each name.
+    /// durable, tensors that share storage once for each name.
     pub fn new() -> Self {
         Self::default()
     }
@@ -161,8 +161,7 @@ impl SaveOptions {
     }
 
     /// Saves tensors that share storage once, and their other names in the metadata. [`Tied`] lists
-    /// the errors. [`StreamWriter`](crate::save::StreamWriter) ignores this, because it does not
-    /// know storages.
+    /// the errors. [`StreamWriter`](crate::save::StreamWriter), without storages, ignores this.
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
         self

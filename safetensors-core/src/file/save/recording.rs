@@ -1,4 +1,4 @@
-//! Records digests in a save: the header first has placeholders of the same length.
+//! Records digests in a save, first as placeholders of the same length.
 
 use std::ops::Range;
 

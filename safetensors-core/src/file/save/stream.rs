@@ -1,4 +1,4 @@
-//! [`StreamWriter`]: a file with declared tensors, written in any order, from any thread.
+//! [`StreamWriter`]: a file with declared tensors, written in any order.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

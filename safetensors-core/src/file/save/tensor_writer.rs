@@ -1,4 +1,4 @@
-//! [`TensorWriter`]: a tensor of a [`StreamWriter`], written as values or as bytes.
+//! [`TensorWriter`]: a tensor of a [`StreamWriter`].
 
 use std::io;
 use std::ops::Range;
@@ -35,11 +35,11 @@ pub struct TensorWriter<'a> {
 }
 
 impl StreamWriter {
-    /// Returns the writer of a tensor.
+    /// Returns the writer of a declared tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`] if none was declared under this name.
+    /// [`ErrorKind::TensorNotFound`].
     pub fn tensor(&self, name: &str) -> Result<TensorWriter<'_>> {
         match self.names.find(name, |i| &self.tensors[i].name) {
             Some(i) => Ok(self.at(i)),
@@ -52,7 +52,7 @@ impl StreamWriter {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// Finds it by its position among the declarations.
+    /// Counts the declarations.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
@@ -129,7 +129,6 @@ impl TensorWriter<'_> {
         self.write(range, bytes).map_err(|error| self.locate(error))
     }
 
-    /// Claims bytes after the last written one.
     fn claim_end(&self, len: usize) -> Result<Range<u64>> {
         let mut written = lock(&self.tensor.written);
         let end = written.end();
@@ -175,7 +174,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Writes the tensor together with its neighbours.
+    /// Writes the tensor with its neighbours.
     pub(super) fn gather(&self, source: &impl TensorSource, gathered: &mut Gathered) -> Result<()> {
         let mut done = 0;
         let mut take = |bytes: &[u8]| {
@@ -195,7 +194,6 @@ impl TensorWriter<'_> {
             .map_err(|error| self.locate(error))
     }
 
-    /// Fails if some of the range is written.
     fn claim(&self, written: &mut Ranges, offset: u64, len: usize) -> Result<Range<u64>> {
         let end = offset.saturating_add(len as u64);
         if end > self.byte_len() {

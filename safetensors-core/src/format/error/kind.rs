@@ -26,34 +26,34 @@ pub enum ErrorKind {
     /// A header over [`Limits`](crate::Limits).
     #[error("the header has {found} bytes, over the limit of {limit}")]
     HeaderTooLarge { limit: u64, found: u64 },
-    /// The file ends before its header.
+    /// A cut header.
     #[error("cut off: {} of {expected} bytes of the header are missing", .expected.saturating_sub(*.found))]
     HeaderPastEnd { expected: u64, found: u64 },
     /// An edit in place is under way, or was interrupted: see
     /// [`edit::restore_header`](crate::edit::restore_header).
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
-    /// More tensors than [`Limits`](crate::Limits).
+    /// Tensors over [`Limits`](crate::Limits).
     #[error("the header has more tensors than the limit of {limit}")]
     TooManyTensors { limit: usize },
-    /// More dimensions than [`Limits`](crate::Limits).
+    /// Dimensions over [`Limits`](crate::Limits).
     #[error("the shape has more dimensions than the limit of {limit}")]
     TooManyDimensions { limit: usize },
-    /// More metadata than [`Limits`](crate::Limits).
+    /// Metadata over [`Limits`](crate::Limits).
     #[error("__metadata__ has more entries than the limit of {limit}")]
     TooManyMetadataEntries { limit: usize },
 
     // The header's text.
-    /// The header is not UTF-8.
+    /// A header that is not UTF-8.
     #[error("the header is not UTF-8 from byte {offset} on")]
     NotUtf8 { offset: usize },
-    /// The header is not a JSON object.
+    /// A header that is not an object.
     #[error("the header is not a JSON object: it starts with {}", FoundByte(*.found))]
     NotAnObject { found: Option<u8> },
-    /// The header is not JSON.
+    /// A header that is not JSON.
     #[error("the header is not JSON at byte {offset}: found {problem}")]
     Json { offset: usize, problem: JsonProblem },
-    /// A value nested deeper than any field of a header.
+    /// A value nested too deep.
     #[error("a value at byte {offset} of the header is nested deeper than the format allows")]
     TooDeep { offset: usize },
     /// `__metadata__` occurs twice.
@@ -62,10 +62,10 @@ pub enum ErrorKind {
     /// `__metadata__` is not an object.
     #[error("__metadata__ should be an object, found {found}")]
     MetadataNotAnObject { found: &'static str },
-    /// A value of `__metadata__` is not a string.
+    /// A metadata value is not a string.
     #[error("the value of {} in __metadata__ should be a string, found {found}", Quoted(.key))]
     MetadataNotAString { key: String, found: &'static str },
-    /// A key of `__metadata__` occurs twice.
+    /// A metadata key occurs twice.
     #[error("duplicate key {} in __metadata__", Quoted(.key))]
     DuplicateMetadataKey { key: String },
 
@@ -82,13 +82,13 @@ pub enum ErrorKind {
     /// An entry has a field twice.
     #[error("duplicate field {field:?}")]
     DuplicateField { field: &'static str },
-    /// An entry has a field that is not in the format.
+    /// An entry has an unknown field.
     #[error("the field {} is unknown; a tensor has dtype, shape and data_offsets", Quoted(.found))]
     UnknownField { found: String },
     /// A field has the wrong JSON type.
     #[error("{field} should be {expected}, found {found}")]
     WrongType { field: &'static str, expected: &'static str, found: &'static str },
-    /// Not an unsigned 64-bit integer in plain digits.
+    /// Not a plain unsigned 64-bit integer.
     #[error("{field} should hold unsigned 64-bit integers in plain digits, found {found}")]
     BadNumber { field: &'static str, found: String },
     /// Not the name of a dtype.
@@ -106,10 +106,10 @@ pub enum ErrorKind {
     /// Sub-byte elements that do not fill whole bytes.
     #[error("{dtype} elements of shape {} do not fill whole bytes", Shape(.shape))]
     PartialByte { dtype: Dtype, shape: Vec<usize> },
-    /// The data range ends before it begins.
+    /// A range that ends before it begins.
     #[error("data_offsets [{begin}, {end}] end before they begin")]
     ReversedOffsets { begin: u64, end: u64 },
-    /// A data range of another length than dtype and shape need.
+    /// A range of another length than dtype and shape need.
     #[error(
         "{dtype} of shape {} has {expected} bytes, but data_offsets span {found}",
         Shape(.shape)
@@ -121,22 +121,22 @@ pub enum ErrorKind {
          but begins at {found}"
     )]
     Hole { expected: u64, found: u64 },
-    /// The data begins inside another tensor's.
+    /// The data begins inside another tensor.
     #[error("an overlap: the data begins at {found}, but {} reaches to {expected}", Quoted(.other))]
     Overlap { other: String, expected: u64, found: u64 },
-    /// Two tensors have the same data range.
+    /// Two tensors have the same range.
     #[error("the data has the bytes [{begin}, {end}], the same as {}", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
-    /// An empty tensor that is neither between two others nor at an end.
+    /// An empty tensor that is neither between two others nor at an end of the data.
     #[error(
         "a tensor without bytes should begin where another ends, such as at {expected}, \
          but begins at {found}"
     )]
     EmptyOffBoundary { expected: u64, found: u64 },
-    /// The file ends before its last tensor.
+    /// The file ends inside the data.
     #[error("cut off: {} of {expected} bytes of the tensors are missing", .expected.saturating_sub(*.found))]
     MissingData { expected: u64, found: u64 },
-    /// The file has bytes after its last tensor.
+    /// Bytes after the last tensor.
     #[error("the tensors have {expected} bytes, but {found} follow the header")]
     TrailingData { expected: u64, found: u64 },
     /// Larger than one allocation can be.
@@ -170,7 +170,7 @@ pub enum ErrorKind {
     BigEndian { dtype: Dtype },
 
     // Slices.
-    /// More indices than the tensor has dimensions.
+    /// More indices than dimensions.
     #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
     TooManyIndices { ndim: usize, found: usize },
     /// A position outside the dimension, or a reversed range: `asked`, such as `64..32`.
@@ -179,16 +179,16 @@ pub enum ErrorKind {
     /// A step of 0.
     #[error("the step of dimension {dim} should be 1 or more, found 0")]
     ZeroStep { dim: usize },
-    /// A slice that begins or ends inside a byte.
+    /// A slice cuts a byte.
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// The tensor has no such dimension.
     #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
     NoSuchDim { dim: usize, ndim: usize },
-    /// The rank is not below the world size.
+    /// The rank is too large.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
-    /// A dimension does not divide into equal parts.
+    /// The dimension has no equal parts.
     #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
     UnevenParts { dim: usize, len: usize, world_size: usize },
 
@@ -205,7 +205,7 @@ pub enum ErrorKind {
     /// Widening, against [`Widening::Refuse`](crate::Widening::Refuse).
     #[error("{framework} has no {dtype}: it would be widened to {to}, which the options refuse")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
-    /// The format has no dtype for the framework's elements.
+    /// The format lacks the framework's dtype.
     #[error("{framework} elements of type {} have no dtype in the format", Escaped(.found))]
     UnsupportedFrameworkType { framework: &'static str, found: String },
     /// The framework itself failed.
@@ -222,19 +222,19 @@ pub enum ErrorKind {
     /// A source gave too many or too few bytes.
     #[error("the source should give {expected} bytes, but gave {found}")]
     SourceLength { expected: u64, found: u64 },
-    /// The alignment is not a power of two from 8 to 4096.
+    /// Not a power of two from 8 to 4096.
     #[error("the alignment should be a power of two from 8 to 4096, found {found}")]
     BadAlignment { found: usize },
-    /// The source has another shape than was declared.
+    /// A source with another shape than declared.
     #[error("expected shape {}, found {}", Shape(.expected), Shape(.found))]
     WrongShape { expected: Vec<usize>, found: Vec<usize> },
     /// A write beyond the tensor's end.
     #[error("the tensor has {expected} bytes, but a write reaches to {found}")]
     WrittenPastEnd { expected: u64, found: u64 },
-    /// Bytes that were written a second time.
+    /// Bytes written a second time.
     #[error("bytes [{begin}, {end}] of the tensor have been written already")]
     WrittenTwice { begin: u64, end: u64 },
-    /// Bytes that were never written: the first missing range.
+    /// Bytes never written: the first range.
     #[error(
         "the tensor has {expected} bytes, but only {found} were written: \
          [{begin}, {end}] are missing"
@@ -260,19 +260,19 @@ pub enum ErrorKind {
     /// The record of digests has another form than expected.
     #[error("the entry {key} in __metadata__ is malformed: {}", Escaped(.problem))]
     BadDigestRecord { key: &'static str, problem: String },
-    /// A digest is not the right number of hex digits.
+    /// Not the right number of hex digits.
     #[error(
         "the recorded digest should be {expected} lower-case hex digits, found {}",
         Quoted(.found)
     )]
     BadDigest { expected: usize, found: String },
-    /// A digest of a tensor that the file does not have.
+    /// A digest without its tensor.
     #[error("a digest is recorded, but there is no such tensor")]
     DigestWithoutTensor,
     /// The data has changed since its digest was recorded.
     #[error("the data has changed: its {algorithm} should be {expected}, found {found}")]
     DigestMismatch { algorithm: &'static str, expected: String, found: String },
-    /// No digest is recorded, and the options require one.
+    /// No digest, although the options require one.
     #[error("no digest is recorded")]
     NoDigest,
     /// The crate was built without this feature.
@@ -317,7 +317,7 @@ pub enum ErrorKind {
     /// A directory or a special file.
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
-    /// A directory has no checkpoint, or several: `found`. `below` has those in subdirectories.
+    /// No checkpoint, or several: `found`. `below` has those in subdirectories.
     #[error(
         "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
          *.safetensors file, found {}{}",

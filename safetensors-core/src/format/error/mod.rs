@@ -1,4 +1,4 @@
-//! [`Error`]: the kind of error, the file, the tensor, the expected and the found value.
+//! [`Error`]: the kind of an error, and its place.
 
 mod adapter;
 mod dtype;
@@ -99,8 +99,7 @@ impl Error {
         self.0.tensor.as_deref()
     }
 
-    /// Returns at most three names that the caller of a missing tensor may have meant. The message
-    /// has them, too.
+    /// Returns at most three names that the caller may have meant. The message has them, too.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -139,8 +138,7 @@ impl Error {
         ErrorKind::Other(Box::new(kind)).into()
     }
 
-    /// Returns the error of another crate, if its type is `K`, also after it went through
-    /// [`std::io::Error`].
+    /// Returns another crate's error of the type `K`, also after [`std::io::Error`].
     ///
     /// ```
     /// use std::fmt;
@@ -210,7 +208,7 @@ impl Error {
         self
     }
 
-    /// Replaces the temporary file `from`. [`ErrorKind::NotDurable`] becomes [`ErrorKind::Io`],
+    /// Replaces the temporary file `from`, and [`ErrorKind::NotDurable`] by [`ErrorKind::Io`],
     /// because the new file is not yet in place.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {

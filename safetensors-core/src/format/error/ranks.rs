@@ -1,4 +1,4 @@
-//! [`RankProblem`]: errors of ranks, of plans of their parts, and of their saves.
+//! [`RankProblem`]: errors of ranks, their plans and saves.
 
 use alloc::string::String;
 use alloc::vec::Vec;

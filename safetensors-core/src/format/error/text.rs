@@ -3,15 +3,15 @@
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
-/// With escapes.
+/// The most bytes of a name, with its escapes.
 // Only messages are shortened, so that a name of megabytes does not fill a terminal or a log. The
 // error itself holds names and shapes in full, and a program can look them up.
 const QUOTED: usize = 160;
 
-/// Of a long text's start and, more specific, end.
+/// The most bytes of a long text's start and, more specific, end.
 const ESCAPED: (usize, usize) = (160, 320);
 
-/// The most dimensions of a whole shape, and how many at each end of a longer one.
+/// The most dimensions of a whole shape, and at each end of a longer one.
 const DIMS: (usize, usize) = (8, 4);
 
 /// The most names, and the number of bytes after which the list ends.

@@ -1,9 +1,8 @@
 //! The fast path of the parser, for entries as the reference implementation writes them.
 //!
-//! These are `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
-//! order, no white space, no escapes, numbers of at most 15 digits. Any other text, valid or not,
-//! is `None`, and `parse.rs` reads it again by the grammar, with the same result, as
-//! `differential.rs` checks. Whether the fields agree is checked later.
+//! These are `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`, with the fields in this
+//! order, no white space, no escapes, and numbers of at most 15 digits. `parse.rs` reads any other
+//! text by the grammar, with the same result, as `differential.rs` checks.
 
 use alloc::vec::Vec;
 use core::ops::Range;

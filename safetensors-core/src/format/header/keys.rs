@@ -1,4 +1,4 @@
-//! The keys with a fixed meaning, in the header and in `__metadata__`.
+//! The keys with a fixed meaning.
 
 pub(crate) const METADATA_KEY: &str = "__metadata__";
 

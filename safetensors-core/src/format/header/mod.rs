@@ -1,4 +1,4 @@
-//! The header: the name, dtype, shape and offsets of every tensor, and the metadata.
+//! The header: the entries of all tensors, and the metadata.
 
 mod attributes;
 mod canonical;

@@ -68,7 +68,6 @@ impl Meter {
         Self { callback: Some(Arc::new(callback)), count: None, whole: None }
     }
 
-    /// Calls `first` before the callback.
     pub(crate) fn after(
         &self,
         first: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,

@@ -28,8 +28,8 @@ pub enum TensorPart {
     Whole,
     /// One of several parts of a dimension.
     Rank(RankPart),
-    /// Some positions of a dimension: one of several fused weights, the head that several ranks
-    /// share, or some experts.
+    /// Some positions: one of several fused weights, the head that several ranks share, or some
+    /// experts.
     Span {
         /// The dimension that is cut.
         dim: usize,

@@ -25,8 +25,8 @@ pub struct RankPart {
     pub rank: usize,
     /// The number of parts.
     pub world_size: usize,
-    /// Whether parts may differ in size: each is the length divided by `world_size`, rounded up,
-    /// but the last ones are smaller or empty.
+    /// Whether parts may differ in size: each has the length divided by `world_size`, rounded up,
+    /// but the last ones less.
     pub uneven: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// The memory of a tensor's elements, to find tensors that share it.
+/// The memory of a tensor's elements.
 ///
 /// ```
 /// use safetensors_core::TensorSource;
@@ -16,8 +16,7 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Identifies the allocation among all of a save, usually by its address. On several devices it
-    /// must differ between them.
+    /// Identifies the allocation in a save, usually by its address. Devices must not share numbers.
     pub id: u64,
     /// The size of the allocation in bytes.
     pub byte_len: u64,

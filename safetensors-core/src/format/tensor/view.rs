@@ -31,8 +31,8 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if the length of `data` does not fit the dtype and the shape; also
-    /// see [`shape::byte_len`].
+    /// [`ErrorKind::DataLength`] if `data` does not fit the dtype and the shape; also see
+    /// [`shape::byte_len`].
     pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self, Error> {
         let expected = shape::byte_len(dtype, shape)?;
         if expected != data.len() as u64 {

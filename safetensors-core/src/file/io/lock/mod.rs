@@ -1,5 +1,4 @@
-//! [`DirectoryLock`]: lets one writer at a time change a directory. [`GrowingLock`]: locks a file
-//! that is written step by step.
+//! [`DirectoryLock`]: one writer at a time changes a directory. [`GrowingLock`]: one grows a file.
 
 use std::path::Path;
 use std::time::Duration;

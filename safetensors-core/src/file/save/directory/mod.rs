@@ -1,4 +1,4 @@
-//! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
+//! [`AtomicDirectory`]: a new directory that appears complete, or not at all.
 
 mod place;
 

@@ -1,4 +1,4 @@
-//! [`GrowingWriter`]: a file with tensors that may grow, and need not be known at the start.
+//! [`GrowingWriter`]: a file with tensors that may grow.
 
 mod append;
 mod body;
@@ -42,7 +42,7 @@ use crate::format::tensor::{TensorSource, shape};
 const RESERVED: u64 = 8 << 20;
 
 /// Writes a file tensor by tensor. Each is [added](Self::add) at once, or [grows](Self::grow) along
-/// a dimension.
+/// a dimension, also from several threads.
 ///
 /// Until [`finish`](Self::finish), or if the writer is dropped, the path keeps the old file.
 /// [Synced](Self::sync) steps survive a killed process, and [`resume`](Self::resume) continues
@@ -52,8 +52,6 @@ const RESERVED: u64 = 8 << 20;
 /// The disk reserves the present size of a growing tensor ahead, at most 64 MiB. One growing tensor
 /// is written in place. Others, and tensors that would misalign the next, are copied from hidden
 /// files at the end.
-///
-/// Several tensors can grow at the same time, also from several threads.
 ///
 /// ```
 /// use safetensors_core::save::GrowingWriter;
@@ -93,7 +91,6 @@ struct Shared {
     sync_every: AtomicU64,
     passes: Mutex<Passes>,
     tensors: Mutex<Tensors>,
-    /// Writing threads read it, `finish` writes it.
     state: RwLock<State>,
 }
 
@@ -132,15 +129,13 @@ impl Writing {
 }
 
 impl GrowingWriter {
-    /// Begins a new file, without its name, to replace the one at the path.
-    /// [`resume`](Self::resume) appends instead.
+    /// Begins a new file, to replace the one at the path. [`resume`](Self::resume) appends instead.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::FileBusy`] if another writer of this path is alive, in any program;
-    /// [`ErrorKind::SyncedStepsLeft`] if an earlier run was killed and left [synced](Self::sync)
-    /// steps, which stay; as for [`AtomicFile::create`](super::AtomicFile::create);
-    /// [`ErrorKind::BadAlignment`].
+    /// [`ErrorKind::SyncedStepsLeft`] if a killed run left [synced](Self::sync) steps, which stay;
+    /// as for [`AtomicFile::create`](super::AtomicFile::create); [`ErrorKind::BadAlignment`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let mut synced = Synced::new(path).map_err(|error| error.in_path(path))?;
@@ -187,8 +182,8 @@ impl GrowingWriter {
     ///
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and bad shapes (see
     /// [`shape::byte_len`](crate::shape::byte_len)) change nothing. After [`ErrorKind::Io`],
-    /// [`ErrorKind::SourceLength`] or an error of the source, add a tensor with this name, dtype
-    /// and shape before finishing.
+    /// [`ErrorKind::SourceLength`] or an error of the source, the tensor must be added before
+    /// finishing.
     pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.write(name, tensor).map_err(|error| self.shared.locate(error.in_tensor(name)))
     }
@@ -308,7 +303,6 @@ impl GrowingWriter {
         self.attribute_by(tensor, DIMENSIONS, |ndim| dimensions_text(names, ndim))
     }
 
-    /// Sets a value that may depend on the number of dimensions.
     fn attribute_by(
         &self,
         tensor: &str,

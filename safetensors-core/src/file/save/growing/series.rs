@@ -17,7 +17,6 @@ use crate::format::tensor::{TensorSource, shape, write_exactly};
 
 /// A tensor of a [`GrowingWriter`] that grows along a dimension. All its clones, also in other
 /// threads, append to the one tensor. It borrows nothing, so a struct can hold it with its writer.
-/// After the writer's drop it takes no more steps.
 #[derive(Clone, Debug)]
 pub struct GrowingTensor {
     pub(super) writer: Arc<Shared>,
@@ -167,7 +166,7 @@ impl Series {
         self.step_len * steps
     }
 
-    /// Returns `true` if steps can be written directly to the end of the file.
+    /// Returns `true` for steps that may go to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }

@@ -1,4 +1,4 @@
-//! Appends to a finished file: a new file gets its tensors, and each can grow further.
+//! Appends to a finished file: a new file gets its tensors.
 
 #[cfg(test)]
 mod tests;

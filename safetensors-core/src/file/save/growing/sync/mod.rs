@@ -186,7 +186,6 @@ impl Synced {
         self.made && matches!(first.try_exists(), Ok(false))
     }
 
-    /// Forgets the synced steps of this run.
     fn restart(&mut self) -> Result<()> {
         self.retire(false).map_err(|error| error.in_path(&self.directory))?;
         self.files = 0;
@@ -220,7 +219,6 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Leaves a mark before the finished file is put in place.
     pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
         if !self.made || self.is_lost() {
             return Ok(());
@@ -272,7 +270,7 @@ impl Synced {
         }
     }
 
-    /// Renames a directory with steps that cannot be recovered.
+    /// Renames a directory that cannot be recovered.
     pub(super) fn set_aside(&self) -> Result<PathBuf> {
         let mut names = (1..).map(|number| incomplete_directory(&self.destination, number));
         let free = names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default();
