@@ -12,7 +12,7 @@ use crate::file::io::hidden::directory;
 use crate::file::io::{FileSource, beside};
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// From a file's directory.
+/// The places of manifests, from a file's directory.
 const LEVELS: [&str; 3] = ["", "..", "../.."];
 
 const MOST_BYTES: u64 = 1 << 20;

@@ -36,7 +36,7 @@ pub(crate) enum Fate {
     Stays,
     /// It changes with the file.
     Follows,
-    /// For the caller to report.
+    /// It is removed, for the caller to report.
     Removed,
     /// It is removed, and nobody misses it.
     Forgotten,

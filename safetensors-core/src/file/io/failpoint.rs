@@ -34,7 +34,7 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// In one thread.
+    /// The steps that a test interrupts in its thread.
     struct Armed {
         /// Steps that still succeed.
         left: usize,

@@ -321,7 +321,7 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
 // An edit in place makes the length invalid first and valid last. So the length is compared first:
 // if it is the same, no edit was writing, or it is done and the text differs.
 fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
-    /// In addition to the header.
+    /// The most bytes in memory in addition to the header.
     const COMPARED: usize = 1 << 20;
     let mut found_length = [0; LENGTH_BYTES];
     source.read_exact_at(&mut found_length, 0)?;

@@ -85,14 +85,15 @@ impl DtypePlan {
         }
     }
 
-    /// In memory. Fails with [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
+    /// Returns the bytes in memory, or
+    /// [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
     #[doc(hidden)]
     pub fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
         self.conversion(&options.convert)?;
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
-    /// If not, call [`finish`](Self::finish).
+    /// Returns `false` if [`finish`](Self::finish) must follow.
     pub(crate) fn is_finished_by_reading(&self) -> bool {
         !self.pairs && self.read == self.held
     }

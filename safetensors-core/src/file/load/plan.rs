@@ -45,7 +45,7 @@ enum ReadMemory<'b> {
     /// The buffer of a small tensor. The reading thread touches it first, so threads share the page
     /// faults.
     Whole(&'b mut TensorBuf),
-    /// Of a large tensor.
+    /// A part of a large tensor.
     Piece(&'b mut [u8]),
 }
 

@@ -52,7 +52,7 @@ impl StreamWriter {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// Counts the declarations.
+    /// Returns a tensor by the position of its declaration.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }

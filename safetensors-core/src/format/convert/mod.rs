@@ -171,7 +171,7 @@ impl TensorView<'_> {
     }
 }
 
-/// In the machine's byte order.
+/// Converts `bytes` in the machine's byte order.
 fn convert(
     conversion: &Conversion,
     shape: &[usize],

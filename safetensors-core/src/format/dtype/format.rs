@@ -108,7 +108,7 @@ impl Format {
     }
 }
 
-/// If all values fit `f32`.
+/// Methods for formats with values that all fit `f32`.
 impl Format {
     /// The mantissa bits that only an `f32` has.
     pub(crate) const fn dropped_bits(self) -> u32 {
@@ -140,7 +140,7 @@ impl Format {
     }
 }
 
-/// Of at most 8 bits.
+/// Methods for formats of at most 8 bits.
 impl Format {
     /// Returns the values by code. All are 0 for a wider format, for which this must compile.
     pub(crate) const fn values(self) -> [f32; 256] {

@@ -56,7 +56,7 @@ impl Rows {
         self.order.as_ref().map_or(self.distinct.len(), Vec::len)
     }
 
-    /// In the file.
+    /// Returns the bytes in the file.
     pub(crate) fn byte_len(&self) -> u64 {
         self.count() as u64 * self.row_len
     }

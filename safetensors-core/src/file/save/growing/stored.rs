@@ -12,7 +12,7 @@ use crate::file::save::temporary::TempFile;
 // Saves system calls for small steps.
 const PENDING: usize = 256 << 10;
 
-/// Reserved at most.
+/// The most bytes reserved ahead.
 const AHEAD: u64 = 64 << 20;
 
 /// All new steps: the first in a file, the last in memory.

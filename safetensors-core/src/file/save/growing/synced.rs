@@ -33,10 +33,9 @@ pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
 
-/// Displays as its metadata.
+/// The growth of a tensor, displayed as in the metadata.
 #[derive(Clone, Copy)]
 pub(super) struct Growth {
-    /// The dimension.
     pub(super) axis: usize,
     /// Steps in the file that is appended to.
     pub(super) kept: u64,
@@ -101,7 +100,7 @@ pub(super) struct Listed {
     /// The number of the last file, or 0.
     pub(super) last: u32,
     count: u32,
-    /// By the mark.
+    /// The number of files in the mark.
     pub(super) marked: Option<u32>,
     /// Whether something is there that no run writes.
     pub(super) has_others: bool,

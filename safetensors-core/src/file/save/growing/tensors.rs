@@ -32,7 +32,7 @@ pub(super) struct Whole {
     pub(super) shape: Vec<usize>,
     pub(super) place: BodyPlace,
     pub(super) written: AtomicBool,
-    /// It can be added again.
+    /// Whether writing has failed. It can be added again.
     pub(super) failed: AtomicBool,
     pub(super) synced: AtomicBool,
 }

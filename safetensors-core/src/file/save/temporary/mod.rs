@@ -107,7 +107,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Fails with [`io::ErrorKind::AlreadyExists`].
+    /// Fails with [`io::ErrorKind::AlreadyExists`] if the name is taken.
     pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();

@@ -45,7 +45,7 @@ struct FinishedTensor<'a> {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// At this offset.
+    /// In the file, at this offset.
     InPlace(u64),
     /// In place, after the others, except for its earlier steps.
     Tail,
