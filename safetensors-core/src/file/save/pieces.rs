@@ -8,7 +8,7 @@ use crate::format::tensor::{PieceSink, TensorSource};
 pub(super) struct Pieces {
     expected: u64,
     pub(super) written: Ranges,
-    /// If there are too many bytes.
+    /// The number of bytes, if there are too many.
     excess: Option<u64>,
 }
 
