@@ -27,7 +27,7 @@ use crate::format::error::ErrorKind;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header in bytes. Over 2³² - 1 is always refused.
+    /// The longest header in bytes; by default as in the reference implementation, never over 2³² - 1.
     pub header_bytes: u64,
     /// The most tensors in one file.
     pub tensors: usize,

@@ -26,7 +26,7 @@ pub struct RankPart {
     /// The number of parts.
     pub world_size: usize,
     /// Whether parts may differ in size: each has the length divided by `world_size`, rounded up,
-    /// but the last ones less.
+    /// but the last ones have less.
     pub uneven: bool,
 }
 
