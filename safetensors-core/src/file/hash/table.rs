@@ -106,7 +106,7 @@ pub(crate) fn signed_name(name: &str) -> Option<&str> {
     SIGNATURES.iter().find_map(|ending| name.strip_suffix(ending))
 }
 
-/// Removes the records of one file from metadata: digests of tensors, the SHA-256 of data, the
+/// Removes the records of a single file from metadata: digests of tensors, the SHA-256 of data, the
 /// attempt of ranks. Saving does so; call this if other code changes the data and keeps the
 /// metadata. Returns `true` if it removes a digest.
 ///

@@ -25,8 +25,8 @@ use crate::format::trace::Span;
 /// Writes a file of tensors that are declared at the start, and then written in any order, at once
 /// or in pieces, by any number of threads.
 ///
-/// The file equals the one of [`save`](super::save()). Until [`finish`](StreamWriter::finish), or if
-/// the writer is dropped, the path keeps the old file.
+/// The file equals the one of [`save`](super::save()). Until [`finish`](StreamWriter::finish), or
+/// if the writer is dropped, the path keeps the old file.
 ///
 /// ```
 /// use safetensors_core::save::StreamWriter;

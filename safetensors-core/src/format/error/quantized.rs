@@ -37,7 +37,7 @@ pub enum QuantizationProblem {
     )]
     Unexplained { scheme: &'static str, companion: String },
     /// Two schemes fit.
-    #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]
+    #[error("it may be stored as {one} or as {other}; the model's config.json should name one")]
     Ambiguous { one: &'static str, other: &'static str },
     /// Settings that cannot be read, or contradict the files.
     #[error("the settings of quantised weights are wrong: {}", Escaped(.problem))]

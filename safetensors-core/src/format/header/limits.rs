@@ -27,7 +27,8 @@ use crate::format::error::ErrorKind;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header in bytes; by default as in the reference implementation, never over 2³² - 1.
+    /// The longest header in bytes, by default as in the reference implementation. A header of 2³²
+    /// bytes is always refused.
     pub header_bytes: u64,
     /// The most tensors in one file.
     pub tensors: usize,

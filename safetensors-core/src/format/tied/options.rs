@@ -48,8 +48,8 @@ pub enum Views {
 ///
 /// [`TieProblem`](crate::error::TieProblem):
 ///
-/// - `NotCovered` if no tensor of a group, even a single one, fills the storage, unless [`Views::Save`]
-///   is set;
+/// - `NotCovered` if no tensor of a group, even a single one, fills the storage, unless
+///   [`Views::Save`] is set;
 /// - `PartlyTied` if a dropped tensor is not the same as the kept one, unless [`Views::Drop`] is
 ///   set;
 /// - `NotRecorded` if the metadata has another entry under a dropped name;
