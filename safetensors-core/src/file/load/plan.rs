@@ -191,7 +191,7 @@ fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
-/// Joins small neighbours of one file up to about a piece of a large tensor, for one system call. A
+/// Joins small neighbours of a file up to about a piece of a large tensor, for one system call. A
 /// source with calls that wait gets parts with gaps, too.
 // Files stay in the caller's order, because ranks that read at the same time begin with different
 // files.

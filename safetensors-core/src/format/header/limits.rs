@@ -28,7 +28,7 @@ use crate::format::error::ErrorKind;
 #[non_exhaustive]
 pub struct Limits {
     /// The longest header in bytes, by default as in the reference implementation. A header of 2³²
-    /// bytes is always refused.
+    /// bytes or more is always refused.
     pub header_bytes: u64,
     /// The most tensors in one file.
     pub tensors: usize,

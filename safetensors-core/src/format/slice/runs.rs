@@ -51,7 +51,7 @@ impl Runs {
         })
     }
 
-    /// Splits the pattern, in order, into the fewest parts of at most `bytes` bytes, or of one
+    /// Splits the pattern, in order, into the fewest parts of at most `bytes` bytes, or of a
     /// longer piece.
     pub(crate) fn split(self, bytes: u64) -> Vec<Self> {
         let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
@@ -194,7 +194,7 @@ impl ByteRuns {
         pattern.into_iter().flatten().chain(listed.iter().cloned())
     }
 
-    /// Splits the runs, in order, into parts of at most `bytes` bytes, or of one longer run or
+    /// Splits the runs, in order, into parts of at most `bytes` bytes, or of a longer run or
     /// piece.
     pub(crate) fn split(&self, bytes: u64) -> Vec<Self> {
         let listed = match self {

@@ -29,7 +29,7 @@ impl Spread {
     }
 }
 
-/// Copies the first steps from an offset of one file to an offset of another.
+/// Copies the first steps from a place in a file to a place in another.
 pub(super) fn put_kept(
     layers: Layers,
     spread: &Spread,
