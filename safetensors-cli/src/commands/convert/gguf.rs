@@ -37,7 +37,6 @@ pub(super) fn run(
     }
     let tensors = rewrite.tensors().map(|(name, tensor)| (name.to_owned(), tensor));
     let (writer, notes) = model.writer(tensors, kind).map_err(advise)?;
-    sources.iter().try_for_each(Source::check)?;
     let destination = args.writing.file(output, OUT)?;
     sources.iter().for_each(Source::warn_of_notes);
     let bytes = writer.total_size();
