@@ -56,10 +56,6 @@ Exit codes: 0 written, 1 a tensor or file cannot be in a manifest, or reading or
 2 wrong usage.";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if input::is_stdin(self.input.path()) {
             return Err(wrong_usage("a manifest is of files, and standard input is none"));

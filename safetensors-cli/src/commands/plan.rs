@@ -84,10 +84,6 @@ Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be rea
 2 wrong usage.";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         self.output.is_none()
     }

@@ -208,10 +208,6 @@ impl Args {
 }
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         self.writing.dry_run
     }

@@ -216,10 +216,9 @@ fn files_of_other_formats_at_an_address() {
             assert!(shown.contains("equal"), "{there}: {shown}");
         }
     }
-    for (name, expected) in [
-        ("gguf/split-00001-of-00003.gguf", "gguf/split.safetensors"),
-        ("stored.npz", "stored.npz"),
-    ] {
+    for (name, expected) in
+        [("gguf/split-00001-of-00003.gguf", "gguf/split.safetensors"), ("stored.npz", "stored.npz")]
+    {
         let args = ["convert", &format!("s3://bucket/{name}"), "out.safetensors", "--force"];
         output(of_bucket(safetensors(dir.path(), &args), &server));
         let expected = fixture(expected);
