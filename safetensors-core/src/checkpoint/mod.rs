@@ -122,7 +122,7 @@ struct About {
     /// The version of the index when it was opened; `None` if the store does not know it.
     index_version: Option<store::Version>,
     /// Finds files next to these. `None` for a file that was already open.
-    siblings: Option<Arc<dyn open::siblings::Siblings>>,
+    siblings: Option<Arc<open::siblings::Siblings>>,
     /// The directory of the files.
     home: Option<PathBuf>,
     /// Whether the checkpoint was opened by the path of its directory.

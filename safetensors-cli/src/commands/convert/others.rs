@@ -44,9 +44,9 @@ impl Others {
             warn_of_codes(rewrite, out, "; without --no-other-files, OUT gets one");
             return Ok(Self::default());
         }
-        let directories = sources.iter().filter_map(Source::checkpoint);
+        let directories = sources.iter().map(|it| &it.checkpoint);
         let directories: Vec<_> =
-            directories.filter(|it| is_directory && it.checkpoint.is_of_directory()).collect();
+            directories.filter(|it| is_directory && it.is_of_directory()).collect();
         let mut others = Self::default();
         match directories.as_slice() {
             [] => {}

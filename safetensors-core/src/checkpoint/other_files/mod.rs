@@ -116,7 +116,7 @@ const MOST_FOLDERS: usize = 2;
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {
-    store: Option<Arc<dyn Siblings>>,
+    store: Option<Arc<Siblings>>,
     home: PathBuf,
     is_on_disk: bool,
     files: Vec<String>,
