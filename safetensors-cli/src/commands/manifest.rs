@@ -84,10 +84,8 @@ impl Run for Args {
 /// An address as readers ask for it. The path of a web address has been decoded, and is encoded again.
 /// Readers of buckets and of the Hub take names as they are.
 fn as_asked_for(address: &str) -> String {
-    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
-    if !["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)) {
-        return address.to_owned();
-    }
+    let of_web = address.split_once("://").filter(|_| address::is_web(address));
+    let Some((scheme, rest)) = of_web else { return address.to_owned() };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let encoded = path.bytes().map(|byte| match byte {
         b'/' | b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
