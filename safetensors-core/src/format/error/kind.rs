@@ -296,7 +296,7 @@ pub enum ErrorKind {
     LeftBehind(#[source] std::io::Error),
     /// The permissions of the file let no one write to it. See
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
-    #[error("the file is read-only; it is replaced only where that is asked for")]
+    #[error("the file is read-only, and the options do not allow replacing it")]
     ReadOnlyFile,
     /// Others share it. See [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
     #[error(
