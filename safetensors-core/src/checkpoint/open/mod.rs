@@ -90,7 +90,7 @@ impl Checkpoint {
     }
 }
 
-impl<S: ReadAt> Checkpoint<Assembled<S>> {
+impl<S: ReadAt + 'static> Checkpoint<Assembled<S>> {
     /// Opens a checkpoint in a [`Store`], for example in memory. To lend their bytes, call
     /// [`into_stored`](Checkpoint::into_stored) afterwards.
     ///
