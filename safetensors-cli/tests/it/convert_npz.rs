@@ -154,3 +154,21 @@ fn numpy_files_there_and_back() {
         .fails(1, "NumPy has no type for BF16; add --dtype f32");
     assert!(!dir.at("x.npz").exists() && !dir.at("all.npy").exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn messages_about_one_of_several_inputs_follow_its_part() {
+    let dir = temp_dir();
+    let members =
+        [("a.npy", array("<f4", "(1,)", &[0; 4])), ("text.npy", array("<U3", "(1,)", &[0; 12]))];
+    archive(&dir.at("in.npz"), &members);
+    let line = format!("'{}' digest in.npz in.npz 2>&1", env!("CARGO_BIN_EXE_safetensors"));
+    let mut shell = std::process::Command::new("sh");
+    let said = shell.args(["-c", &line]).current_dir(dir.path()).output().unwrap();
+    let said = text(&said.stdout);
+    let begins: Vec<_> = said.lines().filter_map(|line| line.split_once(' ')).collect();
+    let is_error = |(start, _): &(&str, &str)| *start == "error:";
+    let errors: Vec<_> = begins.iter().map(is_error).collect();
+    assert_eq!(errors, [false, true, false, true, false], "{said}");
+    assert!(said.starts_with("in.npz:\n"), "{said}");
+}
