@@ -49,7 +49,7 @@ pub use open::faults::faults;
 pub use open::locate::CheckpointPath;
 pub(crate) use open::opening::Opener;
 #[doc(hidden)]
-pub use other_files::OtherFiles;
+pub use other_files::{NEWEST, OtherFiles};
 pub use pattern::FilePattern;
 pub use pieces::assembled::Assembled;
 pub(crate) use pieces::dcp::record as record_dcp;

@@ -63,7 +63,8 @@ const TENSORS: [&str; 31] = [
 ];
 
 /// Files of trainers that name the newest checkpoint in the same directory.
-const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
+#[doc(hidden)]
+pub const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
 /// Files of settings that only the directory of a model has.
 const OF_MODEL: [&str; 7] = [
