@@ -43,7 +43,7 @@ pub(crate) enum Reason {
     /// It is an object of this class, which is not known.
     UnknownObject(Box<str>),
     /// Its form is not read, for this reason.
-    NotRead(&'static str),
+    NotRead(Box<str>),
     /// It is quantised, and dequantisation was not asked for.
     Quantised(&'static str),
     /// It is quantised in a way that is not known.

@@ -45,7 +45,11 @@ impl CachedRepo {
     /// Returns the names of the files of a commit, sorted, as far as they are there.
     #[cfg(feature = "download")]
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
-        let mut files = files_below(&self.snapshot_dir(commit))?;
+        let mut files = match &self.local {
+            // Anything else may be in the directory of the user.
+            Some(dir) => super::local::recorded(dir)?,
+            None => files_below(&self.snapshot_dir(commit))?,
+        };
         files.retain(|name| self.has(commit, name));
         Ok(files)
     }
@@ -95,7 +99,7 @@ impl CachedRepo {
 }
 
 /// Lists the names of all files below a directory, with `/`, sorted. Links to files count as files.
-fn files_below(dir: &Path) -> Result<Vec<String>> {
+pub(super) fn files_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, Path::is_file)
 }
 

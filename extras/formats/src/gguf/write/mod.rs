@@ -138,7 +138,7 @@ impl<'a> Writer<'a> {
 
     /// Returns the tensors in the order of the file: names, types, and shapes with the outermost
     /// dimension first.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> + Clone {
         self.tensors.iter().map(|tensor| (&*tensor.name, tensor.kind, &*tensor.shape))
     }
 

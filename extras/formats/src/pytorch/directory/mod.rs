@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::NEWEST;
 use safetensors_core::checkpoint::store::{FileKind, Store};
 use safetensors_core::framework::in_parallel;
 
@@ -54,9 +55,6 @@ const MOST_NAMES: usize = 16;
 
 /// The most fields of an object of PyTorch here, and the most dimensions of a tensor.
 const MOST_FIELDS: usize = 64;
-
-/// Files that name the newest checkpoint among the directories next to them.
-const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
 /// A directory of a store, and the names in it.
 pub(crate) struct Folder<'a, T> {
