@@ -12,8 +12,7 @@ use crate::npy::{header_of_member, tensor};
 use crate::tensor_file::{Builder, Container, Reason, Scratch, Tensor, TensorFile};
 use crate::zipped::Zipped;
 
-/// Opens an archive with members that are listed: reads the header of each. A member that is no
-/// array of numbers is listed, too, and reading it is an error.
+/// Lists members that are no array of numbers, too; reading one is an error.
 pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     budget: &Budget,

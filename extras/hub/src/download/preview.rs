@@ -22,12 +22,12 @@ pub struct PreviewedFile {
     pub name: String,
     /// The size in bytes.
     pub byte_len: u64,
-    /// Whether the file is in the cache, or in the directory, so that it is not downloaded again.
+    /// `true` if the file is in the cache or directory already.
     pub is_cached: bool,
 }
 
-/// Lists the files that [`download`](super::download()) would bring, with their sizes, first the
-/// checkpoint's. Nothing is written, and of the files only an index is read.
+/// Lists the files that [`download`](super::download()) would bring, with sizes, the checkpoint's
+/// first. Writes nothing, and reads only an index.
 ///
 /// ```no_run
 /// use safetensors_hub::{DownloadOptions, preview};
@@ -37,10 +37,6 @@ pub struct PreviewedFile {
 /// println!("{} bytes to download", missing.map(|file| file.byte_len).sum::<u64>());
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// As for [`download`](super::download()), except errors of the disk.
 pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFile>> {
     let repo = RepoId::parse(repo)?;
     let cached = |snapshot: super::Snapshot| {
@@ -67,7 +63,7 @@ impl Job<'_> {
         previewed.collect()
     }
 
-    /// Returns the names of the shards of an index, which is read into memory if it is not there.
+    /// Reads the index into memory if it is not there.
     pub(super) fn shards(&self, index: &str) -> Result<Vec<String>> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
         if self.cached.has(commit, index) {
