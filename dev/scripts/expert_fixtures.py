@@ -148,7 +148,7 @@ def split(tensors, kind):
     for name, tensor in tensors.items():
         stack = next((it for it in STACKS if name.removesuffix("_bias").endswith(it)), None)
         if stack is None:
-            found[name.replace("router.layer.", "router.")] = tensor
+            found[name] = tensor
             continue
         is_bias = name.endswith("_bias")
         module = name.removesuffix("_bias").removesuffix(stack.split(".", 1)[1])
@@ -182,6 +182,10 @@ def main():
         hub = saved(made, True)
         if kind in CONVERTED:
             tensors = {"split": hub, "stacked": saved(made, False)}
+            if kind == "nemotron_h":
+                # transformers renames the prefix of all tensors, also when it loads.
+                of_v5 = tensors["stacked"].items()
+                tensors["stacked"] = {n.replace("model.", "backbone.", 1): t for n, t in of_v5}
         else:
             if kind == "qwen3_vl_moe_text":
                 # transformers 5 reads both, and writes stacks that vLLM does not read.

@@ -106,7 +106,7 @@ pub use format::{glob, python_json};
 pub use model::digest;
 #[cfg(feature = "std")]
 #[doc(inline)]
-pub use model::{audit, edit, lora, optimizer, quantized, rewrite};
+pub use model::{audit, edit, experts, lora, optimizer, quantized, rewrite};
 
 #[cfg(feature = "std")]
 #[doc(inline)]

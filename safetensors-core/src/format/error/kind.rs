@@ -6,7 +6,9 @@ use super::found::Below;
 use super::found::FoundByte;
 use super::mismatch::MismatchList;
 use super::text::NameList;
-use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem};
+use super::{
+    AdapterProblem, ExpertProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem,
+};
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape, TieProblem};
 use crate::format::dtype::Dtype;
 
@@ -406,6 +408,11 @@ pub enum ErrorKind {
     Adapter {
         #[from]
         problem: AdapterProblem,
+    },
+    #[error("{problem}")]
+    Experts {
+        #[from]
+        problem: ExpertProblem,
     },
     #[error("{problem}")]
     Optimizer {
