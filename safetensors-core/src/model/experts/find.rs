@@ -1,6 +1,7 @@
 //! [`Key`]: the place of a tensor among the experts of its module, by its name.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Included, Unbounded};
 
 use super::table::Row;
 use crate::file::load::ExpertLayout::{self, Split, Stacked};
@@ -90,7 +91,7 @@ impl Row {
         let (from, to) = (1 - to as usize, to as usize);
         let start = format!("{root}{}", self.module[from]);
         let inside = shapes
-            .range::<str, _>(&*start..)
+            .range::<str, _>((Included(&*start), Unbounded))
             .map_while(|(&name, _)| Some((name, name.strip_prefix(&start)?)));
         let mut renamed = Vec::new();
         for (name, rest) in inside {
