@@ -186,6 +186,9 @@ pub enum ErrorKind {
     /// A slice of a sub-byte dtype begins or ends inside a byte.
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
+    /// A tensor is [arranged](crate::checkpoint::Arranged) of no other.
+    #[error("it is a stack or a row of no tensors: expected at least one")]
+    NoMembers,
     /// The tensor has no such dimension.
     #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
     NoSuchDim { dim: usize, ndim: usize },

@@ -14,18 +14,18 @@ use core::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     /// Where the first piece begins.
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// The length of a piece; 0 if nothing is selected.
     pub(crate) piece: u64,
     /// The nested repetitions, outermost first; empty if there is one piece.
-    pub(super) repeats: Vec<Repeat>,
+    pub(crate) repeats: Vec<Repeat>,
 }
 
 /// A repetition: `count` positions, `stride` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Repeat {
-    pub(super) count: usize,
-    pub(super) stride: u64,
+pub(crate) struct Repeat {
+    pub(crate) count: usize,
+    pub(crate) stride: u64,
 }
 
 impl Runs {
@@ -129,7 +129,7 @@ impl Runs {
     }
 
     /// Returns where a piece begins.
-    fn start_of(&self, mut piece: u64) -> u64 {
+    pub(crate) fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
             start += piece % repeat.count as u64 * repeat.stride;
