@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use arranged::Arranged;
+pub(crate) use arranged::{Form, Join};
 pub(crate) use boxed::Leaves;
 pub use computed::Computed;
 pub(crate) use computed::Made;

@@ -38,10 +38,11 @@ use crate::format::slice::Index;
 /// # _ = (up, stack);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arranged(Form);
+pub struct Arranged(pub(crate) Form);
 
+/// The form of an [`Arranged`] tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
+pub(crate) enum Form {
     Tensor(String),
     Slice(Box<Form>, usize, Index),
     Transposed(Box<Form>),
@@ -50,7 +51,7 @@ enum Form {
 
 /// How the members of a tensor follow each other in a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Join {
+pub(crate) enum Join {
     OneAfterAnother,
     Interleaved,
     /// The dimension is new.
@@ -92,7 +93,7 @@ impl Arranged {
         Self::joined(Join::Stacked, 0, members)
     }
 
-    fn joined(join: Join, dim: usize, members: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn joined(join: Join, dim: usize, members: impl IntoIterator<Item = Self>) -> Self {
         Self(Form::Joined(join, dim, members.into_iter().map(|member| member.0).collect()))
     }
 }
