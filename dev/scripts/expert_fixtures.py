@@ -2,7 +2,7 @@
 
 Each folder in dev/testing/fixtures/experts is named after an architecture, and has the tensors of
 one layer of a tiny random model: stacked.safetensors as transformers 5 holds them in memory, and
-split.safetensors with a matrix for each expert. Where the Hub has experts one by one, transformers'
+split.safetensors with a matrix for each expert, once also as a file of PyTorch. Where the Hub has experts one by one, transformers'
 own conversion made that file. Where it has them stacked, this script cuts them as the forward pass
 of the model does, and stacked.safetensors has the layout of the Hub.
 
@@ -172,6 +172,8 @@ def write(kind, config, tensors):
     (folder / "config.json").write_text(json.dumps(config) + "\n")
     for name, of_file in tensors.items():
         save_file(of_file, folder / f"{name}.safetensors", {"format": "pt"})
+    if kind == "mixtral":
+        torch.save(tensors["split"], folder / "split.bin")
     print(kind, {name: len(of_file) for name, of_file in tensors.items()})
 
 

@@ -36,6 +36,8 @@ pub(super) struct Source {
     pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
     pub(super) merged: HashMap<String, Dtype>,
+    /// The `config.json` of its experts in another layout.
+    pub(super) config: Option<String>,
 }
 
 enum Content {
@@ -72,11 +74,13 @@ impl Source {
                 )));
             }
         };
-        if !adapters.is_empty() {
-            return Err(wrong_usage("--lora is for a checkpoint, not for NumPy's archives"));
+        let option = if adapters.is_empty() { "--experts" } else { "--lora" };
+        if !adapters.is_empty() || change.changes.experts.is_given() {
+            let problem = format!("{option} is for a checkpoint, not for NumPy's archives");
+            return Err(wrong_usage(problem));
         }
-        let (numbers, kept, merged) = Default::default();
-        Ok(Self { path: path.into(), content, numbers, kept, merged })
+        let (numbers, kept, merged, config) = Default::default();
+        Ok(Self { path: path.into(), content, numbers, kept, merged, config })
     }
 
     fn of_checkpoint(
@@ -88,7 +92,8 @@ impl Source {
         let dequantize = change.may_make_numbers();
         let transformers = change.changes.names.is_some();
         let opening = Opening { optimizer_state, dequantize, transformers, ..Opening::default() };
-        let mut checkpoint = input::open_with(path, opening)?;
+        let checkpoint = input::open_with(path, opening)?;
+        let (mut checkpoint, config) = change.changes.experts.arrange(checkpoint)?;
         let mut numbers = Vec::new();
         let mut kept = Vec::new();
         if change.may_make_numbers() {
@@ -117,7 +122,7 @@ impl Source {
         }
         let (checkpoint, merged) = lora::merged(adapters, checkpoint)?;
         let content = Content::Checkpoint(Box::new(checkpoint));
-        Ok(Self { path: path.into(), content, numbers, kept, merged })
+        Ok(Self { path: path.into(), content, numbers, kept, merged, config })
     }
 
     /// Returns the name to show in messages.

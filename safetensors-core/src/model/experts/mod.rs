@@ -73,7 +73,7 @@ impl<S: ReadAt> Checkpoint<S> {
         options: &ExpertOptions,
     ) -> Result<Checkpoint<Computed<S>>> {
         let plan = Plan::new(&self, layout, options).map_err(|error| self.in_first_path(error))?;
-        self.arranged(plan.tensors)
+        self.arranged_weights(plan.tensors)
     }
 
     /// Returns the text of a `config.json` for [`experts`](Checkpoint::experts): the modules that
