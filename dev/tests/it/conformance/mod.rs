@@ -67,6 +67,7 @@ macro_rules! conformance {
             saving::metadata_is_passed_on_without_the_records_of_another_file,
             loading::floats_come_in_the_asked_dtype,
             scaled::weights_are_converted_with_their_scales,
+            scaled::experts_come_in_the_asked_layout,
         }
     };
 }
