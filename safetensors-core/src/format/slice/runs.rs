@@ -10,20 +10,11 @@ use core::ops::Range;
 /// positions, 12 bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
-<<<<<<< HEAD
-    /// Where the first piece begins.
     pub(crate) start: u64,
-    /// The length of a piece; 0 if nothing is selected.
-    pub(crate) piece: u64,
-    /// The nested repetitions, outermost first; empty if there is one piece.
-    pub(crate) repeats: Vec<Repeat>,
-=======
-    pub(super) start: u64,
     /// 0 if nothing is selected.
     pub(crate) piece: u64,
     /// Outermost first; empty for one piece.
-    pub(super) repeats: Vec<Repeat>,
->>>>>>> main
+    pub(crate) repeats: Vec<Repeat>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,12 +117,7 @@ impl Runs {
         self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
     }
 
-<<<<<<< HEAD
-    /// Returns where a piece begins.
     pub(crate) fn start_of(&self, mut piece: u64) -> u64 {
-=======
-    fn start_of(&self, mut piece: u64) -> u64 {
->>>>>>> main
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
             start += piece % repeat.count as u64 * repeat.stride;
