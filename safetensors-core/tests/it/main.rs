@@ -18,6 +18,7 @@ macro_rules! refused {
 
 mod accepted;
 mod aliases;
+mod arranged;
 mod assembled;
 mod asynchronous;
 mod asynchronous_requests;

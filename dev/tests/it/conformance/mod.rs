@@ -55,6 +55,7 @@ macro_rules! conformance {
             loading::misaligned_views_and_files,
             saving::transposed_strided_and_broadcast_sources,
             loading::several_files,
+            loading::arranged_tensors,
             loading::rows_in_any_order,
             loading::any_name,
             loading::samples_of_a_directory_are_stacked,

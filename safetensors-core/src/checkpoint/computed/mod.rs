@@ -170,7 +170,10 @@ impl<S: ReadAt> ReadAt for Computed<S> {
             false => Error::io(error, self.shared.files[file].path()).through_io(),
         };
         read::read(&self.shared.files, &mut parts).map_err(failed)?;
-        self.shared.files.read(self.file, &mut copied)
+        match &mut copied[..] {
+            [] => Ok(()),
+            copied => self.shared.files.read(self.file, copied),
+        }
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
