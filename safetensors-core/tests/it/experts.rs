@@ -3,6 +3,7 @@
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::load::ExpertLayout::{Split, Stacked};
 use safetensors_core::load::{ExpertOptions, GateUp};
+use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_testing::experts::Mixture;
 
 use crate::support::*;
@@ -202,4 +203,76 @@ fn a_rewrite_saves_experts_in_shards() {
     let saved = Checkpoint::open(&path).unwrap();
     assert!(saved.files().len() > 2);
     assert_equal(&saved, &Checkpoint::open(&stacked).unwrap(), "saved");
+}
+
+/// Each scheme, and whether a stack of its weights is one that can be read.
+#[test]
+fn quantised_experts_move_with_their_scales() {
+    let (dir, path) = place("model.safetensors");
+    let values = |seed: usize| (0..128 * 128).map(move |i| ((seed * 31 + i * 7) as f32).sin());
+    let names = (0..2).flat_map(|expert| {
+        ["gate", "up", "down"].map(|it| format!("mlp.experts.{expert}.{it}_proj.weight"))
+    });
+    let tensor = |seed| TensorBuf::from_vec(vec![128, 128], values(seed).collect()).unwrap();
+    let floats = names.enumerate().map(|(seed, name)| (name, tensor(seed)));
+    let bytes = serialize(floats.collect::<Vec<_>>(), &SaveOptions::new()).unwrap();
+    let floats = Checkpoint::from_source(bytes, "floats").unwrap();
+    let mut refused = Vec::new();
+    for how in Quantization::ALL {
+        let layers = LinearLayers::new();
+        let rewrite = Rewrite::of(&floats);
+        let rewrite = rewrite.quantize(how, &ConvertOptions::new(), &layers, |_, _| None).unwrap();
+        let config = rewrite.quantized_config(r#"{"model_type": "qwen3_moe"}"#).unwrap();
+        write(dir.path(), "config.json", config);
+        rewrite.save(&path, &SaveOptions::new()).unwrap();
+        let open = || Checkpoint::open(&path).unwrap();
+        let stacked = match open().experts(Stacked, &ExpertOptions::new()) {
+            Ok(stacked) => stacked,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{how}: {error}");
+                refused.push(how);
+                continue;
+            }
+        };
+        assert!(stacked.tensors().all(|it| it.shape().first() == Some(&2)), "{how}");
+        let numbers = stacked.clone().dequantized().unwrap();
+        let split = open().dequantized().unwrap().experts(Stacked, &ExpertOptions::new());
+        assert_equal(&numbers, &split.unwrap(), &how.to_string());
+        assert_equal(
+            &stacked.experts(Split, &ExpertOptions::new()).unwrap(),
+            &open(),
+            &how.to_string(),
+        );
+    }
+    assert_eq!(refused, [Quantization::Fp8Tensor, Quantization::Nvfp4]);
+}
+
+/// The blocks, scales and biases of gpt-oss, with a hidden size of 64 and 32 numbers inside.
+#[test]
+fn experts_of_gpt_oss_are_split_with_their_blocks() {
+    let (dir, path) = place("model.safetensors");
+    let root = "model.layers.0.mlp.experts";
+    let tensor = |(seed, (name, shape)): (usize, (&str, &[usize]))| {
+        let values = (0..shape.iter().product()).map(|i: usize| (i * 7 + seed) as u8 % 100 + 80);
+        (format!("{root}.{name}"), TensorBuf::from_vec(shape.to_vec(), values.collect()).unwrap())
+    };
+    let shapes: [(&str, &[usize]); 6] = [
+        ("gate_up_proj_blocks", &[2, 64, 2, 16]),
+        ("gate_up_proj_scales", &[2, 64, 2]),
+        ("gate_up_proj_bias", &[2, 64]),
+        ("down_proj_blocks", &[2, 64, 1, 16]),
+        ("down_proj_scales", &[2, 64, 1]),
+        ("down_proj_bias", &[2, 64]),
+    ];
+    save(&path, shapes.into_iter().enumerate().map(tensor), &SaveOptions::new()).unwrap();
+    let config = r#"{"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}"#;
+    write(dir.path(), "config.json", config);
+    let open = || Checkpoint::open(&path).unwrap();
+    let none = ExpertOptions::new();
+    let split = open().experts(Split, &none).unwrap();
+    let up = split.tensor(&format!("{root}.1.up_proj.weight_blocks")).unwrap();
+    assert_eq!(up.shape(), [32, 2, 16]);
+    let numbers = open().dequantized().unwrap().experts(Split, &none).unwrap();
+    assert_equal(&split.clone().dequantized().unwrap(), &numbers, "numbers");
+    assert_equal(&split.experts(Stacked, &none).unwrap(), &open(), "round");
 }
