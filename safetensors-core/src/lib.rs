@@ -32,6 +32,7 @@
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
 //! | read some rows of a table, by their numbers | [`LazyTensor::rows`] |
 //! | read quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`]; see [`quantized`] |
+//! | see stacks, slices or transposes of tensors as tensors | [`Checkpoint::arranged`] |
 //! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
 //! | read the state of a PyTorch optimizer by the names of parameters | [`optimizer`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
@@ -106,7 +107,7 @@ pub use format::{glob, python_json};
 pub use model::digest;
 #[cfg(feature = "std")]
 #[doc(inline)]
-pub use model::{audit, edit, lora, optimizer, quantized, rewrite};
+pub use model::{audit, edit, experts, lora, optimizer, quantized, rewrite};
 
 #[cfg(feature = "std")]
 #[doc(inline)]

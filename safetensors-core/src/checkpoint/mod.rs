@@ -18,9 +18,11 @@
 //! | `other_files/` | the files of a model next to its tensors |
 //! | `pieces/` | tensors in pieces, joined |
 //! | `computed/` | tensors that are computed when they are read |
+//! | `arranged/` | tensors that are stacks, slices, transposes of others |
 //! | `boxed.rs` | checkpoints of any source as one type |
 //! | `store/` | places of files |
 
+mod arranged;
 mod boxed;
 mod computed;
 mod index;
@@ -39,9 +41,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use arranged::Arranged;
+pub(crate) use arranged::{Form, Join};
 pub(crate) use boxed::Leaves;
 pub use computed::Computed;
+pub(crate) use computed::Made;
 pub(crate) use computed::files::Replacement;
+pub(crate) use computed::strided::Strided;
+pub(crate) use computed::strided::piece::{Piece, Span};
 pub(crate) use computed::tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use index::Index;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};

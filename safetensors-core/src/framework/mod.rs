@@ -36,7 +36,9 @@ pub use expanded::most_expanded;
 #[cfg(feature = "std")]
 use files::read_into_host;
 #[cfg(feature = "std")]
-pub use files::{load, load_path, prepare, read_in_batches, save, save_sharded, synced_later};
+pub use files::{
+    into_view, load, load_path, prepare, read_in_batches, save, save_sharded, synced_later, view,
+};
 #[cfg(feature = "std")]
 pub use samples::{Sample, SampleBatch, Samples};
 #[cfg(feature = "std")]

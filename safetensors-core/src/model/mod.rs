@@ -12,6 +12,7 @@
 //! | module | is about |
 //! |---|---|
 //! | `quantized` | quantised weights as numbers, and numbers as quantised weights |
+//! | `experts` | experts of a mixture, split and stacked |
 //! | `lora` | adapters that are merged into the weights |
 //! | `optimizer` | the state of PyTorch's optimizers by the names of parameters |
 //! | `digest`, `audit` | data that has changed; oddities of a checkpoint |
@@ -24,6 +25,8 @@ pub mod quantized;
 #[cfg(feature = "std")]
 pub mod audit;
 pub mod digest;
+#[cfg(feature = "std")]
+pub mod experts;
 #[cfg(feature = "std")]
 pub mod lora;
 #[cfg(feature = "std")]

@@ -1,5 +1,6 @@
 //! [`Config`]: the settings for quantised weights in the files next to a checkpoint.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -213,6 +214,18 @@ impl Config {
 
 pub(super) fn whole(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok()
+}
+
+/// Returns each `model_type` in the settings of a model and of its parts.
+pub(crate) fn model_types(config: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut settings = vec![config];
+    while let Some(json) = settings.pop() {
+        let Value::Object(entries) = json else { continue };
+        found.extend(json["model_type"].as_str().map(str::to_owned));
+        settings.extend(entries.values());
+    }
+    found
 }
 
 /// Makes the error of settings that cannot be read, or lack a value that a scheme needs.

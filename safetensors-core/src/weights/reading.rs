@@ -10,6 +10,11 @@ use super::spare::Spare;
 use super::weight::Part;
 
 impl Weight {
+    /// Returns how many neighbouring rows and columns share a scale; 0 if it is not known.
+    pub(crate) fn group_sizes(&self) -> [usize; 2] {
+        self.numbers.sizes()
+    }
+
     /// Uses this memory for its codes, as other weights do.
     pub(crate) fn share(&mut self, spare: &Arc<Spare>) {
         self.panels.spare = Arc::clone(spare);

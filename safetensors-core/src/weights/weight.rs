@@ -107,6 +107,16 @@ impl Grid {
         self
     }
 
+    /// Returns how many neighbouring rows and columns share a number. 0 columns if no such number
+    /// is known.
+    fn sizes(&self) -> [usize; 2] {
+        let columns = match self.columns {
+            ColumnGroups::Known(Groups::Neighbours(size)) => size,
+            _ => 0,
+        };
+        [self.rows.size, columns]
+    }
+
     /// Reads the numbers of all groups that have elements in a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
@@ -246,6 +256,11 @@ impl Row {
 }
 
 impl Grouped {
+    /// Returns how many neighbouring rows and columns share a scale.
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        self.scales.as_ref().map_or([0, 0], |scales| scales.first.sizes())
+    }
+
     /// Makes a weight with codes that are the elements themselves.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;

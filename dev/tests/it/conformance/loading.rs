@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use safetensors_bridge::checkpoint::Arranged;
 use safetensors_bridge::convert::can_convert;
 use safetensors_bridge::framework::{Framework, Samples, Support, load};
 use safetensors_bridge::{
@@ -53,6 +54,38 @@ pub(crate) fn tensors_without_elements<F: Fixture>(device: &F::Device) {
             check_one::<F>(&dir, &buf, device);
         }
     }
+}
+
+/// A stack of slices of each dtype, and transposes.
+pub(crate) fn arranged_tensors<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let (low, high) =
+        (|| Arranged::tensor("t").slice(0, ..2), || Arranged::tensor("t").slice(0, 2..));
+    for (dtype, buf) in all_dtypes(&[4, 2, 4]) {
+        let path = save_file(&dir, "one.safetensors", [("t", &buf)]);
+        let of =
+            [("stack", Arranged::stack([high(), low()])), ("row", high().slice(0, 1).slice(0, 0))];
+        let arranged = Checkpoint::open(&path).unwrap().arranged(of).unwrap();
+        let Ok(loaded) = load::<F>(&arranged, device, &LoadOptions::new()) else {
+            assert_eq!(F::support(dtype), Support::Unsupported);
+            continue;
+        };
+        let bytes = buf.bytes();
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let expect = |name: &str, shape: &[usize], bytes: &[u8]| {
+            let buf = TensorView::new(dtype, shape, bytes).unwrap().to_buf().unwrap();
+            assert_eq!(written::<F>(&loaded[name]), expected::<F>(&buf).unwrap(), "{dtype} {name}");
+        };
+        expect("stack", &[2, 2, 2, 4], &[second, first].concat());
+        expect("row", &[4], &second[second.len() / 2..][..second.len() / 4]);
+    }
+    let matrix = TensorBuf::from_vec(vec![2, 3], vec![0.0_f32, 1., 2., 3., 4., 5.]).unwrap();
+    let path = save_file(&dir, "matrix.safetensors", [("m", &matrix)]);
+    let turned = [("m", Arranged::tensor("m").transposed())];
+    let turned = Checkpoint::open(&path).unwrap().arranged(turned).unwrap();
+    let loaded = load::<F>(&turned, device, &LoadOptions::new()).unwrap();
+    let expected = TensorBuf::from_vec(vec![3, 2], vec![0.0_f32, 3., 1., 4., 2., 5.]).unwrap();
+    assert_eq!(written::<F>(&loaded["m"]), parts(&expected));
 }
 
 pub(crate) fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {

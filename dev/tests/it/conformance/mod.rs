@@ -55,6 +55,7 @@ macro_rules! conformance {
             loading::misaligned_views_and_files,
             saving::transposed_strided_and_broadcast_sources,
             loading::several_files,
+            loading::arranged_tensors,
             loading::rows_in_any_order,
             loading::any_name,
             loading::samples_of_a_directory_are_stacked,
@@ -67,6 +68,7 @@ macro_rules! conformance {
             saving::metadata_is_passed_on_without_the_records_of_another_file,
             loading::floats_come_in_the_asked_dtype,
             scaled::weights_are_converted_with_their_scales,
+            scaled::experts_come_in_the_asked_layout,
         }
     };
 }

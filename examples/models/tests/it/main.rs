@@ -2,5 +2,6 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod burn_llama;
+mod experts;
 mod quantised_llama;
 mod rwkv;

@@ -19,17 +19,17 @@ pub(crate) struct Selection {
 
 /// From `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Positions {
-    start: usize,
-    count: usize,
-    step: usize,
+pub(crate) struct Positions {
+    pub(crate) start: usize,
+    pub(crate) count: usize,
+    pub(crate) step: usize,
 }
 
 #[derive(Clone, Copy)]
-struct TakenDim {
+pub(crate) struct TakenDim {
     len: usize,
-    positions: Positions,
-    keeps_dim: bool,
+    pub(crate) positions: Positions,
+    pub(crate) keeps_dim: bool,
 }
 
 impl Selection {
@@ -118,7 +118,7 @@ impl Selection {
 
 impl TakenDim {
     /// Checks an index, and resolves negative positions.
-    fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
+    pub(crate) fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = || ErrorKind::IndexOutOfBounds { dim, len, asked: index.to_string() };
         // Counts a position from the start of the dimension. `limit` is the largest valid result:
         // `len` for the bounds of a range, `len - 1` for a single position.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use batch::stack;
 
 use super::Framework;
-use super::files::load_by;
+use super::files::{load_by, view};
 use crate::checkpoint::store::{FileKind, LocalStore, Store, StoreEntry};
 use crate::checkpoint::{Checkpoint, Opener};
 use crate::file::io::ReadAt;
@@ -335,8 +335,7 @@ impl<S: Store> Files<S> {
         let file = self.open(position)?;
         // Samples are read side by side.
         let options = self.options.clone().threads(1);
-        let numbers = if options.reads_numbers() { file.numbers()? } else { None };
-        let tensors = match &numbers {
+        let tensors = match &view(&file, &options)? {
             Some(file) => self.tensors(file, &options),
             None => self.tensors(&file, &options),
         }?;

@@ -19,6 +19,7 @@
 //! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors from the weights of a
 //! checkpoint, by a [`Quantization`].
 
+mod arranged;
 mod quantize;
 mod source;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Quantization;
 use crate::format::error::Result;
 use crate::format::python_json;
-use crate::weights::bad_config;
+use crate::weights::{bad_config, model_types};
 
 /// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
 /// read codes of another tensor, such as an embedding, as its values.
@@ -52,13 +52,7 @@ impl LinearLayers {
         let Value::Object(_) = &json else {
             return Err(bad_config("not a JSON object".into()));
         };
-        // Models of several parts have settings for each.
-        let mut settings = vec![&json];
-        while let Some(json) = settings.pop() {
-            let Value::Object(entries) = json else { continue };
-            self.model_types.extend(json["model_type"].as_str().map(str::to_owned));
-            settings.extend(entries.values());
-        }
+        self.model_types.extend(model_types(&json));
         Ok(self)
     }
 
