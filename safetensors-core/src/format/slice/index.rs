@@ -144,7 +144,7 @@ fn after(end: isize) -> Option<isize> {
 }
 
 /// The argument of [`TensorView::slice`](crate::TensorView::slice) and
-/// [`LazyTensor::slice`](crate::LazyTensor::slice): a tuple of up to six integers and ranges, any
+/// [`LazyTensor::slice`](crate::LazyTensor::slice): a tuple of up to six integers and ranges (`()` for all of the tensor), any
 /// number of [`Index`] values, or a part ([`TensorPart`](super::TensorPart),
 /// [`RankPart`](super::RankPart)). Trailing dimensions without an index are taken in full.
 pub trait IntoIndices {
@@ -176,18 +176,19 @@ impl<const N: usize> IntoIndices for [Index; N] {
 }
 
 macro_rules! tuples {
-    ($(($($name:ident),+);)*) => {$(
-        impl<$($name: Into<Index>),+> IntoIndices for ($($name,)+) {
+    ($(($($name:ident),*);)*) => {$(
+        impl<$($name: Into<Index>),*> IntoIndices for ($($name,)*) {
             #[allow(non_snake_case, reason = "a value is named as its type")]
             fn into_indices(self, _: &[usize]) -> Result<Vec<Index>, ErrorKind> {
-                let ($($name,)+) = self;
-                Ok(alloc::vec![$($name.into()),+])
+                let ($($name,)*) = self;
+                Ok(alloc::vec![$($name.into()),*])
             }
         }
     )*};
 }
 
 tuples! {
+    ();
     (A);
     (A, B);
     (A, B, C);

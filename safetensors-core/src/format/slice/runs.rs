@@ -11,7 +11,7 @@ use core::ops::Range;
 /// `countₖ`. A pattern takes the same few numbers for any number of pieces. For example, column 1
 /// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions, 12
 /// bytes apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Runs {
     /// Where the first piece begins.
     pub(super) start: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Runs {
 }
 
 /// A repetition: `count` positions, `stride` bytes apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Repeat {
     pub(super) count: usize,
     pub(super) stride: u64,

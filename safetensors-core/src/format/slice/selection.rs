@@ -13,7 +13,7 @@ use crate::format::tensor::shape;
 /// A slice of a tensor: the shape of the result, and its bytes in the tensor.
 ///
 /// The runs are in the order of the result. No two of them touch, so they are as few as possible.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
@@ -124,9 +124,9 @@ impl Selection {
         self.runs.iter()
     }
 
-    /// Returns a copy of the runs, to be split into jobs and read.
-    pub(crate) fn to_runs(&self) -> Runs {
-        self.runs.clone()
+    /// Returns the shape, and the runs to be split into jobs and read.
+    pub(crate) fn into_parts(self) -> (Vec<usize>, Runs) {
+        (self.shape, self.runs)
     }
 }
 
