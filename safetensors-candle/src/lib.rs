@@ -162,6 +162,7 @@ mod framework;
 pub mod gguf;
 mod load;
 pub mod migration;
+pub mod quantize;
 mod save;
 pub mod tensor_parallel;
 pub mod train;
