@@ -50,8 +50,9 @@ use std::sync::Arc;
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QTensor};
 use safetensors_core::framework::{Framework, in_parallel};
+use safetensors_core::header::TensorInfo;
 use safetensors_core::quantized::LinearLayers;
-use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, Result, TensorBuf, TensorInfo};
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, Result, TensorBuf};
 
 use crate::Candle;
 use crate::error::from_candle_error;
@@ -118,7 +119,8 @@ fn load_plain<S: ReadAt>(
     let mut bytes: u64 = 0;
     for (tensor, dtype) in &chosen {
         let plan = tensor.dtype_plan(&options)?;
-        let numbers = check(tensor.shape(), *dtype).and_then(|()| plan.byte_len(tensor.shape(), &options));
+        let numbers =
+            check(tensor.shape(), *dtype).and_then(|()| plan.byte_len(tensor.shape(), &options));
         bytes = bytes.saturating_add(numbers.map_err(|error| tensor.locate(error))?);
     }
     let options = options.parts_of(bytes).threads(1);

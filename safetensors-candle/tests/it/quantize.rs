@@ -13,7 +13,8 @@ use safetensors_core::{
 use crate::common::save_tensors;
 
 fn numbers(shape: &[usize], dtype: DType) -> Tensor {
-    let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.37).sin()).collect();
+    let values: Vec<f32> =
+        (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.37).sin()).collect();
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
 }
 

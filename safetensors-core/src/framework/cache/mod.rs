@@ -182,7 +182,8 @@ where
         &self,
         slices: impl IntoIterator<Item = (N, impl IntoIndices)>,
     ) -> Result<()> {
-        let keys = slices.into_iter().map(|(name, indices)| self.reader.key(name.as_ref(), indices));
+        let keys =
+            slices.into_iter().map(|(name, indices)| self.reader.key(name.as_ref(), indices));
         let keys = keys.collect::<Result<Vec<_>>>()?;
         let mut threads = lock(&self.threads);
         while threads.len() < self.most_threads.min(keys.len()) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -54,10 +54,9 @@ impl TensorBufClone {
 struct Script {
     /// The offset of each read.
     reads: Mutex<Vec<u64>>,
-    /// How many of the next reads fail.
-    failing: AtomicUsize,
-    /// How many of the next reads panic.
-    panicking: AtomicUsize,
+    is_failing: AtomicBool,
+    /// Whether the next read panics.
+    panics: AtomicBool,
     /// Reads wait while this is set.
     is_closed: Mutex<bool>,
     opened: Condvar,
@@ -74,20 +73,17 @@ impl Script {
     }
 
     fn read(&self, offset: u64) -> io::Result<()> {
-        let takes_one = |count: &AtomicUsize| {
-            let order = Ordering::SeqCst;
-            count.fetch_update(order, order, |count| count.checked_sub(1)).is_ok()
-        };
         lock(&self.reads).push(offset);
         let mut is_closed = lock(&self.is_closed);
         while *is_closed {
             is_closed = self.opened.wait(is_closed).unwrap();
         }
         drop(is_closed);
-        if takes_one(&self.panicking) {
+        if self.panics.swap(false, Ordering::SeqCst) {
             resume_unwind(Box::new("of the source"));
         }
-        if takes_one(&self.failing) { Err(io::Error::other("of the source")) } else { Ok(()) }
+        let is_failing = self.is_failing.load(Ordering::SeqCst);
+        if is_failing { Err(io::Error::other("of the source")) } else { Ok(()) }
     }
 }
 
@@ -157,6 +153,11 @@ fn random(below: usize) -> impl FnMut() -> usize {
     }
 }
 
+/// The bytes of slices of some experts each.
+fn bytes_kept(kept: &VecDeque<(usize, usize)>) -> u64 {
+    kept.iter().map(|(_, len)| *len as u64 * 16).sum()
+}
+
 #[test]
 fn the_least_recently_used_slice_is_dropped() {
     for room in [0, 16, 17, 100, 160, 1000] {
@@ -189,8 +190,6 @@ fn the_least_recently_used_slice_is_dropped() {
                 None => misses += 1,
             }
             kept.push_back((first, len));
-            let bytes_kept =
-                |kept: &VecDeque<(usize, usize)>| kept.iter().map(|kept| kept.1 as u64 * 16).sum();
             while bytes_kept(&kept) > room {
                 kept.pop_front();
             }
@@ -351,36 +350,38 @@ fn another_list_replaces_the_rest_of_the_first() {
 #[test]
 fn an_error_is_not_kept_and_an_error_of_the_background_is_not_lost() {
     let (cache, script) = cache(1 << 10);
-    script.failing.store(1, Ordering::SeqCst);
+    script.is_failing.store(true, Ordering::SeqCst);
     let error = cache.get("experts", (3,)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("experts"), Some("scripted")));
     assert_eq!((cache.stats().bytes_kept, cache.stats().bytes_read), (0, 0));
-    get(&cache, 3);
-
-    script.failing.store(1, Ordering::SeqCst);
+    let reads = script.reads();
     cache.read_ahead(experts([4])).unwrap();
-    wait_until(|| script.reads() == 3 && cache.stats().bytes_kept == 16);
-    // Another list does not lose it.
+    wait_until(|| script.reads() > reads && cache.stats().bytes_kept == 0);
+
+    script.is_failing.store(false, Ordering::SeqCst);
+    get(&cache, 3);
+    // Another list does not lose the error.
     cache.read_ahead(experts([4, 5])).unwrap();
     wait_until(|| cache.stats().bytes_kept == 32);
     let error = cache.get("experts", (4,)).unwrap_err();
     assert!(error.to_string().contains("of the source"), "{error}");
     get(&cache, 4);
-    assert_eq!(script.reads(), 5);
 }
 
 #[test]
 fn a_panic_of_a_read_leaves_the_slice_to_others() {
     let (cache, script) = cache(16);
     for _ in 0..3 {
-        script.panicking.store(1, Ordering::SeqCst);
+        script.panics.store(true, Ordering::SeqCst);
         let panic = catch_unwind(AssertUnwindSafe(|| get(&cache, 3))).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the source"));
     }
     get(&cache, 3);
-    script.panicking.store(1, Ordering::SeqCst);
+    let reads = script.reads();
+    script.panics.store(true, Ordering::SeqCst);
     cache.read_ahead(experts([4])).unwrap();
+    wait_until(|| script.reads() > reads);
     get(&cache, 4);
     assert_eq!(cache.stats().bytes_kept, 16);
 }
