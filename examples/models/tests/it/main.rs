@@ -3,4 +3,5 @@
 
 mod burn_llama;
 mod quantised_llama;
+mod quantized_builder;
 mod rwkv;
