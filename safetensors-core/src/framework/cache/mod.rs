@@ -98,6 +98,7 @@ struct Reader<F: Framework> {
     checkpoint: Checkpoint<Box<dyn ReadAt>>,
     device: F::Device,
     options: LoadOptions,
+    budget: u64,
     slots: Mutex<Slots<F::Tensor>>,
     /// Signals that a read has ended, that there is more to read ahead, and the end.
     changed: Condvar,
@@ -131,6 +132,7 @@ impl<F: Framework> TensorCache<F> {
             checkpoint,
             device,
             options: options.clone().for_framework::<F>(),
+            budget,
             slots: Mutex::new(Slots::new(budget)),
             changed: Condvar::new(),
         };
@@ -186,6 +188,8 @@ where
             slices.into_iter().map(|(name, indices)| self.reader.key(name.as_ref(), indices));
         let keys = keys.collect::<Result<Vec<_>>>()?;
         let mut threads = lock(&self.threads);
+        // A panic of the framework ends a thread.
+        threads.retain(|thread| !thread.is_finished());
         while threads.len() < self.most_threads.min(keys.len()) {
             let reader = self.reader.clone();
             let thread = Builder::new().name("safetensors-read".into());
@@ -228,7 +232,7 @@ impl<F: Framework> Reader<F> {
         let plan = tensor.dtype_plan(&self.options)?;
         let bytes = plan.byte_len(selection.shape(), &self.options);
         let bytes = bytes.map_err(|error| tensor.locate(error))?;
-        let budget = lock(&self.slots).budget();
+        let budget = self.budget;
         if bytes > budget {
             return Err(tensor.locate(ErrorKind::OverBudget { bytes, budget }.into()));
         }

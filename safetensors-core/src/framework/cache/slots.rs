@@ -84,10 +84,6 @@ impl<T> Slots<T> {
         }
     }
 
-    pub(super) fn budget(&self) -> u64 {
-        self.budget
-    }
-
     pub(super) fn stats(&self) -> CacheStats {
         self.stats
     }
@@ -203,9 +199,9 @@ impl<T> Slots<T> {
         let Some(State::Kept(_, turn)) = self.states.get_mut(key) else { return };
         self.uses += 1;
         let before = mem::replace(turn, Turn { is_ahead, used: self.uses });
-        self.order.remove(&before);
+        let key = self.order.remove(&before).unwrap_or_else(|| key.clone());
         self.ahead -= if before.is_ahead { key.bytes } else { 0 };
         self.ahead += if is_ahead { key.bytes } else { 0 };
-        self.order.insert(*turn, key.clone());
+        self.order.insert(*turn, key);
     }
 }
