@@ -6,6 +6,7 @@ mod tests;
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{Builder, JoinHandle};
 
@@ -188,8 +189,6 @@ where
             slices.into_iter().map(|(name, indices)| self.reader.key(name.as_ref(), indices));
         let keys = keys.collect::<Result<Vec<_>>>()?;
         let mut threads = lock(&self.threads);
-        // A panic of the framework ends a thread.
-        threads.retain(|thread| !thread.is_finished());
         while threads.len() < self.most_threads.min(keys.len()) {
             let reader = self.reader.clone();
             let thread = Builder::new().name("safetensors-read".into());
@@ -255,6 +254,7 @@ impl<F: Framework> Reader<F> {
             // This slice may have been the one that all others waited for.
             self.changed.notify_all();
         }
+        let _on_panic = OnPanic(|| self.finish(key, None));
         let read = self.read(key, &self.options);
         let slot = read.as_ref().ok().map(|tensor| Slot::Asked(tensor.clone()));
         self.finish(key, slot);
@@ -271,15 +271,15 @@ impl<F: Framework> Reader<F> {
                 continue;
             };
             drop(slots);
-            let read = self.read(&key, &options);
-            self.finish(&key, Some(read.map_or_else(Slot::Failed, Slot::Ahead)));
+            // After a panic, the caller who asks for the slice reads it.
+            let read = catch_unwind(AssertUnwindSafe(|| self.read(&key, &options)));
+            self.finish(&key, read.ok().map(|read| read.map_or_else(Slot::Failed, Slot::Ahead)));
             slots = lock(&self.slots);
         }
     }
 
     /// Reads a slice that was begun.
     fn read(&self, key: &SliceKey, options: &LoadOptions) -> Result<Arc<F::Tensor>> {
-        let _on_panic = OnPanic(|| self.finish(key, None));
         let tensor = self.checkpoint.tensor_at(key.position).ok_or(ErrorKind::TensorNotFound)?;
         let buf = tensor.selected(key.selection.clone()).read_with(options)?;
         let placed = F::from_exact(buf, &self.device).map_err(|error| tensor.locate(error));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::TensorCache;
 use crate::checkpoint::Checkpoint;
-use crate::file::io::ReadAt;
+use crate::file::io::{ReadAt, Requests};
 use crate::file::load::{LoadOptions, QuantizedWeights};
 use crate::file::save::{SaveOptions, save, serialize};
 use crate::format::convert::support::Support;
@@ -55,6 +55,8 @@ struct Script {
     /// The offset of each read.
     reads: Mutex<Vec<u64>>,
     is_failing: AtomicBool,
+    /// The calls that may wait at once, for a source that is far away.
+    concurrency: Option<usize>,
     /// Whether the next read panics.
     panics: AtomicBool,
     /// Reads wait while this is set.
@@ -98,6 +100,10 @@ impl ReadAt for Scripted {
         self.1.read(offset)?;
         self.0.read_exact_at(buf, offset)
     }
+
+    fn requests(&self) -> Option<Requests> {
+        Some(Requests::new(1 << 20, self.1.concurrency?))
+    }
 }
 
 /// A file with 40 experts of 16 bytes, the number of the expert four times, and some others.
@@ -114,7 +120,15 @@ fn file() -> Vec<u8> {
 
 /// A cache of [`file`]. Its script has not seen the reads of the header.
 fn cache_with(budget: u64, options: &LoadOptions) -> (TensorCache<Bufs>, Arc<Script>) {
-    let script = Arc::new(Script::default());
+    cache_by(Script::default(), budget, options)
+}
+
+fn cache_by(
+    script: Script,
+    budget: u64,
+    options: &LoadOptions,
+) -> (TensorCache<Bufs>, Arc<Script>) {
+    let script = Arc::new(script);
     let source = Scripted(file(), script.clone());
     let checkpoint = Checkpoint::from_source(source, "scripted").unwrap();
     lock(&script.reads).clear();
@@ -315,6 +329,19 @@ fn a_list_longer_than_the_budget_is_read_once_and_in_order() {
 }
 
 #[test]
+fn a_source_that_is_far_away_is_asked_for_many_slices_at_once() {
+    let script = Script { concurrency: Some(6), ..Script::default() };
+    let (cache, script) = cache_by(script, 1 << 10, &LoadOptions::new());
+    *lock(&script.is_closed) = true;
+    cache.read_ahead(experts(0..40)).unwrap();
+    wait_until(|| script.reads() == 6);
+    script.open();
+    wait_until(|| cache.stats().bytes_read == 640);
+    (0..40).for_each(|expert| get(&cache, expert));
+    assert_eq!(cache.stats().hits, 40);
+}
+
+#[test]
 fn a_slice_that_was_asked_for_is_not_read_ahead_again() {
     let (cache, script) = cache_with(48, &LoadOptions::new().threads(1));
     *lock(&script.is_closed) = true;
@@ -383,7 +410,7 @@ fn a_panic_of_a_read_leaves_the_slice_to_others() {
     cache.read_ahead(experts([4])).unwrap();
     wait_until(|| script.reads() > reads);
     get(&cache, 4);
-    // The thread has ended, and another one goes on.
+    // The thread goes on.
     cache.read_ahead(experts([5])).unwrap();
     wait_until(|| cache.stats().bytes_read == 48);
     get(&cache, 5);
