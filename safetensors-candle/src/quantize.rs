@@ -88,8 +88,9 @@ pub fn load(
 }
 
 /// Chooses `dtype` for the weights of linear layers, and for the other tensors a type that keeps
-/// their numbers: `F16`, `BF16` or `F32`. `Q8_0` replaces a type with blocks that are too long for
-/// the rows. No type suits integers and scalars, so they are not loaded.
+/// their numbers: `F16`, `BF16` or `F32`, to which F64 is rounded. Rows that are not complete blocks
+/// of `dtype` become `Q8_0`, or keep their numbers. No type suits integers and scalars, so they are
+/// not loaded.
 ///
 /// [`LinearLayers`] finds the layers by their names. Embeddings, norms, heads, routers and stacked
 /// experts are none.
