@@ -74,8 +74,10 @@ fn only_linear_layers_are_quantised_unless_the_caller_says_otherwise() {
         ],
         &dir,
     );
-    let default = |tensor| linear_layers(tensor, GgmlDType::Q6K);
-    let loaded = quantize::load(&checkpoint, &Device::Cpu, &LoadOptions::new(), default).unwrap();
+    let loaded = quantize::load(&checkpoint, &Device::Cpu, &LoadOptions::new(), |tensor| {
+        linear_layers(tensor, GgmlDType::Q6K)
+    });
+    let loaded = loaded.unwrap();
     let dtypes: Vec<_> = loaded.iter().map(|(name, it)| (name.as_str(), it.dtype())).collect();
     let expected = [
         ("embed_tokens.weight", GgmlDType::BF16),
@@ -133,7 +135,8 @@ fn quantised_schemes_aliases_and_progress() {
     let bytes = serialize(tensors, &tied).unwrap();
     let checkpoint = Checkpoint::from_source(bytes, "memory").unwrap();
     let load = |options: &LoadOptions| {
-        quantize::load(&checkpoint, &Device::Cpu, options, |_| Some(GgmlDType::Q8_0))
+        let choose = |name: &str| (name == "w").then_some(GgmlDType::Q8_0);
+        quantize::load(&checkpoint, &Device::Cpu, options, |tensor| choose(tensor.name()))
     };
     let error = load(&LoadOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
@@ -175,6 +178,7 @@ fn memory_holds_the_blocks_and_a_tensor_for_each_thread() {
     let load = || quantize::load(&checkpoint, &Device::Cpu, &options, |_| Some(GgmlDType::Q4_0));
     let (loaded, taken) = growth(resident(), load);
     let blocks: usize = loaded.unwrap().values().map(|it| it.storage_size_in_bytes()).sum();
-    let most = blocks as u64 + 2 * 8 * MIB + 4 * MIB;
+    // All numbers take 128 MiB.
+    let most = blocks as u64 + 2 * 8 * MIB + 16 * MIB;
     assert!(taken < most, "{} MiB of at most {}", taken / MIB, most / MIB);
 }
