@@ -133,11 +133,13 @@ fn a_dropped_cache_stops_reading() {
     *lock(&script.is_closed) = true;
     cache.read_ahead(experts(0..40)).unwrap();
     wait_until(|| script.reads() == 2);
+    let reader = cache.reader.clone();
     std::thread::scope(|scope| {
         scope.spawn(|| drop(cache));
-        std::thread::sleep(Duration::from_millis(10));
+        wait_until(|| lock(&reader.slots).is_closed());
         script.open();
     });
+    drop(reader);
     // The threads have ended, and dropped the source.
     assert_eq!((script.reads(), Arc::strong_count(&script)), (2, 1));
 }
