@@ -59,6 +59,12 @@ impl LinearLayers {
     /// Returns `true` if this is the weight of a linear layer, with complete groups in its rows.
     #[doc(hidden)]
     pub fn suits(&self, how: Quantization, name: &str, shape: &[usize]) -> bool {
+        self.has(name) && how.matrix(shape).is_some()
+    }
+
+    /// Returns `true` if a weight of this name belongs to a linear layer, if it is a matrix.
+    #[doc(hidden)]
+    pub fn has(&self, name: &str) -> bool {
         let Some(module) = name.strip_suffix(".weight") else { return false };
         let last = module.rsplit('.').next().unwrap_or_default();
         let stays = |part: &str| {
@@ -70,7 +76,7 @@ impl LinearLayers {
             || PARTS.iter().any(|part| last.contains(part))
             || WHOLE.contains(&module)
             || CONV1D.contains(&last) && self.may_have_conv1d();
-        !is_other && how.matrix(shape).is_some()
+        !is_other
     }
 
     /// Returns `true` if a model of these architectures may have transposed layers.
