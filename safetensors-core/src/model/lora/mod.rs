@@ -71,10 +71,14 @@
 //! read twice, because its norms need all of it.
 
 mod config;
+mod experts;
 mod fit;
+mod kinds;
+mod matrix;
 mod merged;
 mod numbers;
 mod parts;
+mod place;
 mod plan;
 mod product;
 mod transposed;
@@ -84,8 +88,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use merged::is_possible;
-use parts::{Parts, Source, mismatch};
+use fit::{Found, Names};
+use merged::{Merged, is_possible};
+use parts::{Module, Parts, Source, mismatch};
 use plan::{POSSIBLE, Plan};
 
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
@@ -93,13 +98,19 @@ use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
-use crate::format::error::{Error, Result};
+use crate::format::error::{AdapterProblem, Error, Result};
 
 /// The largest settings that are read. Real ones have a few KiB.
 const MOST: u64 = 16 << 20;
 
 /// The file of an adapter in a directory that PEFT saved.
 const PEFT_FILE: &str = "adapter_model.safetensors";
+
+/// The file of an adapter in a directory of mlx-lm.
+const MLX_FILE: &str = "adapters.safetensors";
+
+/// Modules with a row for each token.
+const VOCABULARY: &[&str] = &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
 
 /// A LoRA adapter: see [the module](crate::lora). Its header and settings are read when it is
 /// opened, its matrices when a weight is.
@@ -108,6 +119,17 @@ pub struct Adapter {
     source: Arc<Source>,
     parts: Arc<Parts>,
     scale: f64,
+    experts_input: Option<ExpertsInput>,
+    pads_vocabulary: bool,
+}
+
+/// The dimension of a stacked weight of experts that `lora_A` multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertsInput {
+    /// `[experts, in, out]`: of gpt-oss and Aria, and by any PEFT before 0.19.
+    Middle,
+    /// `[experts, out, in]`.
+    Last,
 }
 
 impl Adapter {
@@ -118,8 +140,9 @@ impl Adapter {
     /// [`ErrorKind::Adapter`] if the files do not form a LoRA adapter that can be merged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = path.join(PEFT_FILE);
-        Self::of(Checkpoint::open(if file.is_file() { &file } else { path })?)
+        let files = [PEFT_FILE, MLX_FILE].map(|name| path.join(name));
+        let file = files.iter().find(|file| file.is_file());
+        Self::of(Checkpoint::open(file.map_or(path, |file| file))?)
     }
 
     /// Makes the adapter from an open checkpoint, from any [store](crate::checkpoint::store).
@@ -137,7 +160,13 @@ impl Adapter {
         };
         let parts = Parts::of(&source, config.as_ref());
         let parts = parts.map_err(|error| source.in_first_path(error))?;
-        Ok(Self { source: Arc::new(source), parts: Arc::new(parts), scale: 1.0 })
+        Ok(Self {
+            source: Arc::new(source),
+            parts: Arc::new(parts),
+            scale: 1.0,
+            experts_input: None,
+            pads_vocabulary: false,
+        })
     }
 
     /// Multiplies all products of the adapter by a number: 1, the default, merges it as it was
@@ -146,6 +175,57 @@ impl Adapter {
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = scale;
         self
+    }
+
+    /// Sets the dimension of stacked weights of experts that `lora_A` multiplies. It is asked for
+    /// where the two dimensions of all of them are equal, and PEFT's version leaves it open.
+    #[must_use]
+    pub fn experts_input(mut self, input: ExpertsInput) -> Self {
+        self.experts_input = Some(input);
+        self
+    }
+
+    /// Adds the rows of a vocabulary that the checkpoint lacks, if the adapter was trained with
+    /// more. The rows are zeros before the adapter changes or replaces them. By default, such an
+    /// adapter is an error.
+    #[must_use]
+    pub fn pad_vocab(mut self, pads: bool) -> Self {
+        self.pads_vocabulary = pads;
+        self
+    }
+
+    /// Returns the modules that a merge into this checkpoint leaves, since they belong to another
+    /// model of the pipeline, such as the text encoder of a UNet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Adapter`] if the other modules do not have the names of the checkpoint.
+    pub fn left<S: ReadAt>(&self, base: &Checkpoint<S>) -> Result<Vec<&str>> {
+        let quantized = base.quantized_weights()?;
+        let names = Names::of(base, quantized.iter().map(|weight| &*weight.name));
+        let found = self.parts.find(&self.source, &names)?;
+        let of_modules = found.iter().skip(self.parts.whole.len());
+        let modules = self.parts.modules.iter().flat_map(Module::changes).zip(of_modules);
+        let left = modules.filter(|(_, found)| **found == Found::Left);
+        let mut names: Vec<_> = left.map(|((module, _), _)| &*module.name).collect();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Makes the first dimension of a weight of the vocabulary longer.
+    fn grow(&self, rows: usize, merged: &mut Merged) -> Result<(), AdapterProblem> {
+        let known = merged.shape[0];
+        let module = merged.name.rsplit('.').nth(1).unwrap_or_default();
+        if rows <= known || !VOCABULARY.contains(&module) {
+            return Ok(());
+        }
+        if !self.pads_vocabulary {
+            let expected = format!("the {known} rows of {:?}", merged.name);
+            let found = format!("{rows}: the checkpoint lacks rows {known} to {}; pad-vocab adds them", rows - 1);
+            return Err(mismatch(expected, found));
+        }
+        merged.shape[0] = rows;
+        Ok(())
     }
 
     /// Returns the names of the modules with changed weights, as they are in the adapter, without

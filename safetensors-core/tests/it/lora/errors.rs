@@ -99,7 +99,7 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &module[..],
             &[("layers.0.k.weight", &[4, 3][..])][..],
-            "q.lora_B.weight\": it changes \"layers.0.q.weight\", which the checkpoint does not \
+            "q.lora_B.weight\": its LoRA changes \"layers.0.q.weight\", which the checkpoint does not \
              have; did you mean \"layers.0.k.weight\"?",
         ),
         (
@@ -121,7 +121,7 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &with(("base_model.model.layers.0.q.lora_B.bias", &[4])),
             &[(WEIGHT, &[4, 3])],
-            "it changes \"layers.0.q.bias\"",
+            "its LoRA changes \"layers.0.q.bias\"",
         ),
         (
             &with(("base_model.model.layers.0.q.lora_magnitude_vector", &[3])),
