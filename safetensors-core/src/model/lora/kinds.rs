@@ -116,7 +116,6 @@ pub(super) const ENDS: &[End] = &[
 const OTHERS: &[(&str, &str)] = &[
     (".boft_", "BOFT"),
     (".oft_", "OFT"),
-    (".oft_r", "OFT"),
     (".vera_", "VeRA"),
     (".ia3_l", "IA3"),
     (".on_input", "IA3"),

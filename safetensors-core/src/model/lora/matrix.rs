@@ -130,11 +130,6 @@ impl Matrix {
         }
     }
 
-    /// Returns `true` if both factors are stored transposed.
-    pub(super) fn is_turned(&self) -> bool {
-        matches!(self, Self::Product(Pair { form: Form::BothTurned, .. }))
-    }
-
     /// Checks that the tensors fit each other, and returns the shape of the result.
     pub(super) fn shape(&self, source: &Source) -> Result<ProductShape> {
         match self {

@@ -95,7 +95,7 @@ const PEFT: &str = "base_model.model.";
 
 /// The prefixes of module names by kohya's scripts.
 const KOHYA: &[&str] =
-    &["lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_", "lora_te_", "lora_transformer_"];
+    &["lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_", "lora_te_", "lora_transformer_", "lycoris_"];
 
 /// The parts of names by `torch.compile` and FSDP.
 const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module"];
@@ -295,6 +295,14 @@ impl All<'_> {
             is_transposed: config.filter(|_| kind == Kind::Lora).map(|it| it.is_transposed),
             experts: None,
         };
+        if let (true, Some(w2)) = (self.config.is_some(), found.tensors.get(&Role::W2))
+            && let Some(tensor) = self.source.tensor_at(*w2)
+            && tensor.shape().len() == 3
+        {
+            // PEFT forgets to add a dimension to `lokr_w1`.
+            let found = "lokr_w2 of a convolution with one dimension".to_owned();
+            return Err(located(&tensor, AdapterProblem::Unsupported { found }));
+        }
         let mut scaling = 1.0;
         if let Some(matrix) = Matrix::new((kind, family), self.source, &found.tensors, need)? {
             let path = parameter.map_or(name.to_owned(), |it| format!("{name}.{it}"));

@@ -201,7 +201,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         shape: &ProductShape,
         merged: &mut Merged,
     ) -> Result<()> {
-        let rows = match &merged.shape[1..] {
+        let rows = match merged.shape.get(1..).unwrap_or_default() {
             rest if module.is_embedding() && rest == [shape.rows] => shape.columns(),
             rest if rest == shape.row => shape.rows,
             _ => return Ok(()),
