@@ -1,6 +1,6 @@
 //! [`Config`]: the settings of an `adapter_config.json` for merging its modules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::DeserializeOwned;
@@ -33,8 +33,6 @@ pub(super) struct Config {
     pub(super) is_mlx: bool,
     /// Parameters that are changed, without their modules being layers that PEFT knows.
     parameters: Vec<String>,
-    /// The ends of the names of changed modules.
-    modules: Vec<String>,
     version: Option<String>,
     /// The ends of the names of modules that were trained completely, reversed and sorted. None
     /// starts with another.
@@ -66,6 +64,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "rank_dropout_scale",
     "revision",
     "runtime_config",
+    "target_modules",
     "task_type",
     "use_effective_conv2d",
 ];
@@ -142,12 +141,6 @@ impl Config {
             is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
             is_mlx: false,
             parameters: take(&mut fields, "target_parameters")?.unwrap_or_default(),
-            modules: match take(&mut fields, "target_modules")? {
-                Some(Value::Array(ends)) => {
-                    ends.iter().filter_map(|end| Some(end.as_str()?.to_owned())).collect()
-                }
-                _ => Vec::new(),
-            },
             version: take(&mut fields, "peft_version")?,
             whole,
         };
@@ -177,18 +170,17 @@ impl Config {
 
     /// Returns the parameters of a module that may be changed.
     pub(super) fn parameters_of(&self, module: &str) -> Vec<&str> {
-        let mut found = Vec::new();
-        for target in &self.parameters {
-            let (path, parameter) = target.rsplit_once('.').unwrap_or(("", target));
-            let is_of_module = match path {
-                "" => !self.modules.iter().any(|end| is_end(module, end)),
-                path => is_end(module, path),
-            };
-            if is_of_module && !found.contains(&parameter) {
-                found.push(parameter);
-            }
-        }
-        found
+        let is_of_module = |target: &&String| match target.rsplit_once('.') {
+            Some((path, _)) => is_end(module, path),
+            None => is_end(module, "experts"),
+        };
+        let found: BTreeSet<_> = self
+            .parameters
+            .iter()
+            .filter(is_of_module)
+            .map(|target| target.rsplit('.').next().unwrap_or_default())
+            .collect();
+        found.into_iter().collect()
     }
 
     /// Returns `true` if PEFT multiplied `lora_A` with the middle dimension of any stack of

@@ -25,15 +25,21 @@ pub(super) struct Wanted {
 /// The tensors of the checkpoint for a wanted one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found<'a> {
-    One(&'a str),
-    /// A tensor that has the wanted one as this part, of a number of parts.
-    Fused(&'a str, usize, usize),
-    /// The parts of the wanted tensor.
-    Parts(Vec<&'a str>),
+    At(Vec<&'a str>, Spelling),
     /// The checkpoint does not have it.
     New,
     /// It belongs to another model of the pipeline, which this checkpoint is not.
     Left,
+}
+
+/// How the tensors of a checkpoint make a wanted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    Same,
+    /// It is this one of so many parts of the tensor.
+    Fused(usize, usize),
+    /// They are its parts.
+    Parts,
 }
 
 /// Modules that are one in some models, and several in others. The rows of one are the rows of
@@ -45,20 +51,9 @@ const FUSED: &[(&str, &[&str])] = &[
     ("qkv", &["q", "k", "v"]),
 ];
 
-/// The models of a pipeline, of which one adapter may change several.
-const MODELS: &[&str] = &[
-    "unet",
-    "transformer",
-    "text_encoder",
-    "text_encoder_2",
-    "text_encoder_3",
-    "lora_unet_",
-    "lora_transformer_",
-    "lora_te_",
-    "lora_te1_",
-    "lora_te2_",
-    "lora_te3_",
-];
+/// The models of a pipeline in files of diffusers, of which one adapter may change several.
+const MODELS: &[&str] =
+    &["unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"];
 
 /// The first parts of names that versions of transformers have in another order or not at all, as
 /// in `language_model.model.layers` and `model.language_model.layers`.
@@ -133,12 +128,15 @@ impl<'a> Names<'a> {
             let it = change.map(|change| self.get(one, Some(change))).transpose();
             found.push(match it.map_err(|error| (number, error))?.flatten() {
                 Some(it) => it,
-                None if MODELS.contains(&&*one.group) => Found::Left,
+                None if one.is_flattened || MODELS.contains(&&*one.group) => Found::Left,
                 None => return Err((number, self.unmatched(one))),
             });
         }
+        let is_changed = |(one, it): (&Wanted, &Found<'_>)| {
+            matches!(it, Found::At(names, Spelling::Same) if names[0] != one.name)
+        };
         if let Some(new) = found.iter().position(|it| *it == Found::New)
-            && changes.values().any(Option::is_some)
+            && wanted.iter().zip(&found).any(is_changed)
         {
             return Err((new, self.unmatched(&wanted[new])));
         }
@@ -150,8 +148,11 @@ impl<'a> Names<'a> {
     fn check_left(&self, wanted: &[Wanted], found: &[Found<'a>]) -> Result<(), Failure> {
         let all = wanted.iter().zip(found).enumerate();
         let is_met = |it: &Found<'_>| !matches!(it, Found::Left | Found::New);
-        let met: BTreeSet<_> =
-            all.clone().filter(|(_, (_, it))| is_met(it)).map(|(_, (one, _))| &*one.group).collect();
+        let met: BTreeSet<_> = all
+            .clone()
+            .filter(|(_, (_, it))| is_met(it))
+            .map(|(_, (one, _))| &*one.group)
+            .collect();
         let mut left = all.filter(|(_, (_, it))| **it == Found::Left);
         match left.find(|(_, (one, _))| met.is_empty() || met.contains(&*one.group)) {
             Some((number, (one, _))) => Err((number, self.unmatched(one))),
@@ -159,32 +160,19 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns the tensors for a name that is changed, which may be parts of another or have parts.
+    /// Returns the tensors for a name that is changed.
     fn get(&self, wanted: &Wanted, change: Option<&Change>) -> Result<Option<Found<'a>>, Error> {
-        let find = |name: &str| match change {
-            None => self.look_up(name, wanted.is_flattened),
-            Some(Change { drop, add }) => match name.strip_prefix(&**drop) {
-                Some(rest) => self.look_up(&format!("{add}{rest}"), wanted.is_flattened),
-                None => Ok(None),
-            },
-        };
-        if let Some(name) = find(&wanted.name)? {
-            return Ok(Some(Found::One(name)));
-        }
-        if wanted.is_flattened || wanted.kind.is_none() {
-            return Ok(None);
-        }
-        for (fused, parts) in FUSED {
-            for (number, part) in parts.iter().enumerate() {
-                let Some(other) = with_module(&wanted.name, part, fused) else { continue };
-                let name = find(&other)?;
-                return Ok(name.map(|name| Found::Fused(name, number, parts.len())));
+        for (names, spelling) in wanted.spellings() {
+            let names = names.iter().map(|name| match change {
+                None => self.look_up(name, wanted.is_flattened),
+                Some(Change { drop, add }) => match name.strip_prefix(&**drop) {
+                    Some(rest) => self.look_up(&format!("{add}{rest}"), wanted.is_flattened),
+                    None => Ok(None),
+                },
+            });
+            if let Some(names) = names.collect::<Result<Option<_>, _>>()? {
+                return Ok(Some(Found::At(names, spelling)));
             }
-            let others: Option<Vec<_>> =
-                parts.iter().map(|part| with_module(&wanted.name, fused, part)).collect();
-            let Some(others) = others else { continue };
-            let names = others.iter().map(|other| find(other)).collect::<Result<Option<_>, _>>()?;
-            return Ok(names.map(Found::Parts));
         }
         Ok(None)
     }
@@ -226,8 +214,10 @@ impl<'a> Names<'a> {
             candidates.iter().filter(|&change| missing.iter().all(|one| is_found(one, change)));
         match (fitting.next(), fitting.next()) {
             (Some(one), Some(other)) => {
-                let [one, other] = [one, other].map(|it| self.get(first, Some(it)).ok().flatten());
-                let [one, other] = [one, other].map(|found| found.as_ref().map_or("", Found::name));
+                let [one, other] = [one, other].map(|it| match self.get(first, Some(it)) {
+                    Ok(Some(Found::At(names, _))) => names[0],
+                    _ => "",
+                });
                 Err((number, ambiguous(one.min(other), one.max(other))))
             }
             (Some(change), None) => Ok(Some(change.clone())),
@@ -239,32 +229,23 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns the changes that lead from a name, or from one of a tensor that is part of it or has
-    /// it as part, to a tensor of the checkpoint.
+    /// Returns the changes that lead from a name to a tensor of the checkpoint.
     fn candidates(&self, first: &Wanted) -> Vec<Change> {
-        let mut names = vec![first.name.clone()];
         let dot = if first.is_flattened { '_' } else { '.' };
-        for (fused, parts) in FUSED.iter().filter(|_| !first.is_flattened && first.kind.is_some()) {
-            names.extend(parts.iter().filter_map(|part| with_module(&first.name, part, fused)));
-            names.extend(with_module(&first.name, fused, parts[0]));
-        }
+        let all: Vec<&str> = match first.is_flattened {
+            true => self.flattened.keys().map(String::as_str).collect(),
+            false => self.all.iter().copied().collect(),
+        };
         let mut candidates = Vec::new();
-        for name in names {
+        for (names, _) in first.spellings() {
+            let name = &names[0];
             let ending = format!("{dot}{name}");
-            let all: &mut dyn Iterator<Item = &str> = match first.is_flattened {
-                true => &mut self.flattened.keys().map(String::as_str),
-                false => &mut self.all.iter().copied(),
-            };
-            let longer = all.filter_map(|name| name.strip_suffix(&*ending));
+            let longer = all.iter().filter_map(|name| name.strip_suffix(&*ending));
             candidates.extend(
                 longer.map(|prefix| Change { drop: "".into(), add: format!("{prefix}{dot}") }),
             );
             let dots = name.match_indices(dot).map(|(at, _)| &name[..=at]);
-            let is_known = |prefix: &&str| match first.is_flattened {
-                true => self.flattened.contains_key(&name[prefix.len()..]),
-                false => self.all.contains(&name[prefix.len()..]),
-            };
-            let shorter = dots.filter(is_known);
+            let shorter = dots.filter(|prefix| all.binary_search(&&name[prefix.len()..]).is_ok());
             candidates.extend(shorter.map(|prefix| Change { drop: prefix.into(), add: "".into() }));
         }
         candidates
@@ -284,14 +265,24 @@ impl<'a> Names<'a> {
     }
 }
 
-impl<'a> Found<'a> {
-    /// Returns the name of the only or first tensor, or none.
-    fn name(&self) -> &'a str {
-        match self {
-            Self::One(name) | Self::Fused(name, ..) => name,
-            Self::Parts(names) => names.first().copied().unwrap_or_default(),
-            Self::New | Self::Left => "",
+impl Wanted {
+    /// Returns the names that the tensors of a checkpoint may have for this one.
+    fn spellings(&self) -> Vec<(Vec<String>, Spelling)> {
+        let mut all = vec![(vec![self.name.clone()], Spelling::Same)];
+        if self.is_flattened || self.kind.is_none() {
+            return all;
         }
+        for (fused, parts) in FUSED {
+            let with = |part: &&str| with_module(&self.name, fused, part);
+            let names: Option<Vec<_>> = parts.iter().map(with).collect();
+            all.extend(names.map(|names| (names, Spelling::Parts)));
+            for (number, part) in parts.iter().enumerate() {
+                let name = with_module(&self.name, part, fused);
+                let spelling = Spelling::Fused(number, parts.len());
+                all.extend(name.map(|name| (vec![name], spelling)));
+            }
+        }
+        all
     }
 }
 
@@ -342,7 +333,10 @@ mod tests {
             .collect();
         let found = Names::of(&checkpoint, []).find(&wanted);
         let owned = |found: Vec<Found<'_>>| {
-            found.iter().map(|it| if let Found::One(name) = it { *name } else { "none" }.to_owned()).collect()
+            found
+                .iter()
+                .map(|it| if let Found::At(names, _) = it { names[0] } else { "none" }.to_owned())
+                .collect()
         };
         found.map(owned).map_err(|(at, error)| format!("{at} {error}"))
     }

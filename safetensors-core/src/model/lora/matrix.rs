@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::kinds::{Family, Kind, Role};
 use super::config::wrong;
+use super::kinds::{Family, Kind, Role};
 use super::merged::read_all;
 use super::parts::{Source, located, mismatch};
-use super::product::{Factors, Product, contracted, transposed};
+use super::product::{Factors, Join, Product, contracted, transposed};
 use crate::checkpoint::failed;
 use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
@@ -18,10 +18,7 @@ use crate::format::error::{Error, Result, Shape};
 pub(super) enum Matrix {
     Stored(usize),
     Product(Pair),
-    /// The products of the elements.
-    Hadamard(Pair, Pair),
-    /// The Kronecker product.
-    Kronecker(Box<[Matrix; 2]>),
+    Two(Join, Box<[Matrix; 2]>),
 }
 
 /// The two factors of a product, and perhaps the core between them of a Tucker decomposition.
@@ -80,32 +77,29 @@ impl Matrix {
         need: impl Fn(Role) -> Result<usize>,
     ) -> Result<Option<Self>> {
         let get = |role| found.get(&role).copied();
-        let pair = |up, down, mid| {
-            let mid = get(mid);
-            let form = if mid.is_some() { Form::FirstTurned } else { Form::Plain };
-            Ok::<_, Error>(Pair { up: need(up)?, down: need(down)?, mid, form })
+        let pair = |[up, down, mid]: [Role; 3], form| {
+            Ok::<_, Error>(Pair { up: need(up)?, down: need(down)?, mid: get(mid), form })
         };
-        let either = |full, up, down, mid| match get(full) {
+        let factor = |full, roles: [Role; 3]| match get(full) {
             Some(full) => Ok::<_, Error>(Self::Stored(full)),
-            None => Ok(Self::Product(pair(up, down, mid)?)),
+            None if get(roles[2]).is_some() => Ok(Self::Product(pair(roles, Form::FirstTurned)?)),
+            None => Ok(Self::Product(pair(roles, Form::Plain)?)),
         };
         Ok(Some(match kind {
             Kind::Lora => {
-                let mut pair = Pair { form: Form::Plain, ..pair(Role::Up, Role::Down, Role::Mid)? };
-                if family == Family::Mlx {
-                    let ndim = source.tensor_at(pair.up).map_or(0, |up| up.shape().len());
-                    pair.form = if ndim == 3 { Form::Stack } else { Form::BothTurned };
-                }
-                Self::Product(pair)
+                let form = match (family, source.tensor_at(need(Role::Up)?)) {
+                    (Family::Mlx, Some(up)) if up.shape().len() == 3 => Form::Stack,
+                    (Family::Mlx, _) => Form::BothTurned,
+                    _ => Form::Plain,
+                };
+                Self::Product(pair([Role::Up, Role::Down, Role::Mid], form)?)
             }
-            Kind::Loha => Self::Hadamard(
-                pair(Role::W1A, Role::W1B, Role::T1)?,
-                pair(Role::W2A, Role::W2B, Role::T2)?,
-            ),
-            Kind::Lokr => Self::Kronecker(Box::new([
-                either(Role::W1, Role::W1A, Role::W1B, Role::T1)?,
-                either(Role::W2, Role::W2A, Role::W2B, Role::T2)?,
-            ])),
+            Kind::Loha | Kind::Lokr => {
+                let join = if kind == Kind::Loha { Join::Hadamard } else { Join::Kronecker };
+                let one = factor(Role::W1, [Role::W1A, Role::W1B, Role::T1])?;
+                let other = factor(Role::W2, [Role::W2A, Role::W2B, Role::T2])?;
+                Self::Two(join, Box::new([one, other]))
+            }
             Kind::Full => match get(Role::Diff) {
                 Some(diff) => Self::Stored(diff),
                 None => return Ok(None),
@@ -125,8 +119,8 @@ impl Matrix {
     pub(super) fn ends(&self) -> [usize; 2] {
         match self {
             Self::Stored(position) => [*position; 2],
-            Self::Product(pair) | Self::Hadamard(pair, _) => [pair.up, pair.down],
-            Self::Kronecker(both) => both[1].ends(),
+            Self::Product(pair) => [pair.up, pair.down],
+            Self::Two(_, both) => both[1].ends(),
         }
     }
 
@@ -139,44 +133,38 @@ impl Matrix {
                 Ok(ProductShape { rows, row, stack: None, rank: None })
             }
             Self::Product(pair) => pair.shape(source),
-            Self::Hadamard(one, other) => {
-                let (shape, found) = (one.shape(source)?, other.shape(source)?);
-                if shape.dims() == found.dims() {
-                    return Ok(shape);
-                }
-                let expected = format!("a product of shape {}", Shape(&shape.dims()));
-                let found = format!("shape {}", Shape(&found.dims()));
-                let tensor = checked(source, other.up, 2)?;
-                Err(located(&tensor, mismatch(expected, found)))
-            }
-            Self::Kronecker(both) => {
+            Self::Two(join, both) => {
                 let [one, other] = both.each_ref().map(|matrix| matrix.shape(source));
-                let (one, mut shape) = (one?, other?);
-                shape.rows = shape.rows.saturating_mul(one.rows);
-                if let Some(inputs) = shape.row.first_mut() {
-                    *inputs = inputs.saturating_mul(one.columns());
+                let (one, mut other) = (one?, other?);
+                if *join == Join::Kronecker {
+                    other.rows = other.rows.saturating_mul(one.rows);
+                    if let Some(inputs) = other.row.first_mut() {
+                        *inputs = inputs.saturating_mul(one.columns());
+                    }
+                    other.rank = other.rank.or(one.rank);
+                } else if one.dims() != other.dims() {
+                    let expected = format!("a product of shape {}", Shape(&one.dims()));
+                    let found = format!("shape {}", Shape(&other.dims()));
+                    let tensor = checked(source, both[1].ends()[0], 2)?;
+                    return Err(located(&tensor, mismatch(expected, found)));
                 }
-                shape.rank = shape.rank.or(one.rank);
-                Ok(shape)
+                Ok(other)
             }
         }
     }
 
-    /// Reads the tensors.
-    pub(super) fn read(&self, source: &Source) -> io::Result<Factors> {
+    /// Reads the tensors. A product may be transposed.
+    pub(super) fn read(&self, source: &Source, is_transposed: bool) -> io::Result<Factors> {
         match self {
             Self::Stored(position) => {
                 let rows = source.tensor_at(*position).map_or(1, |it| it.shape()[0]).max(1);
                 let values = read_all(source, *position)?;
                 Ok(Factors::Full { columns: values.len() / rows, values })
             }
-            Self::Product(pair) => Ok(Factors::Product(pair.read(source)?)),
-            Self::Hadamard(one, other) => {
-                Ok(Factors::Hadamard(one.read(source)?, other.read(source)?))
-            }
-            Self::Kronecker(both) => {
-                let [one, other] = both.each_ref().map(|matrix| matrix.read(source));
-                Ok(Factors::Kronecker(Box::new([one?, other?])))
+            Self::Product(pair) => pair.read(source, is_transposed).map(Factors::Product),
+            Self::Two(join, both) => {
+                let [one, other] = both.each_ref().map(|matrix| matrix.read(source, false));
+                Ok(Factors::Two(*join, Box::new([one?, other?])))
             }
         }
     }
@@ -237,7 +225,7 @@ impl Pair {
         located(up, mismatch(expected, format!("shape {}", Shape(up.shape()))))
     }
 
-    fn read(&self, source: &Source) -> io::Result<Product> {
+    fn read(&self, source: &Source, is_transposed: bool) -> io::Result<Product> {
         let shape = self.shape(source).map_err(failed)?;
         let rank = shape.rank.unwrap_or(1);
         let mut up = read_all(source, self.up)?;
@@ -255,7 +243,8 @@ impl Pair {
         if let Some(mid) = self.mid {
             down = contracted(&read_all(source, mid)?, &down, rank);
         }
-        Ok(Product::new(up, down, rank, shape.stack.unwrap_or(1)))
+        let product = Product::new(up, down, rank, shape.stack.unwrap_or(1));
+        Ok(if is_transposed { product.transposed() } else { product })
     }
 }
 

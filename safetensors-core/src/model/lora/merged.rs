@@ -139,7 +139,8 @@ impl ComputedTensor for Merged {
 
     fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
         let base = self.base.filter(|_| self.replaced.is_none())?;
-        let [start, end] = [elements.start, elements.end].map(|at| base.offset_of(at.min(base.len)));
+        let [start, end] =
+            [elements.start, elements.end].map(|at| base.offset_of(at.min(base.len)));
         Some((base.file, start..end))
     }
 
@@ -231,9 +232,7 @@ impl Delta {
         if let Some(factors) = kept.upgrade() {
             return Ok(factors);
         }
-        let factors = self.matrix.read(&self.adapter)?;
-        let is_transposed = self.place.is_transposed;
-        let factors = Arc::new(if is_transposed { factors.transposed() } else { factors });
+        let factors = Arc::new(self.matrix.read(&self.adapter, self.place.is_transposed)?);
         *kept = Arc::downgrade(&factors);
         self.recent.keep(&factors);
         Ok(factors)

@@ -110,7 +110,8 @@ const PEFT_FILE: &str = "adapter_model.safetensors";
 const MLX_FILE: &str = "adapters.safetensors";
 
 /// Modules with a row for each token.
-const VOCABULARY: &[&str] = &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
+const VOCABULARY: &[&str] =
+    &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
 
 /// A LoRA adapter: see [the module](crate::lora). Its header and settings are read when it is
 /// opened, its matrices when a weight is.
@@ -221,7 +222,10 @@ impl Adapter {
         }
         if !self.pads_vocabulary {
             let expected = format!("the {known} rows of {:?}", merged.name);
-            let found = format!("{rows}: the checkpoint lacks rows {known} to {}; pad-vocab adds them", rows - 1);
+            let found = format!(
+                "{rows}: the checkpoint lacks rows {known} to {}; pad-vocab adds them",
+                rows - 1
+            );
             return Err(mismatch(expected, found));
         }
         merged.shape[0] = rows;

@@ -94,8 +94,15 @@ impl Module {
 const PEFT: &str = "base_model.model.";
 
 /// The prefixes of module names by kohya's scripts.
-const KOHYA: &[&str] =
-    &["lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_", "lora_te_", "lora_transformer_", "lycoris_"];
+const KOHYA: &[&str] = &[
+    "lora_unet_",
+    "lora_te1_",
+    "lora_te2_",
+    "lora_te3_",
+    "lora_te_",
+    "lora_transformer_",
+    "lycoris_",
+];
 
 /// The parts of names by `torch.compile` and FSDP.
 const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module"];
@@ -308,7 +315,9 @@ impl All<'_> {
             let path = parameter.map_or(name.to_owned(), |it| format!("{name}.{it}"));
             let shape = matrix.shape(self.source)?;
             module.experts = match (parameter, config, shape.rank) {
-                (Some(_), Some(config), Some(rank)) => Some(rank / config.rank(&path).max(1.0) as usize),
+                (Some(_), Some(config), Some(rank)) => {
+                    Some(rank / config.rank(&path).max(1.0) as usize)
+                }
                 _ => None,
             };
             scaling = self.scaling(&module, &path, &matrix, found)?;
@@ -348,7 +357,13 @@ impl All<'_> {
     }
 
     /// Returns the factor of a module's matrix, which has this path.
-    fn scaling(&self, module: &Module, path: &str, matrix: &Matrix, found: &Tensors) -> Result<f64> {
+    fn scaling(
+        &self,
+        module: &Module,
+        path: &str,
+        matrix: &Matrix,
+        found: &Tensors,
+    ) -> Result<f64> {
         let rank = matrix.shape(self.source)?.rank.map(|rank| rank as f64);
         if module.kind == Kind::Full {
             return Ok(1.0);

@@ -28,8 +28,8 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
     pub(super) fn new(adapter: &'f Adapter, base: &'f Base<'a, S>, all: &[Met<'_>]) -> Self {
         let mut shown = all.iter().filter_map(|((module, change), found)| {
             module.experts?;
-            let Found::One(name) = found else { return None };
-            let [_, middle, last] = *base.checkpoint.get(name)?.shape() else { return None };
+            let Found::At(names, _) = found else { return None };
+            let [_, middle, last] = *base.checkpoint.get(names[0])?.shape() else { return None };
             let [_, down] = change.matrix.ends();
             let inputs = adapter.source.tensor_at(down)?.shape()[1];
             let input = if inputs == middle { ExpertsInput::Middle } else { ExpertsInput::Last };
@@ -40,16 +40,23 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         Self { adapter, base, input, last_parts: HashMap::new() }
     }
 
-    /// Returns the matrix of a change, and its place in the entire tensor.
+    /// Returns the place of a change in the entire tensor. The matrix of experts becomes a stack.
     pub(super) fn whole(
         &self,
         (module, change): (&Module, &Change),
+        matrix: &mut Matrix,
         merged: &mut Merged,
-    ) -> Result<(Matrix, Place)> {
+    ) -> Result<Place> {
         if let Some(experts) = module.experts
             && let [_, middle, last] = *merged.shape
         {
-            return self.stack(change, experts, [middle, last], merged);
+            *matrix = matrix.of_experts(experts);
+            return self.stack(
+                change,
+                &matrix.shape(&self.adapter.source)?,
+                [middle, last],
+                merged,
+            );
         }
         let shape = change.matrix.shape(&self.adapter.source)?;
         self.grow((module, change), &shape, merged)?;
@@ -58,8 +65,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             return Err(self.error(change, mismatch("a weight with dimensions", found)));
         };
         if shape.stack.is_some() && shape.dims() == merged.shape {
-            let place = Place::new(0..first * shape.rows, shape.columns());
-            return Ok((change.matrix.clone(), place));
+            return Ok(Place::new(0..first * shape.rows, shape.columns()));
         }
         let is_plain = *first == shape.rows && is_row(module.kind, rest, &shape.row);
         let is_crossed = shape.row == [*first] && rest == [shape.rows];
@@ -76,27 +82,22 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         if shape.stack.is_some() || !is_transposed && (module.is_embedding() || !is_plain) {
             return Err(self.unfit(change, &shape, merged));
         }
-        let columns = rest.iter().product();
-        let place = Place { is_transposed, ..Place::new(0..*first, columns) };
-        Ok((change.matrix.clone(), place))
+        Ok(Place { is_transposed, ..Place::new(0..*first, rest.iter().product()) })
     }
 
-    /// Returns the matrices of experts, and their place in a stack of weights with these two
-    /// dimensions.
+    /// Returns the place of matrices of experts in a stack of weights with these dimensions.
     fn stack(
         &self,
         change: &Change,
-        experts: usize,
+        shape: &ProductShape,
         [middle, last]: [usize; 2],
         merged: &Merged,
-    ) -> Result<(Matrix, Place)> {
-        let matrix = change.matrix.of_experts(experts);
-        let shape = matrix.shape(&self.adapter.source)?;
+    ) -> Result<Place> {
         let product = [shape.rows, shape.columns()];
         let is_plain = product == [middle, last];
         let is_crossed = product == [last, middle];
-        if experts != merged.shape[0] || !is_plain && !is_crossed {
-            return Err(self.unfit(change, &shape, merged));
+        if shape.stack != Some(merged.shape[0]) || !is_plain && !is_crossed {
+            return Err(self.unfit(change, shape, merged));
         }
         let is_transposed = match self.input {
             Some(input) if is_plain && is_crossed => input == ExpertsInput::Middle,
@@ -111,7 +112,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             }
             _ => is_crossed,
         };
-        Ok((matrix, Place { is_transposed, ..Place::new(0..experts * middle, last) }))
+        Ok(Place { is_transposed, ..Place::new(0..merged.shape[0] * middle, last) })
     }
 
     /// Returns the place of a change in a tensor that has the wanted one as one of some parts: two
@@ -123,23 +124,17 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         merged: &Merged,
     ) -> Result<Place> {
         let shape = change.matrix.shape(&self.adapter.source)?;
-        let [all, rest @ ..] = &*merged.shape else {
-            return Err(self.unfit(change, &shape, merged));
-        };
-        let others = all.saturating_sub(shape.rows);
-        let last = if part == 0 { others / (parts - 1) } else { shape.rows };
+        let (rows, all) = (shape.rows, merged.shape.first().copied().unwrap_or_default());
+        let last = if part == 0 { all.saturating_sub(rows) / (parts - 1) } else { rows };
+        let head = all.saturating_sub(last.saturating_mul(parts - 1));
         let known = *self.last_parts.entry(merged.name.clone()).or_insert(last);
-        let first = match part {
-            0 => 0,
-            part => all.saturating_sub(last * (parts - part)),
-        };
-        let is_whole = if part == 0 { others == last * (parts - 1) } else { last * parts <= *all };
-        let is_half = parts != 2 || 2 * shape.rows == *all;
-        let is_fit = is_whole && is_half && known == last && others > 0;
-        if !is_fit || !is_row(module.kind, rest, &shape.row) {
+        let is_size = if part == 0 { head == rows } else { head >= rows };
+        let is_half = parts > 2 || head == last;
+        if !is_size || !is_half || known != last || last == 0 {
             return Err(self.unfit(change, &shape, merged));
         }
-        Ok(Place::new(first..first + shape.rows, rest.iter().product()))
+        let first = if part == 0 { 0 } else { head + (part - 1) * last };
+        self.rows((module, change), &shape, merged, Place::new(first..first + rows, 0))
     }
 
     /// Returns the place of a change in one of the tensors that its rows are divided among. The
@@ -147,20 +142,31 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
     pub(super) fn in_part(
         &self,
         (module, change): (&Module, &Change),
-        first: usize,
-        is_last: bool,
+        (first, is_last): (usize, bool),
         merged: &Merged,
     ) -> Result<Place> {
         let shape = change.matrix.shape(&self.adapter.source)?;
-        let [rows, rest @ ..] = &*merged.shape else {
-            return Err(self.unfit(change, &shape, merged));
-        };
-        let end = first + rows;
-        let is_fit = if is_last { end == shape.rows } else { end < shape.rows };
-        if !is_fit || !is_row(module.kind, rest, &shape.row) {
+        let rows = merged.shape.first().copied().unwrap_or_default();
+        if if is_last { first + rows != shape.rows } else { first + rows >= shape.rows } {
             return Err(self.unfit(change, &shape, merged));
         }
-        Ok(Place { first, ..Place::new(0..*rows, rest.iter().product()) })
+        self.rows((module, change), &shape, merged, Place { first, ..Place::new(0..rows, 0) })
+    }
+
+    /// Returns a place with the columns of a weight, if its rows are those of a matrix.
+    fn rows(
+        &self,
+        (module, change): (&Module, &Change),
+        shape: &ProductShape,
+        merged: &Merged,
+        place: Place,
+    ) -> Result<Place> {
+        match merged.shape.get(1..) {
+            Some(rest) if is_row(module.kind, rest, &shape.row) => {
+                Ok(Place { columns: rest.iter().product(), ..place })
+            }
+            _ => Err(self.unfit(change, shape, merged)),
+        }
     }
 
     /// Returns the magnitude of a module for a part of a weight.
@@ -170,7 +176,9 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         place: &Place,
         merged: &Merged,
     ) -> Result<Option<Magnitude>> {
-        let Some(position) = module.magnitude.filter(|_| !change.is_bias()) else { return Ok(None) };
+        let Some(position) = module.magnitude.filter(|_| !change.is_bias()) else {
+            return Ok(None);
+        };
         let Some(tensor) = self.adapter.source.tensor_at(position) else { return Ok(None) };
         let shape = change.matrix.shape(&self.adapter.source)?;
         let (mut count, mut axis) = (shape.rows, Axis::Row);
@@ -178,7 +186,8 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             count = shape.columns();
         } else if place.is_transposed {
             axis = Axis::Columns(1);
-        } else if let ([1, inputs, ..], [_, columns, kernel @ ..]) = (tensor.shape(), &*merged.shape)
+        } else if let ([1, inputs, ..], [_, columns, kernel @ ..]) =
+            (tensor.shape(), &*merged.shape)
             && inputs == columns
             && place.rows.len() == shape.rows
         {

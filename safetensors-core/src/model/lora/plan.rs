@@ -1,12 +1,11 @@
 //! [`Plan`]: finds the tensors of a checkpoint that adapters change, and refuses adapters.
 
 use std::collections::HashMap;
-use std::slice;
 use std::sync::Arc;
 
 use super::Adapter;
 use super::config::wrong;
-use super::fit::{Found, Names};
+use super::fit::{Found, Names, Spelling};
 use super::merged::{Delta, Kept, Merged, Recent, Stored, is_possible};
 use super::parts::{Change, Module, located, mismatch};
 use super::place::{Fit, Met};
@@ -58,9 +57,9 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         for (wanted, found) in parts.whole.iter().zip(found.by_ref()) {
             let Some(tensor) = source.tensor_at(wanted.position) else { continue };
             let number = match found {
-                Found::One(name) => {
-                    self.untie(name, &tensor)?;
-                    self.target(name, &tensor)?
+                Found::At(names, _) => {
+                    self.untie(names[0], &tensor)?;
+                    self.target(names[0], &tensor)?
                 }
                 _ => self.added(&wanted.name, &tensor),
             };
@@ -83,24 +82,19 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         change: (&Module, &Change),
         found: &Found<'_>,
     ) -> Result<()> {
-        let names = match found {
-            Found::One(name) | Found::Fused(name, ..) => slice::from_ref(name),
-            Found::Parts(names) => names,
-            Found::New | Found::Left => return Ok(()),
-        };
+        // `Left` belongs to another model.
+        let Found::At(names, spelling) = found else { return Ok(()) };
         let Some(tensor) = fit.adapter.source.tensor_at(change.1.position) else { return Ok(()) };
         let mut first = 0;
         for (number, name) in names.iter().enumerate() {
             let is_last = number + 1 == names.len();
             let number = self.target(name, &tensor)?;
             let merged = &mut self.tensors[number];
-            let matrix = change.1.matrix.clone();
-            let (matrix, place) = match found {
-                Found::Fused(_, part, parts) => {
-                    (matrix, fit.in_fused(change, (*part, *parts), merged)?)
-                }
-                Found::Parts(_) => (matrix, fit.in_part(change, first, is_last, merged)?),
-                _ => fit.whole(change, merged)?,
+            let mut matrix = change.1.matrix.clone();
+            let place = match *spelling {
+                Spelling::Fused(part, parts) => fit.in_fused(change, (part, parts), merged)?,
+                Spelling::Parts => fit.in_part(change, (first, is_last), merged)?,
+                Spelling::Same => fit.whole(change, &mut matrix, merged)?,
             };
             first += place.rows.len();
             let magnitude = fit.magnitude(change, &place, merged)?;

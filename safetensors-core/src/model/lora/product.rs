@@ -9,12 +9,21 @@ pub(super) const BLOCK: usize = 1 << 10;
 #[derive(Debug)]
 pub(super) enum Factors {
     /// A matrix as it is stored.
-    Full { values: Vec<f32>, columns: usize },
+    Full {
+        values: Vec<f32>,
+        columns: usize,
+    },
     Product(Product),
-    /// The products of the elements of two matrices.
-    Hadamard(Product, Product),
-    /// The Kronecker product.
-    Kronecker(Box<[Factors; 2]>),
+    Two(Join, Box<[Factors; 2]>),
+}
+
+/// How two matrices make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Join {
+    /// By the products of their elements.
+    Hadamard,
+    /// By the products of each element of the first with all of the second.
+    Kronecker,
 }
 
 /// A stack of products of two matrices; with one product, a matrix.
@@ -31,21 +40,12 @@ pub(super) struct Product {
 }
 
 impl Factors {
-    /// Returns the transpose, if this is a product, or a stack of transposes.
-    pub(super) fn transposed(self) -> Self {
-        match self {
-            Self::Product(product) => Self::Product(product.transposed()),
-            other => other,
-        }
-    }
-
     fn shape(&self) -> [usize; 2] {
         match self {
             Self::Full { values, columns } => [values.len() / columns.max(&1), *columns],
-            Self::Product(product) | Self::Hadamard(product, _) => {
-                [product.left.len() / product.rank, product.columns]
-            }
-            Self::Kronecker(both) => {
+            Self::Product(product) => [product.left.len() / product.rank, product.columns],
+            Self::Two(Join::Hadamard, both) => both[0].shape(),
+            Self::Two(Join::Kronecker, both) => {
                 let [one, other] = both.each_ref().map(Self::shape);
                 [one[0] * other[0], one[1] * other[1]]
             }
@@ -59,14 +59,14 @@ impl Factors {
                 out.copy_from_slice(&values[row * columns + column..][..out.len()]);
             }
             Self::Product(product) => product.read(row, column, out),
-            Self::Hadamard(one, other) => {
+            Self::Two(Join::Hadamard, both) => {
                 let mut others = [0.0; BLOCK];
                 let others = &mut others[..out.len()];
-                one.read(row, column, out);
-                other.read(row, column, others);
+                both[0].read(row, column, out);
+                both[1].read(row, column, others);
                 out.iter_mut().zip(others).for_each(|(value, other)| *value *= *other);
             }
-            Self::Kronecker(both) => {
+            Self::Two(Join::Kronecker, both) => {
                 let [one, other] = &**both;
                 let [rows, columns] = other.shape();
                 let (mut at, mut rest) = (column, out);
@@ -95,7 +95,7 @@ impl Product {
         Self { left: up, right: down, rank, rows, columns }
     }
 
-    fn transposed(self) -> Self {
+    pub(super) fn transposed(self) -> Self {
         let of_each = |matrices: &[f32], len: usize, columns| {
             matrices.chunks(len.max(1)).flat_map(|it| transposed(it, columns)).collect()
         };
@@ -194,13 +194,27 @@ mod tests {
     #[test]
     fn rows_of_the_product_and_of_its_transpose() {
         // The worked example of PEFT, without its factor.
-        let (down, up) = (vec![1.0, 0.0, 2.0, 0.0, 1.0, -1.0], vec![0.5, 0.0, 1.0, 1.0]);
-        let factors = Factors::Product(Product::new(up, down, 2, 1));
+        let product = || {
+            let (down, up) = (vec![1.0, 0.0, 2.0, 0.0, 1.0, -1.0], vec![0.5, 0.0, 1.0, 1.0]);
+            Product::new(up, down, 2, 1)
+        };
+        let factors = Factors::Product(product());
         assert_eq!(read(&factors, 0, 0..3), [0.5, 0.0, 1.0]);
         assert_eq!(read(&factors, 1, 1..3), [1.0, 1.0]);
-        let factors = factors.transposed();
+        let factors = Factors::Product(product().transposed());
         assert_eq!(read(&factors, 2, 0..2), [1.0, 1.0]);
         assert_eq!(read(&factors, 0, 0..2), [0.5, 1.0]);
+    }
+
+    #[test]
+    fn a_kronecker_product_begins_anywhere() {
+        let full = |values: Vec<f32>, columns| Factors::Full { values, columns };
+        let both =
+            [full(vec![1.0, 2.0, 3.0, 4.0], 2), full((1..=6).map(|it| it as f32).collect(), 3)];
+        let factors = Factors::Two(Join::Kronecker, Box::new(both));
+        assert_eq!(factors.shape(), [4, 6]);
+        assert_eq!(read(&factors, 0, 0..6), [1.0, 2.0, 3.0, 2.0, 4.0, 6.0]);
+        assert_eq!(read(&factors, 3, 2..5), [18.0, 16.0, 20.0]);
     }
 
     #[test]

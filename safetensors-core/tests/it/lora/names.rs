@@ -192,7 +192,8 @@ fn modules_of_another_model_of_the_pipeline_are_left() {
 
 #[test]
 fn a_larger_vocabulary_is_an_error_or_padded() {
-    let checkpoint: Tensors<'_> = &[("model.embed_tokens.weight", &[4, 2]), ("lm_head.weight", &[4, 2])];
+    let checkpoint: Tensors<'_> =
+        &[("model.embed_tokens.weight", &[4, 2]), ("lm_head.weight", &[4, 2])];
     let prefix = "base_model.model.";
     let [embedding, head, down, up, embedding_a, embedding_b] = [
         "model.embed_tokens.weight",
@@ -218,7 +219,8 @@ fn a_larger_vocabulary_is_an_error_or_padded() {
         let read = tensor.read().unwrap();
         let column: Vec<_> = read.as_slice::<f32>().unwrap().iter().step_by(2).copied().collect();
         assert_eq!(column, expected, "{tensors:?}");
-        let row = merged.tensor(checkpoint[changed].0).unwrap().slice((5,)).unwrap().read().unwrap();
+        let row =
+            merged.tensor(checkpoint[changed].0).unwrap().slice((5,)).unwrap().read().unwrap();
         assert_eq!(row.as_slice::<f32>().unwrap()[0], expected[5]);
         let other = merged.tensor(checkpoint[1 - changed].0).unwrap();
         assert_eq!(other.shape(), [4, 2]);
