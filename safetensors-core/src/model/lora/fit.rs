@@ -132,9 +132,7 @@ impl<'a> Names<'a> {
                 None => return Err((number, self.unmatched(one))),
             });
         }
-        let is_changed = |(one, it): (&Wanted, &Found<'_>)| {
-            matches!(it, Found::At(names, Spelling::Same) if names[0] != one.name)
-        };
+        let is_changed = |(one, it): (&Wanted, &Found<'_>)| matches!(it, Found::At(names, Spelling::Same) if names[0] != one.name);
         if let Some(new) = found.iter().position(|it| *it == Found::New)
             && wanted.iter().zip(&found).any(is_changed)
         {

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::config::wrong;
 use super::kinds::{Family, Kind, Role};
-use super::merged::read_all;
-use super::parts::{Source, located, mismatch};
 use super::product::{Factors, Join, Product, contracted, transposed};
+use super::source::{Source, checked, located, mismatch, read_all};
 use crate::checkpoint::failed;
-use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
 use crate::format::error::{Error, Result, Shape};
 
@@ -58,7 +55,7 @@ pub(super) struct ProductShape {
 
 impl ProductShape {
     pub(super) fn columns(&self) -> usize {
-        self.row.iter().product()
+        self.row.iter().fold(1, |all, &dim| all.saturating_mul(dim))
     }
 
     /// Returns all dimensions.
@@ -250,26 +247,4 @@ impl Pair {
 
 fn is_ones(dims: &[usize]) -> bool {
     dims.iter().all(|&dim| dim == 1)
-}
-
-/// Returns a tensor of floating-point numbers with at least this many dimensions, none of them 0.
-fn checked(
-    source: &Source,
-    position: usize,
-    ndim: usize,
-) -> Result<LazyTensor<'_, Box<dyn ReadAt>>> {
-    let Some(tensor) = source.tensor_at(position) else {
-        return Err(wrong("a tensor of the adapter is missing"));
-    };
-    if !tensor.dtype().is_float() {
-        let problem = mismatch("floating-point numbers", tensor.dtype().to_string());
-        return Err(located(&tensor, problem));
-    }
-    if tensor.shape().len() < ndim || tensor.shape().contains(&0) {
-        let found = format!("shape {}", Shape(tensor.shape()));
-        let dims = if ndim == 1 { "dimension" } else { "dimensions" };
-        let problem = mismatch(format!("at least {ndim} {dims}, none of them 0"), found);
-        return Err(located(&tensor, problem));
-    }
-    Ok(tensor)
 }

@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::matrix::Matrix;
-use super::parts::Source;
 use super::product::{BLOCK, Factors};
-use crate::checkpoint::{ComputedTensor, failed, read_numbers};
-use crate::file::load::{LazyTensor, LoadOptions};
+use super::source::{Source, read_all};
+use crate::checkpoint::{ComputedTensor, read_numbers};
+use crate::file::load::LazyTensor;
 use crate::format::dtype::Dtype;
 use crate::format::parallel::lock;
 use crate::format::slice::read_range::Files;
@@ -216,13 +216,6 @@ impl Stored {
 fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> io::Result<()> {
     let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
     Stored::from(&tensor).read(adapter, first, out)
-}
-
-/// Reads all elements of a tensor of an adapter.
-pub(super) fn read_all(adapter: &Source, position: usize) -> io::Result<Vec<f32>> {
-    let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
-    let read = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32).threads(1));
-    read.and_then(|buf| buf.into_vec()).map_err(failed)
 }
 
 impl Delta {

@@ -32,29 +32,41 @@
 //!
 //! # Adapters
 //!
-//! | file | tensors of module `X` | factor of the product |
+//! | file | tensors of module `X` | factor s |
 //! |---|---|---|
 //! | PEFT: a directory with `adapter_config.json` | `base_model.model.X.lora_A.weight` and `lora_B.weight`, or `lora_embedding_A` and `_B`; perhaps `lora_B.bias`, `lora_magnitude_vector` | α / r, or α / √r (`use_rslora`), with `rank_pattern` and `alpha_pattern` |
+//! | PEFT, LoHa and LoKr | `X.hada_w1_a`, `_w1_b`, `_w2_a`, `_w2_b`; `X.lokr_w1` and `_w2`, or their factors `_a` and `_b`; perhaps `hada_t1`, `hada_t2`, `lokr_t2` | α / r |
 //! | diffusers, ComfyUI: one file | `X.lora_A.weight`, `X.lora_B.weight` | as in the metadata `lora_adapter_metadata`, otherwise `X.alpha` / r, otherwise 1 |
-//! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, otherwise 1 |
+//! | kohya, LyCORIS: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lycoris_` and so on; perhaps `lora_mid.weight`, `dora_scale`; names of LoHa and LoKr | `X.alpha` / r, otherwise 1 |
+//! | the same | `X.diff` and `X.diff_b`, or `X.w_norm` and `X.b_norm`: sums for the weight and the bias | 1 |
+//! | mlx-lm: a directory with `adapters.safetensors` | `X.lora_a` and `X.lora_b`, transposed; for experts, stacks; perhaps `m` | `scale` |
 //!
-//! Other tensors of PEFT replace the checkpoint's tensors with their names, such as modules of
-//! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
-//! as a new head, is added. Any other tensor, and an unknown setting that would change the result,
-//! is an error ([`ErrorKind::Adapter`]) that names it. Examples are `target_parameters` (experts),
-//! `trainable_token_indices`, LoHa, LoKr, `lora_mid` and `dora_scale`.
+//! Other tensors of PEFT and mlx-lm replace the checkpoint's tensors with their names, such as
+//! modules of `modules_to_save` and biases. A tensor of such a module that the checkpoint does not
+//! have, such as a new head, is added. Any other tensor, and an unknown setting that would change
+//! the result, is an error ([`ErrorKind::Adapter`]) that names it. Examples are
+//! `trainable_token_indices`, OFT, VeRA and IA3.
 //!
-//! The name of a weight in the checkpoint is `X.weight`. If some of these names are missing, all of
-//! these must be found with one prefix more, or less, such as `model.`. A weight that is not found
-//! is an error that lists similar names.
+//! PEFT's `target_parameters` are stacked weights of experts, `[experts, out, in]`, or
+//! `[experts, in, out]` in some models. Their shapes show which. If all are squares,
+//! [`experts_input`](Adapter::experts_input) tells it, except for adapters of PEFT before 0.19.
+//!
+//! The name of a weight in the checkpoint is `X.weight`. Prefixes may differ as between versions of
+//! transformers, such as `language_model.model` and `model.language_model`. If some names are still
+//! missing, all of these must be found with one prefix more, or less. A weight that is not found is
+//! an error that lists similar names. A module such as `q_proj` also changes its rows of a fused
+//! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. If a file of
+//! diffusers or kohya has modules of several models, such as a UNet and a text encoder, the modules
+//! of all but this checkpoint are [left](Adapter::left).
 //!
 //! # Computation
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
 //! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that is stored
-//! transposed (GPT-2's `Conv1D`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by
-//! m / ‖·‖, the magnitude divided by the norm of W + s·B·A. Several adapters are added in their
-//! order.
+//! transposed (GPT-2's `Conv1D`), becomes W + s·(B·A)ᵀ. LoHa adds s times the products of the
+//! elements of two such products, LoKr s times a Kronecker product. DoRA multiplies each output of
+//! the sum by m / ‖·‖, the magnitude divided by the norm of the sum; a `dora_scale` of LyCORIS may
+//! do this for each input. Several adapters are added in their order.
 //!
 //! Shapes show whether a weight is stored transposed. PEFT knows it from the class of the layer and
 //! ignores `fan_in_fan_out`, which may be wrong. A square weight without a bias is not transposed,
@@ -67,8 +79,8 @@
 //! within the error of PEFT's F32 product. It has the same bits where sums are exact, for example
 //! with a rank of 1.
 //!
-//! In addition to the result, memory holds the matrices of a few modules. A weight with DoRA is
-//! read twice, because its norms need all of it.
+//! In addition to the result, memory holds the matrices of a few modules; differences are read part
+//! by part. A weight with DoRA is read twice, because its norms need all of it.
 
 mod config;
 mod experts;
@@ -81,6 +93,7 @@ mod parts;
 mod place;
 mod plan;
 mod product;
+mod source;
 mod transposed;
 
 use std::collections::HashSet;
@@ -90,8 +103,9 @@ use std::sync::Arc;
 use config::Config;
 use fit::{Found, Names};
 use merged::{Merged, is_possible};
-use parts::{Module, Parts, Source, mismatch};
+use parts::{Module, Parts};
 use plan::{POSSIBLE, Plan};
+use source::{Source, mismatch};
 
 use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
 use crate::file::io::ReadAt;

@@ -9,16 +9,12 @@ use super::experts;
 use super::fit::{Found, Names, Wanted};
 use super::kinds::{ENDS, End, Family, Kind, Role, unknown};
 use super::matrix::Matrix;
-use crate::checkpoint::Checkpoint;
-use crate::file::io::ReadAt;
-use crate::file::load::{LazyTensor, LoadOptions};
+use super::source::{Source, located, mismatch};
+use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{AdapterProblem, Error, Result, Shape};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
-
-/// The checkpoint of an adapter, wherever its file is.
-pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
 
 /// The changes of an adapter.
 #[derive(Debug)]
@@ -397,13 +393,4 @@ fn number(source: &Source, position: usize) -> Result<f64> {
     }
     let number = tensor.read_with(&LoadOptions::new().all_as(Dtype::F64))?.into_vec::<f64>()?;
     Ok(number.first().copied().unwrap_or(1.0))
-}
-
-pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
-    AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
-}
-
-/// Returns an error about a tensor of an adapter.
-pub(super) fn located<S>(tensor: &LazyTensor<'_, S>, problem: AdapterProblem) -> Error {
-    tensor.locate(problem.into())
 }
