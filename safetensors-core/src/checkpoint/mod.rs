@@ -2,19 +2,14 @@
 //!
 //! [`Checkpoint`] opens a file, a directory or an index, finds each tensor, and refuses files that
 //! do not belong together. [`save_sharded`] divides tensors over files and replaces an older
-//! checkpoint in steps, so that readers never see a mixture. A [`store`] is the place of the files:
-//! a directory, memory, a bucket.
-//!
-//! This module does not know the purpose of a tensor, and of optimizers, adapters or ranks only the
-//! records in their files.
-//!
-//! Begin with `open/` to open, with `save/` to save.
+//! checkpoint, so that readers never see a mixture. A [`store`] is the place of the files: a
+//! directory, memory, a bucket.
 //!
 //! | files | are about |
 //! |---|---|
 //! | `names.rs`, `pattern.rs`, `index/` | the names of a checkpoint's files, and its index |
 //! | `open/` | finding and opening all files, again if they change |
-//! | `save/` | dividing tensors over files, and replacing an older checkpoint in steps |
+//! | `save/` | dividing tensors over files, and replacing an older checkpoint |
 //! | `other_files/` | the files of a model next to its tensors |
 //! | `pieces/` | tensors in pieces, joined |
 //! | `computed/` | tensors that are computed when they are read |
@@ -78,10 +73,10 @@ use crate::format::tensor::TensorBuf;
 
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
-/// [`open`](Checkpoint::open) takes the path of a file, of an index, or of the directory that holds
-/// either. Opening reads and checks the headers. Tensors are read on request, each into its own
-/// buffer. The default `S` reads the files at positions, which is safe even if they change. With
-/// [`mmap`](Checkpoint::mmap) tensors can also be borrowed, without a copy.
+/// [`open`](Checkpoint::open) takes the path of a file, of an index, or of their directory, and
+/// checks the headers. Tensors are read on request, each into its own buffer. The default `S` reads
+/// the files at positions, which is safe even if they change. With [`mmap`](Checkpoint::mmap)
+/// tensors can also be borrowed.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -119,15 +114,14 @@ pub struct Checkpoint<S = Assembled> {
 struct About {
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
-    /// The version of the index when it was opened; `None` if the store does not know it.
+    /// `None` if the store does not know it.
     index_version: Option<store::Version>,
-    /// Finds files next to these. `None` for a file that was already open.
+    /// `None` for a file that was already open.
     siblings: Option<Arc<dyn open::siblings::Siblings>>,
     /// The directory of the files.
     home: Option<PathBuf>,
-    /// Whether the checkpoint was opened by the path of its directory.
     is_of_directory: bool,
-    /// Whether its tensors are joined from parts in several files.
+    /// Its tensors are joined from parts in several files.
     is_joined: bool,
 }
 
@@ -166,10 +160,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), naming the tensor, the file
-    /// or index, and [similar names](Error::similar).
-    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for the name of a quantised
-    /// weight that is stored as tensors of other names.
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), with [similar
+    /// names](Error::similar); [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for a
+    /// quantised weight that is stored under other names.
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| self.missing(name))
     }
@@ -238,11 +231,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), and as for
-    ///   [`TensorPart::ranges`] and [`TensorView::slice`](crate::TensorView::slice).
-    /// - As for [`read_slices`].
-    ///
-    /// The first are found before any data is read.
+    /// Before any data is read, [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound),
+    /// and as for [`TensorPart::ranges`] and [`TensorView::slice`](crate::TensorView::slice).
+    /// Otherwise as for [`read_slices`].
     pub fn read_parts<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, TensorPart)>,
@@ -254,41 +245,39 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// Returns the tensors: shards in order of file name, each shard's tensors in file order. Each
-    /// appears once, under its name in the file. [`aliases`](Checkpoint::aliases) lists the other
-    /// names.
+    /// Returns the tensors, without [aliases](Checkpoint::aliases): shards in order of file name,
+    /// each shard's tensors in file order.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.catalog.tensors()
     }
 
-    /// Returns the aliases, sorted, each with its tensor. Tensors that share one storage are saved
-    /// once, under one name; their other names are aliases.
+    /// Returns the aliases, sorted, each with its tensor: the other names of tensors that share one
+    /// storage, which is saved once.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record each alias in the metadata of a file
-    /// or of the index: the key is the alias, the value the name of the tensor in the file. An
-    /// entry is an alias if its value names a tensor, and its key neither names a tensor nor has a
-    /// fixed meaning. The keys `format` and `modelspec.*` and the keys of [digests](crate::digest)
-    /// and [attributes](crate::header::attributes()) have a fixed meaning. An entry with a value
-    /// that names a tensor by chance is taken for an alias, too.
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record each in the metadata of a file or of
+    /// the index: the key is the alias, the value the name of the tensor. An entry is taken for an
+    /// alias if its value names a tensor, even by chance, and its key neither names a tensor nor
+    /// has a fixed meaning: `format`, `modelspec.*`, and the keys of [digests](crate::digest) and
+    /// [attributes](crate::header::attributes()).
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.catalog.aliases()
     }
 
-    /// Finds a tensor by name or [alias](Checkpoint::aliases). A tensor's own name costs one hash
-    /// and one comparison, an alias one more lookup. Nothing is read or allocated.
+    /// Finds a tensor by name or [alias](Checkpoint::aliases). It costs one or two lookups; nothing
+    /// is read or allocated.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.catalog.get(name)
     }
 
     /// Returns the position among [`tensors`](Checkpoint::tensors) of a tensor by name or
-    /// [alias](Checkpoint::aliases). It costs as much as [`get`](Checkpoint::get).
+    /// [alias](Checkpoint::aliases).
     #[doc(hidden)]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.catalog.position(name)
     }
 
-    /// Returns the tensor at a position among [`tensors`](Checkpoint::tensors), if there is one.
+    /// Returns the tensor at a position among [`tensors`](Checkpoint::tensors).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -312,13 +301,13 @@ impl<S> Checkpoint<S> {
         self.catalog.places().len()
     }
 
-    /// Returns whether there is no tensor.
+    /// Returns `true` if there is no tensor.
     pub fn is_empty(&self) -> bool {
         self.catalog.places().is_empty()
     }
 
-    /// Returns the `__metadata__` of all files together, and the strings in the index's `metadata`.
-    /// If a key has several values, the first file wins; the index comes last.
+    /// Returns the `__metadata__` of all files, and the strings in the index's `metadata`. If a key
+    /// has several values, the first file wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
         self.catalog.metadata()
     }
@@ -328,14 +317,13 @@ impl<S> Checkpoint<S> {
         self.catalog.files()
     }
 
-    /// Returns the [files](Self::files), for work on files and not on tensors: their digests, their
-    /// layout, the positions of their bytes.
+    /// Returns the [files](Self::files) as they are stored, for digests, layouts and positions of
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`RankProblem::PartsOfTensors`] if the tensors are joined from parts that ranks have saved.
-    /// The one file of this checkpoint is then stored nowhere;
-    /// [`into_parts`](Checkpoint::into_parts) returns the stored files.
+    /// [`RankProblem::PartsOfTensors`] if the tensors are joined from parts that ranks have saved;
+    /// [`into_parts`](Checkpoint::into_parts) returns the files of these.
     pub fn stored_files(&self) -> Result<&[CheckpointFile<S>]> {
         if self.about.is_joined {
             return Err(self.in_first_path(RankProblem::PartsOfTensors.into()));
@@ -373,16 +361,15 @@ impl<S> Checkpoint<S> {
         self.about.index.as_deref()
     }
 
-    /// Returns the `total_size` of the index: the number of bytes of all tensors, as its writer
-    /// counted them. It is not checked, because writers count in different ways, and some count
-    /// wrongly.
+    /// Returns the `total_size` of the index: the number of bytes of all tensors. It is not
+    /// checked, because some writers count wrongly.
     #[doc(hidden)]
     pub fn index_total_size(&self) -> Option<u64> {
         self.about.index_total_size
     }
 
-    /// Returns the tensors that the index does not map to the file that contains them, each with
-    /// that file. They are not part of the checkpoint.
+    /// Returns the tensors that the index does not map to the file that contains them. They are not
+    /// part of the checkpoint.
     #[doc(hidden)]
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.files().iter().enumerate().flat_map(|(number, file)| {

@@ -1,11 +1,8 @@
 //! Computations over a checkpoint, and changes to it.
 //!
-//! Each module takes a `Checkpoint` and gives another view of it, a report, or changed files. A
-//! view is computed when it is read, tensor by tensor, so that nothing needs a second copy in
-//! memory. The modules do not know each other, except `edit` and `rewrite`, which use the results
-//! of the others.
-//!
-//! This module knows no framework.
+//! Each module takes a `Checkpoint` and makes a view, a report, or changed files. A view is
+//! computed tensor by tensor when it is read. Only `edit` and `rewrite` use the results of the
+//! other modules.
 //!
 //! Begin with `rewrite/mod.rs`: most operations are a rewrite.
 //!
@@ -13,10 +10,10 @@
 //! |---|---|
 //! | `quantized` | quantised weights as numbers, and numbers as quantised weights |
 //! | `lora` | adapters that are merged into the weights |
-//! | `optimizer` | the state of PyTorch's optimizers by the names of parameters |
+//! | `optimizer` | PyTorch's optimizers by the names of parameters |
 //! | `digest`, `audit` | data that has changed; oddities of a checkpoint |
-//! | `rewrite` | merge, select, rename, convert, divide: a checkpoint from others |
-//! | `edit` | the metadata, names and tensors of a file, changed in place |
+//! | `rewrite` | merge, select, rename, convert, divide |
+//! | `edit` | the metadata, names and tensors of a file |
 
 #[cfg(feature = "std")]
 pub mod quantized;
