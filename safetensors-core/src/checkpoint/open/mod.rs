@@ -28,13 +28,11 @@ impl Checkpoint {
     /// `model.safetensors`, otherwise the index `model.safetensors.index.json`, otherwise the only
     /// other index, otherwise the only `*.safetensors` file.
     ///
-    /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard
-    /// names must be plain relative paths to regular `*.safetensors` files. Its `total_size` is not
-    /// trusted.
+    /// The size of an index is limited, and shard names must be plain relative paths to regular
+    /// `*.safetensors` files.
     ///
     /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this
-    /// opens the old one or the new one, never a mixture: if the index has changed after its shards
-    /// were opened, everything is opened again.
+    /// opens the old one or the new one, never a mixture.
     ///
     /// # Parts of tensors
     ///
@@ -46,15 +44,10 @@ impl Checkpoint {
     ///   `HuggingFaceStorageWriter(save_distributed=True)`, or with
     ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory.
     ///
-    /// A read of a tensor, or of a slice, takes the bytes it needs from each file. So one process,
-    /// or any number of ranks, can continue with it.
-    ///
-    /// Where there is no index, all `*.safetensors` files of the directory must have parts, and
-    /// belong to one save. The parts may be boxes in any number of dimensions. Files of
-    /// `ShardOptions::dcp` record their number. PyTorch's files have neither that number nor the
-    /// shape of a tensor. A tensor ends with its last part, so **a missing last part of PyTorch's
-    /// files is not noticed**, unless the caller compares the shapes, for example by
-    /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
+    /// Where there is no index, all `*.safetensors` files of the directory must be parts of one
+    /// save. PyTorch's files record neither their number nor the shape of a tensor, so **a missing
+    /// last part of PyTorch's files is not noticed**, unless the caller compares the shapes, for
+    /// example by [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -78,13 +71,11 @@ impl Checkpoint {
     ///
     /// - [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
     ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-    ///   [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
-    ///   [`ErrorKind::Io`]; and for each file as for
+    ///   [`ErrorKind::KeepsChanging`]; [`ErrorKind::Io`]; and for each file as for
     ///   [`Header::parse`](crate::header::Header::parse).
     /// - [`RankProblem::PartsOfTensors`] for the path of a file with parts;
-    ///   [`RankProblem::BadParts`] for parts that overlap or leave a gap, for files that are
-    ///   missing or belong to two saves, for parts with one name that differ in dtype or number of
-    ///   dimensions, and for a malformed `DCP_SHARDING_INFO` or `safetensors_bridge.parts`.
+    ///   [`RankProblem::BadParts`] for parts that overlap, leave a gap or differ in dtype, and for
+    ///   files that are missing or belong to two saves.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
@@ -111,8 +102,8 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
 }
 
 impl Checkpoint<FileSource> {
-    /// Opens several files as one checkpoint, without an index. Each path names a file. The
-    /// order of the paths does not matter: the files are sorted by their paths.
+    /// Opens several files as one checkpoint, without an index. The files are sorted by their
+    /// paths.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
@@ -131,8 +122,8 @@ impl Checkpoint<FileSource> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; [`ErrorKind::Io`]; and
-    /// for each file as for [`Header::parse`](crate::header::Header::parse).
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; and for each file as for
+    /// [`Header::parse`](crate::header::Header::parse).
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
@@ -143,8 +134,7 @@ impl Checkpoint<FileSource> {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Makes a checkpoint of a single source: bytes in memory, borrowed or owned, or any other
-    /// [`ReadAt`]. `name` is the path in errors and in [`CheckpointFile::path`]; nothing is opened
-    /// under it.
+    /// [`ReadAt`]. `name` is its path in errors; nothing is opened under it.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -155,17 +145,12 @@ impl<S: ReadAt> Checkpoint<S> {
     /// assert_eq!(checkpoint.tensor("weight")?.view()?.data(), [1, 2]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Every broken rule of the format has its own [`ErrorKind`].
-    /// [`ErrorKind::Io`] if the source fails.
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         Self::from_single(CheckpointFile::read(name.into(), source)?)
     }
 
     /// Makes a checkpoint of several sources, without an index; each comes with its path for
-    /// errors. The order does not matter: the files are sorted by their paths.
+    /// errors. The files are sorted by their paths.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -213,15 +198,14 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A path that ends in `.safetensors` or `.json` means a file or an index, which need not be on
-    /// the disk. `open` opens the index and its shards. Every other path is looked up on the disk,
-    /// where it may be a directory. To look up directories elsewhere too, use
-    /// [`open_in`](Checkpoint::open_in).
+    /// A path that ends in `.safetensors` or `.json` is passed to `open`. Every other path is
+    /// looked up on the disk, where it may be a directory; see also
+    /// [`open_in`](Checkpoint::open_in). Several threads call `open` at once if there are several
+    /// shards.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Checkpoint::open); any error of the function `open`. Several threads call it
-    /// at once if there are several shards. [`RankProblem::PartsOfTensors`] for tensors in parts,
+    /// As for [`open`](Checkpoint::open). [`RankProblem::PartsOfTensors`] for tensors in parts,
     /// which have no bytes that could be lent.
     pub fn open_by(
         path: impl AsRef<Path>,

@@ -12,23 +12,18 @@ use crate::file::io::{ReadAt, beside};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 
-/// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
-/// read from it.
+/// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it.
 pub(crate) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
-    /// Returns the files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
-    /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
-    /// disk must not lead out of the directory, except links of the checkpoint's own file.
+    /// Returns the bytes of a file, at most `most`; `None` if there is none. Links must not lead
+    /// out of the directory, except links of the checkpoint's own file.
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
-    /// Returns the number of bytes of a file.
     fn byte_len(&self, path: &Path) -> Result<u64>;
-    /// Writes the bytes of a file.
     fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;
-    /// Returns `true` if a file is a backup of a header; `false` if there is none, or if it cannot
-    /// be read.
+    /// `false` if there is no such file, or it cannot be read.
     fn is_header_backup(&self, path: &Path) -> bool;
 }
 
@@ -90,7 +85,7 @@ impl<T: Store> Siblings for T {
     }
 }
 
-/// Writes the bytes of an open file, which must not change. Errors of reading have its path.
+/// Writes the bytes of an open file, which must not change.
 pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Result<()> {
     const PIECE: u64 = 1 << 20;
     let at = |error| Error::io(error, path);
@@ -112,9 +107,9 @@ pub(crate) fn is_refused(error: &Error) -> bool {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Checks that the files, and the index if there is one, have not changed since they were
-    /// opened, as far as their sources and their store can detect. Call it after reading, to be
-    /// sure that everything came from one checkpoint.
+    /// Checks that the files and the index have not changed since they were opened, as far as their
+    /// sources and their store can detect. Call it after reading, to be sure that everything came
+    /// from one checkpoint.
     ///
     /// # Errors
     ///
@@ -132,11 +127,9 @@ impl<S: ReadAt> Checkpoint<S> {
         })
     }
 
-    /// [Checks that nothing has changed](Self::check_unchanged) before a save to a file, or into a
-    /// directory.
-    ///
-    /// A file that was replaced can still be read, so that is no error for a save to another place.
-    /// But a save to the same place would undo the other writer's save.
+    /// [Checks that nothing has changed](Self::check_unchanged) if a save to this file or directory
+    /// would undo another writer's save. For a save to another place, a replaced file can still be
+    /// read.
     ///
     /// # Errors
     ///
@@ -162,20 +155,18 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Returns the one path of a file or directory; `None` if there is none.
 fn canonical(path: &Path) -> Option<PathBuf> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     std::fs::canonicalize(path).ok()
 }
 
 impl<S> Checkpoint<S> {
-    /// Returns the entries of a directory in the store that the checkpoint was opened from.
+    /// Lists a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         self.about.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
-    /// Returns the version of a file in that store; `None` if there is no such file, or its version
-    /// is unknown.
+    /// Returns the version of a file in that store, if it is known.
     pub(crate) fn version_of(&self, file: &Path) -> Option<Version> {
         self.about.siblings.as_ref()?.version(file).ok()?
     }
@@ -230,22 +221,21 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// Returns the files that another index in that store names. Empty if the index cannot be read;
-    /// opening it gives the error.
+    /// Empty if the index cannot be read; opening it gives the error.
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
         let files = self.about.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Returns the backup of a file's header, if it is next to the file in that store.
+    /// Returns the backup of a file's header, if there is one.
     pub(crate) fn header_backup_of(&self, file: &Path) -> Option<PathBuf> {
         let backup = header_backup(file);
         let is_there = self.about.siblings.as_ref()?.is_header_backup(&backup);
         is_there.then_some(backup)
     }
 
-    /// Returns the standard index, if it is next to the standard file in a directory that was
-    /// opened. The directory opens as the file, so the index is not used.
+    /// Returns the standard index that is not used, because its directory opens as the standard
+    /// file.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) = (
             &self.about.siblings,

@@ -21,8 +21,9 @@ use crate::file::save::temporary::TempDirectory;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
-/// A directory of the local disk, for [`save_sharded_to`](crate::checkpoint::save_sharded_to). New files are
-/// written into a hidden directory in it. The directory is locked while they take their places.
+/// A directory of the local disk, for [`save_sharded_to`](crate::checkpoint::save_sharded_to). New
+/// files are written into a hidden directory in it. The directory is locked while they take their
+/// places.
 ///
 /// ```
 /// use safetensors_core::checkpoint::{LocalDirectory, save_sharded_to};
@@ -46,30 +47,23 @@ pub struct LocalDirectory {
     /// The [`versions`](Self::versions) at the start, if they must not change until the save is
     /// done.
     before: Option<[Option<Version>; 2]>,
-    /// Second names that no index has yet. They are removed at the end.
+    /// Second names that no index has yet.
     second_names: SecondNames,
     temp: TempDirectory,
-    /// The directories that were created for the checkpoint and for its files below. They are
-    /// removed if they are empty, so `temp`, which is in them, is dropped before.
+    /// Removed if they are empty, so `temp`, which is in them, is dropped before.
     made: NewDirectories,
-    /// The rights of new files that replace no file of the same name: the rights of the old
-    /// checkpoint's files.
+    /// The rights of new files that replace no file of the same name.
     rights: Option<Rights>,
     /// The directories below that have new files.
     folders: BTreeSet<PathBuf>,
     is_locked_by_caller: bool,
-    /// How many files were removed.
+    /// The number of removed files.
     removed: usize,
 }
 
 impl LocalDirectory {
     /// Prepares to save to a directory, which is created if it does not exist. Pass the options of
-    /// the save.
-    ///
-    /// # Errors
-    ///
-    /// As for [`save_sharded`](crate::checkpoint::save_sharded), as far as existing files cause them, so that
-    /// they come before anything is written.
+    /// the save. Existing files that a save would refuse are an error now.
     #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
@@ -130,12 +124,12 @@ impl LocalDirectory {
         self.temp.path()
     }
 
-    /// Returns the path to write a new file to.
+    /// The path to write a new file to.
     pub(crate) fn hidden(&self, file: &str) -> PathBuf {
         self.temp.path().join(file)
     }
 
-    /// Returns the final path of a file.
+    /// The final path of a file.
     pub(crate) fn destination(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
@@ -152,8 +146,8 @@ impl LocalDirectory {
         Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
     }
 
-    /// Returns the current versions of the two files that decide the checkpoint that the directory
-    /// opens as: the single file and the index.
+    /// Returns the versions of the two files that decide the checkpoint of the directory: the
+    /// single file and the index.
     fn versions(&self) -> [Option<Version>; 2] {
         let pattern = self.options.pattern();
         [pattern.file_name(0, 1), pattern.index_name()]
@@ -164,8 +158,7 @@ impl LocalDirectory {
         &self.options.save_options
     }
 
-    /// Gives a file of the directory a second name: a hard link, or a copy if the file system has
-    /// no links.
+    /// Gives a file a second name: a hard link, or a copy if there are no links.
     fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
         let from = self.destination(file);
         let to = self.destination(name);
@@ -195,8 +188,8 @@ impl LocalDirectory {
     }
 }
 
-/// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to: in
-/// the Hub's cache other revisions of the model share that file.
+/// Renames a file. A link at `to` is replaced, not its target: in the Hub's cache other revisions
+/// of the model share that file.
 fn rename(from: &Path, to: &Path) -> Result<()> {
     rename_over(from, to).map_err(|error| Error::io(error, to))?;
     remove_header_backup(to);
@@ -365,7 +358,7 @@ impl WritableDirectory for LocalDirectory {
     }
 }
 
-/// The second names of old shards. If no index has them yet, they are removed when this is dropped.
+/// Second names of old shards, which are removed on drop.
 #[derive(Default)]
 struct SecondNames(Vec<PathBuf>);
 
@@ -378,8 +371,8 @@ impl Drop for SecondNames {
     }
 }
 
-/// Removes a file if it has this identity. Another writer could replace it between the check and
-/// the removal. So it is first renamed to `hidden`, which no other writer uses, and checked again.
+/// Removes a file if it has this identity. It is first renamed to `hidden`, which no other writer
+/// uses, and checked again, because another writer could replace it in between.
 ///
 /// After [`ErrorKind::LeftBehind`] the file is not at its path, after any other error it is.
 fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> Result<()> {
@@ -412,8 +405,7 @@ fn take_back(path: &Path, hidden: &Path, version: &Identity) -> io::Result<()> {
     if Identity::at(hidden)? == Some(*version) { Ok(()) } else { give_back(hidden, path) }
 }
 
-/// Gives a renamed file, which turned out to be a new one of another writer, its name again, unless
-/// that name is taken by now.
+/// Gives back the name of another writer's new file, unless it is taken by now.
 fn give_back(hidden: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(hidden, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),

@@ -29,26 +29,24 @@ use staged::{SavedShards, StagedShards, unless_refused};
 /// Saves tensors to a directory as a checkpoint in one file, or in several files with an index if
 /// they do not fit into one.
 ///
-/// The tensors are divided in the given order, by their bytes in the file. Files of the same
-/// pattern are replaced: afterwards the directory has no files of an earlier save. Other files
-/// stay. Links are replaced, not followed.
+/// The tensors are divided in the given order, by their bytes in the file. All files of earlier
+/// saves with the same pattern are replaced; other files stay. Links are replaced, not followed.
 ///
-/// At every moment, also after an interruption, the directory opens as the complete earlier
-/// checkpoint or as the complete new one. So the disk needs space for both. After an interruption
-/// the files of the earlier one may have other names, until the next save.
+/// At every moment the directory opens as the complete earlier checkpoint or as the complete new
+/// one, so the disk needs space for both. After an interruption the earlier files may have other
+/// names, until the next save.
 ///
-/// A directory may contain another checkpoint, under names of another pattern. Then the directory
-/// may open as that one or, if neither is named `model{suffix}.safetensors`, as none. Open such a
-/// checkpoint by the path of its file or index.
+/// If the directory contains another checkpoint under names of another pattern, it may open as that
+/// one or, if neither is named `model{suffix}.safetensors`, as none. Open such a checkpoint by the
+/// path of its file or index.
 ///
-/// Saves to one directory at the same time do not mix, in one process or in several.
+/// Saves to one directory at the same time do not mix;
 /// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. On network file
-/// systems locks may not reach other machines. There a save fails with [`ErrorKind::Overtaken`] if
-/// another one was done first, and leaves the other's files. Files that other writers add during
-/// the save stay.
+/// systems locks may not reach other machines: there a save fails with [`ErrorKind::Overtaken`] if
+/// another one was done first.
 ///
-/// A new file gets the permissions of the file that it replaces. Otherwise it gets the strictest
-/// permissions among the files of the earlier checkpoint. If there is none, it follows the umask.
+/// A new file gets the permissions of the file that it replaces, otherwise the strictest among the
+/// earlier checkpoint's files, otherwise those of the umask.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -70,17 +68,16 @@ use staged::{SavedShards, StagedShards, unless_refused};
 /// # Errors
 ///
 /// For each file as for [`save`](crate::save()); [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::BadIndex`] if the index would be larger than the default [`Limits`](crate::Limits)
-/// allow, before anything is written; [`ErrorKind::NotAFile`] if a new file would replace a
-/// directory or a special file; [`ErrorKind::ReadOnlyFile`] if it would replace or remove a
-/// read-only file; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a
-/// directory with parts that ranks have saved; [`ErrorKind::DirectoryBusy`] and
-/// [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
+/// [`ErrorKind::BadIndex`] if the index would exceed the default [`Limits`](crate::Limits), before
+/// anything is written; [`ErrorKind::NotAFile`] and [`ErrorKind::ReadOnlyFile`] for a file in the
+/// way; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with
+/// parts that ranks have saved; [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`];
+/// [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
 ///
 /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the directory opens as the new
-/// checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint of the other writer, or as
-/// the new one if that writer has failed. If both have changed files at the very same time, it may
-/// be a mixture. After other errors it opens as before.
+/// checkpoint. After [`ErrorKind::Overtaken`] it opens as the other writer's checkpoint, or as the
+/// new one if that writer has failed; if both have changed files at the very same time, it may be a
+/// mixture. After other errors it opens as before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -90,8 +87,8 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     stage_sharded_to(&mut directory, tensors, options)?.commit()
 }
 
-/// Saves like [`save_sharded`], to a directory of any store. The directory decides its own
-/// [`Contention`](crate::checkpoint::Contention), if it has one.
+/// Saves like [`save_sharded`], to a directory of any store, which decides its own
+/// [`Contention`](crate::checkpoint::Contention).
 ///
 /// ```
 /// use safetensors_core::checkpoint::save_sharded_to;
@@ -116,10 +113,6 @@ pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
 }
 
 /// Writes all files that [`save_sharded_to`] puts in place. No reader finds them before the commit.
-///
-/// # Errors
-///
-/// As for [`save_sharded`], except for the commit.
 #[doc(hidden)]
 pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &'d mut D,
@@ -154,7 +147,6 @@ pub(crate) fn write_others<D: WritableDirectory>(
     })
 }
 
-/// The plan of a sharded save.
 #[derive(Debug)]
 pub(crate) struct ShardPlan {
     /// The tensors of each file.
@@ -168,7 +160,7 @@ pub(crate) struct ShardPlan {
     index: Index,
 }
 
-/// Removes the tensors that are tied to others, and decides which file each remaining one goes to.
+/// Removes tied tensors, and decides which file each remaining one goes to.
 pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
@@ -247,8 +239,7 @@ fn record(
     Ok(Recorded { each, metadata })
 }
 
-/// Fails if two tensors have one name. The header of a file refuses duplicates within the file.
-/// Duplicates in different files are found only here.
+/// Fails if two tensors have one name, even in different files.
 fn refuse_duplicates(names: &[&str]) -> Result<()> {
     let mut seen = HashSet::new();
     match names.iter().find(|name| !seen.insert(**name)) {
@@ -257,8 +248,7 @@ fn refuse_duplicates(names: &[&str]) -> Result<()> {
     }
 }
 
-/// Returns the size of each tensor. Tensors that share storage are written once for each name here,
-/// so the size of each counts.
+/// Returns the size of each tensor, without shared storage: tensors are written once for each name.
 fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64, Option<()>)>> {
     let mut total = 0_u64;
     let sizes = tensors.iter().map(|(name, tensor)| {

@@ -25,8 +25,8 @@ pub struct SavedShards {
 
 /// A checkpoint with all its files written, but not yet named. Dropping it removes them.
 ///
-/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. Conditions of that
-/// moment, for example that no source has changed, are checked between [`begin`](Self::begin) and
+/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. Check conditions of
+/// that moment, for example that no source has changed, between [`begin`](Self::begin) and
 /// `commit`.
 ///
 /// ```
@@ -53,12 +53,11 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     saved: SavedShards,
     /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
-    /// Whether at most old files are still to be removed.
+    /// At most old files are still to be removed.
     is_in_place: bool,
     done: Done<D::Version>,
 }
 
-/// Ends [`begin`](StagedShards::begin) here at the latest.
 impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
     fn drop(&mut self) {
         if self.before.is_some() {
@@ -127,7 +126,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 
     /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
     ///
-    /// After an error other than [`ErrorKind::Overtaken`] this can be called again, also if the
+    /// After an error other than [`ErrorKind::Overtaken`] this can be called again, even if the
     /// directory already opens as the new checkpoint. A store other than the local disk and memory
     /// may have lost files by then, which the next call reports.
     ///
@@ -154,29 +153,28 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 
 impl LocalDirectory {
     /// Removes the hidden files and directories that killed processes have left in a directory for
-    /// a file of this name, or for its checkpoint. Hidden files that a process is using stay.
-    /// Errors are ignored. [`create`](Self::create) does this, too.
+    /// a file of this name, or for its checkpoint, unless a process uses them. Errors are ignored.
+    /// [`create`](Self::create) does this, too.
     #[doc(hidden)]
     pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
         remove_leftovers_now(directory.as_ref(), file_name.as_ref());
     }
 
-    /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit,
-    /// in an error about a file there.
+    /// Replaces a path in the [`staging`](Self::staging) directory by the final path, in an error.
     #[must_use]
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         error.moved_below(self.staging(), &self.directory)
     }
 
-    /// Stages a checkpoint, or files of a foreign index, with their own names. The files are
-    /// written to the [`staging`](Self::staging) directory: `main`, which is its single file or its
-    /// index, the files that this index names, and the files that go `beside` them, as paths
-    /// relative to that directory.
+    /// Stages a checkpoint, or files of a foreign index, with their own names. They are in the
+    /// [`staging`](Self::staging) directory: `main`, which is its single file or its index, the
+    /// files that this index names, and the files that go `beside` them, as paths relative to that
+    /// directory.
     ///
     /// The commit replaces the checkpoint that the directory opens as, and keeps all other files. A
-    /// file next to the tensors replaces an earlier one with its name, unless the options forbid
-    /// that. A commit that fails after that puts the earlier one back, and cannot be repeated.
+    /// file of `beside` replaces an earlier one, unless the options forbid that. A commit that
+    /// fails after that puts the earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;
@@ -191,10 +189,6 @@ impl LocalDirectory {
     /// assert_eq!(Checkpoint::open(dir.path())?.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for opening `main`; [`ErrorKind::Io`].
     #[doc(hidden)]
     pub fn staged<N: Into<String>>(
         &mut self,
