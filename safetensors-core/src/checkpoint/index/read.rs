@@ -1,5 +1,4 @@
-//! Reading the JSON text of an index file. The text is not trusted: duplicate keys are refused, and
-//! so are more entries than [`Limits`] allow.
+//! Reading the JSON text of an index file, with limits and without duplicate keys.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,20 +12,18 @@ use crate::format::error::{Escaped, IndexProblem};
 use crate::format::header::{Limits, Metadata, duplicate_key};
 use crate::format::other_format::FOREIGN_KEY;
 
-/// The parts of an index file that are used. Everything else in it is skipped.
+/// The parts of an index file that are used.
 #[derive(Debug, Default)]
 pub(super) struct IndexFile {
-    /// The `weight_map`, inverted: each file name with the names of its tensors.
+    /// The inverted `weight_map`.
     pub(super) shards: BTreeMap<String, Vec<String>>,
     pub(super) total_size: Option<u64>,
     /// The strings in the index's `metadata`.
     pub(super) strings: Metadata,
-    /// Whether `metadata` has the key of a foreign index.
     pub(super) is_foreign: bool,
 }
 
 impl IndexFile {
-    /// Reads the text of an index.
     pub(super) fn parse(text: &str, limits: &Limits) -> Result<Self, IndexProblem> {
         let most = Most { entries: limits.index_entries, is_exceeded: Cell::new(false) };
         let mut json = serde_json::Deserializer::from_str(text);
@@ -43,8 +40,7 @@ impl IndexFile {
         })
     }
 
-    /// Reads the strings and the `total_size` of `metadata`. Writers put all sorts of values there,
-    /// so only a duplicate key and too many keys are errors.
+    /// Reads the strings and the `total_size` of `metadata`. Other values are no error.
     fn read_metadata(&mut self, json: &RawValue, most: &Most) -> serde_json::Result<()> {
         if !json.get().starts_with('{') {
             return Ok(());
@@ -103,7 +99,6 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 }
 
-/// The `weight_map`.
 struct WeightMap<'m>(&'m Most);
 
 impl<'de> DeserializeSeed<'de> for WeightMap<'_> {
@@ -175,7 +170,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
     }
 }
 
-/// Returns a number of bytes. Some writers compute it in floating point and write `1024.0`.
+/// Some writers compute a size in floating point and write `1024.0`.
 fn whole_number(json: &str) -> Option<u64> {
     json.parse().ok().or_else(|| {
         let number: f64 = json.parse().ok()?;

@@ -10,9 +10,7 @@ use crate::format::error::Error;
 use crate::format::header::Limits;
 
 /// Lists the errors of all shards of an index, at most one for each, in the order of their names.
-/// Opening the checkpoint ends at one of them.
-///
-/// Empty if the path leads to no index, or if the index itself is at fault.
+/// Empty if the path leads to no index, or the index itself is at fault.
 #[doc(hidden)]
 pub fn faults<T: Store>(store: &T, path: &Path) -> Vec<Error> {
     let limits = &Limits::default();

@@ -1,5 +1,4 @@
-//! Opening the files of a foreign index, for the package that knows their meaning. They look like a
-//! checkpoint, but their tensors are not the numbers of a model, so no other way opens them.
+//! Opening the files of a foreign index, for the package that knows their meaning.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,11 +14,8 @@ use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Opens the files of a foreign index, which every other way to open a checkpoint refuses with
-    /// [`ErrorKind::IsDelta`]. It also returns the strings in the metadata of the index alone,
-    /// because the metadata of the files has the names of tensors as its keys.
-    ///
-    /// It is for the package that defines the meaning of the tensors. The `path` and the store are
-    /// as for [`open_in`](Checkpoint::open_in).
+    /// [`ErrorKind::IsDelta`], for the package that defines the meaning of the tensors. It also
+    /// returns the strings in the metadata of the index alone.
     ///
     /// # Errors
     ///

@@ -15,11 +15,9 @@ const SECRET: [&str; 11] = [
     "service_account",
 ];
 
-/// The ends of such names.
 const SECRET_ENDS: [&str; 7] = [".env", ".kdbx", ".key", ".p12", ".pem", ".pfx", ".ppk"];
 
-/// Returns `true` for a name, in lower case, of a file with credentials: who copies a model to
-/// publish it does not mean them.
+/// The name is in lower case.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.replace('-', "_");
     let stem = name.split('.').next().unwrap_or(&name);

@@ -6,18 +6,15 @@ use crate::file::io::ReadAt;
 use crate::file::io::read_at::read_to_vec;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The most bytes of earlier files that are kept in memory, to be put back after a failure.
+/// The most bytes of earlier files that are kept in memory.
 const MOST_PUT_BACK: u64 = 64 << 20;
 
-/// The files that a commit has put next to the files of tensors, with their versions and the
-/// earlier ones.
 pub(crate) struct Beside<V> {
     files: Vec<(String, V, Earlier)>,
-    /// How many more bytes can be kept.
+    /// The bytes that can still be kept.
     room: u64,
 }
 
-/// A file that another replaces.
 enum Earlier {
     Nothing,
     Bytes(Vec<u8>),
@@ -31,7 +28,7 @@ impl<V> Default for Beside<V> {
 }
 
 impl<V: Clone + PartialEq> Beside<V> {
-    /// Puts the files of the options in place, and these, which are written.
+    /// Puts the files of the options, and the `written` ones, in place.
     pub(crate) fn put<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &mut D,
@@ -57,8 +54,7 @@ impl<V: Clone + PartialEq> Beside<V> {
         Ok(())
     }
 
-    /// Puts the earlier files back after a failure, and removes the others. The error of the save
-    /// is reported, not failures of this.
+    /// Puts the earlier files back after a failure, and removes the others, as far as possible.
     pub(crate) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
         for (name, version, earlier) in std::mem::take(&mut self.files) {
             let _ = match earlier {

@@ -16,14 +16,8 @@ use crate::format::header::Limits;
 /// directory opens as. `None` if there is none, or if it is malformed: then there is nothing to
 /// keep loadable. The files that an index names need not exist.
 ///
-/// A file without tensors is skipped, because no index can describe it. So is `model.safetensors`,
-/// because the directory opens as that file until it is removed, with any other files next to it.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`], [`ErrorKind::TooLargeForMemory`] and [`ErrorKind::BadIndex`] with
-/// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether
-/// there is one. A missing file is no error.
+/// A file without tensors is skipped, because no index can describe it, and so is
+/// `model.safetensors`, which the directory opens as until it is removed.
 pub(crate) fn current<T: Store>(
     store: &T,
     directory: &Path,
@@ -38,7 +32,6 @@ pub(crate) fn current<T: Store>(
     unless_broken(found)
 }
 
-/// Returns an index of a single shard for the file that a directory without an index opens.
 fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(store, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
@@ -52,8 +45,8 @@ fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
-/// Returns the names of the files that a directory opens as: a file, or an index and the files that
-/// it names. Second names that an interrupted commit has given these, or the new files, are added.
+/// Returns the names of the files that a directory opens as, and second names that an interrupted
+/// commit has given them or the new files.
 pub(crate) fn old_files<T: Store>(
     store: &T,
     directory: &Path,

@@ -14,11 +14,10 @@ use crate::file::save::cached::check_cached;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::Limits;
 
-/// Checks whether these files of the pattern can be saved to a directory, as far as that is known
-/// beforehand.
+/// Checks whether these files of the pattern can be saved to a directory.
 ///
-/// A checkpoint in a single file has no index. Opening the directory finds that file only if it is
-/// `model.safetensors`, or if the directory has no other file of tensors and no other index.
+/// The directory opens as a single file only if this is `model.safetensors`, or if there is no
+/// other file of tensors and no other index.
 pub(crate) fn check(
     directory: &Path,
     pattern: &FilePattern,
@@ -46,8 +45,7 @@ pub(crate) fn check(
     refuse_others(directory, file, |name| name == file || name == index || pattern.matches(name))
 }
 
-/// Fails if a directory has files of tensors or indexes that are not its own, next to which `file`
-/// would not be found.
+/// Fails if a directory has files of tensors or indexes next to which `file` would not be found.
 pub(crate) fn refuse_others(
     directory: &Path,
     file: &str,
@@ -67,8 +65,8 @@ pub(crate) fn refuse_others(
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Fails if a directory opens as parts of tensors that ranks have saved. It would open as the new
-/// checkpoint next to them.
+/// Fails if a directory opens as parts of tensors: it would open as the new checkpoint next to
+/// them.
 pub(crate) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
@@ -90,8 +88,8 @@ pub(crate) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Resu
     refuse_impossible(&longest).map_err(|error| Error::io(error, &longest))
 }
 
-/// Fails if a file that a save would replace or remove is a directory, a special file, or a file
-/// that must stay by the options: the new files, the index, and all files of the pattern.
+/// Fails if a file that a save would replace or remove is a directory, a special file, or must stay
+/// by the options.
 pub(crate) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,

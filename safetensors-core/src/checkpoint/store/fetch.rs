@@ -25,15 +25,15 @@ pub(super) struct Wanted<S> {
 pub(super) struct Request<S> {
     pub(super) file: Arc<Held<S>>,
     pub(super) range: Range<u64>,
-    /// The bytes of the range that are wanted.
+    /// The number of wanted bytes in the range.
     pub(super) wanted: u64,
     /// The number of the first of them.
     pub(super) of: usize,
 }
 
-/// Plans the requests for wanted bytes that have not been fetched. The owner gets the rest as well.
-/// No request has more bytes than its source allows. Neighbours are joined if the gap between them
-/// is small, or if the joint request fetches at most twice the wanted bytes.
+/// Plans the requests for wanted bytes that have not been fetched, which the owner gets as well.
+/// Neighbours are joined if the gap between them is small, or if the joint request fetches at most
+/// twice the wanted bytes.
 pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> Vec<Request<S>> {
     wanted.sort_by_key(|wanted| (Arc::as_ptr(&wanted.file).addr(), wanted.range.start));
     let mut requests: Vec<Request<S>> = Vec::new();
@@ -61,7 +61,6 @@ pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> V
 }
 
 impl<S: AsyncReadAt> Request<S> {
-    /// Returns whether this request may also fetch a range that does not begin before its end.
     fn may_take(&self, file: &Arc<Held<S>>, range: &Range<u64>, most: u64) -> bool {
         if !Arc::ptr_eq(&self.file, file) {
             return false;
@@ -102,8 +101,8 @@ pub(super) async fn read<S: AsyncReadAt>(source: &S, range: Range<u64>) -> io::R
     Ok(bytes)
 }
 
-/// Runs futures until all are done, or until `done` stops it; at most `at_once` at the same time. A
-/// wake-up polls all of these, which are few.
+/// Runs futures, at most `at_once` at the same time, until all are done, or until `done` stops it.
+/// A wake-up polls all of these, which are few.
 pub(super) async fn each<F: Future>(
     futures: impl IntoIterator<Item = F>,
     at_once: usize,
