@@ -14,7 +14,6 @@ use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 
-/// The files of a checkpoint that ranks save.
 pub(super) struct RankFiles<'p> {
     pub(super) plan: &'p RankPlan,
     pub(super) files: Vec<RankFile>,
@@ -24,11 +23,10 @@ pub(super) struct RankFiles<'p> {
     pub(super) each: SaveOptions,
     /// The metadata of the index, or of the one file.
     metadata: Metadata,
-    /// Whether they are files of PyTorch's distributed checkpoints, which have no index.
+    /// PyTorch's distributed checkpoints have no index.
     pub(super) is_dcp: bool,
 }
 
-/// One file of a rank.
 pub(super) struct RankFile {
     pub(super) name: String,
     pub(super) rank: usize,
@@ -48,9 +46,9 @@ pub(super) struct SavedPart<'p> {
 }
 
 impl RankPlan {
-    /// Checks that the files that ranks [save](super::RankSaver::save) by this plan can be opened:
-    /// that the index is not larger than the default [`Limits`](crate::Limits) allow. Saving checks
-    /// this, too, before a byte is written.
+    /// Checks that the files that ranks [save](super::RankSaver::save) by this plan can be opened
+    /// with the default [`Limits`](crate::Limits) for an index. Saving checks this, too, before a
+    /// byte is written.
     ///
     /// # Errors
     ///
@@ -126,7 +124,7 @@ impl<'p> RankFiles<'p> {
         SavedShards { files: self.names(), total_size: self.total_size }
     }
 
-    /// Checks whether the files can be saved to a directory, as far as that is known beforehand.
+    /// Checks whether the files can be saved to a directory.
     pub(super) fn check(
         &self,
         directory: &Path,
@@ -169,8 +167,8 @@ impl<'p> RankFiles<'p> {
         file.tensors.iter().map(part).collect()
     }
 
-    /// Returns the options to save a file: with the record of its parts. Without an index, the file
-    /// has the index's metadata.
+    /// Returns the options of a file, with the record of its parts. Without an index, it has the
+    /// index's metadata.
     pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
@@ -202,7 +200,7 @@ impl<'p> RankFiles<'p> {
         Ok(index)
     }
 
-    /// Fails if the index of all files, if there are several, could not be read again.
+    /// Fails if the index of several files could not be read again.
     pub(super) fn check_index(&self, attempt: &str) -> Result<()> {
         match self.files.len() {
             0 | 1 => Ok(()),
@@ -244,7 +242,7 @@ fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tensors that a rank gives to be saved, by the positions of the plan.
+/// Sorts the tensors of a rank by the positions of the plan. Also returns unknown names.
 pub(super) fn given<N: AsRef<str>, T>(
     plan: &RankPlan,
     tensors: impl IntoIterator<Item = (N, T)>,
@@ -262,8 +260,7 @@ pub(super) fn given<N: AsRef<str>, T>(
     (given, extra)
 }
 
-/// Returns the name under which a rank's part of a tensor is saved, and its record. A tensor in one
-/// part is saved under its own name, and needs no record.
+/// Returns the name of a rank's part in its file, and its record if the tensor is divided.
 fn saved_as(
     tensor: &RankTensor,
     rank: usize,

@@ -10,8 +10,8 @@ use crate::format::glob::Pattern;
 /// Rules for dividing the tensors of a model among ranks. The first rule with a pattern that
 /// matches the full name of a tensor counts.
 ///
-/// A tensor that no rule matches is an error. Otherwise a misspelt pattern would cost the memory of
-/// an entire tensor on each rank, without anyone noticing.
+/// A tensor that no rule matches is an error, because a misspelt pattern would cost the memory of
+/// an entire tensor on each rank.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -77,8 +77,8 @@ impl RankRules {
     }
 
     /// Returns rules for the names of BERT's tensors, which RoBERTa shares: as
-    /// [`llama`](RankRules::llama), but embeddings and the layers at the top are replicated. The
-    /// vocabulary of BERT seldom divides evenly.
+    /// [`llama`](RankRules::llama), but embeddings and the layers at the top are replicated,
+    /// because BERT's vocabulary seldom divides evenly.
     pub fn bert() -> Self {
         Self::preset(BERT)
     }
@@ -139,7 +139,6 @@ impl RankRules {
         self
     }
 
-    /// Returns how the tensor of this name is divided; `None` if no rule matches.
     pub(super) fn division_of(&self, name: &str) -> Option<&Division> {
         let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(name));
         rule.map(|(_, division)| division)
@@ -150,8 +149,7 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::NoRule`] for a tensor that no rule matches; otherwise as for
-    /// [`plan_tensors`](RankRules::plan_tensors).
+    /// As for [`plan_tensors`](RankRules::plan_tensors).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
         let tensors = checkpoint.tensors();
         let tensors =
@@ -177,10 +175,9 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::WorldSize`]. For each tensor, which the error names: [`RankProblem::NoRule`];
-    /// a division that does not fit it, see [`RankTensor::part`](super::RankTensor::part);
-    /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
-    /// inside a byte.
+    /// [`RankProblem::WorldSize`]. For each tensor, [`RankProblem::NoRule`]; a division that does
+    /// not fit it, see [`RankTensor::part`](super::RankTensor::part); [`DuplicateTensor`]; and
+    /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
     /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte

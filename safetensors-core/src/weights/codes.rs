@@ -11,8 +11,7 @@ pub(crate) enum Order {
     LowFirst,
     /// Two codes of four bits in a byte. The first is in the high bits.
     HighFirst,
-    /// Words of 32 bits with the most complete codes that fit, the first in the lowest bits. The
-    /// remaining bits are empty.
+    /// Words of 32 bits with the most complete codes that fit, the first in the lowest bits.
     WholeWords,
     /// Words of 32 bits with eight codes of four bits, in the order of AWQ.
     Awq,
@@ -75,8 +74,8 @@ fn integer(code: u32, mask: u32, turn: u32, first: i32) -> f32 {
     ((code.wrapping_add(turn) & mask) as i32).wrapping_add(first) as f32
 }
 
-/// Runs a loop in which `number` computes the number of a code; only its lowest bits count. It is
-/// compiled for each rule.
+/// Compiles a loop for each rule. `number` computes the number of a code; only its lowest bits
+/// count.
 macro_rules! by_rule {
     ($codes:expr, $number:ident => $work:expr) => {{
         let values = &$codes.values[..];
@@ -113,7 +112,6 @@ macro_rules! by_rule {
 }
 
 impl Codes {
-    /// Makes codes for these 2^`bits` numbers.
     pub(super) fn new(bits: usize, order: Order, values: Vec<f32>) -> Self {
         debug_assert!(values.len() == 1 << bits);
         // Words of such codes are full.
@@ -148,7 +146,6 @@ impl Codes {
         Self::new(bits, order, values.collect())
     }
 
-    /// Returns the numbers of a dtype of at most eight bits.
     pub(crate) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
         let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
         // Eight codes of n bits fill n bytes.
@@ -169,7 +166,7 @@ impl Codes {
         Self::new(self.bits, self.order, self.values)
     }
 
-    /// Returns the position of a code in a row, in bits.
+    /// The position of a code in a row, in bits.
     pub(super) fn bit(&self, column: u64) -> u64 {
         let bits = self.bits as u64;
         match self.order {
@@ -183,8 +180,7 @@ impl Codes {
         }
     }
 
-    /// Returns the bytes of a row that hold the codes from one column to another, if the first code
-    /// of the row is at bit `start`.
+    /// The bytes of a row with these columns, if its first code is at bit `start`.
     pub(super) fn bytes(
         &self,
         start: u64,
@@ -206,8 +202,7 @@ impl Codes {
         }
     }
 
-    /// Decodes the numbers of consecutive columns from `first` on. `bytes` are the bytes that
-    /// [`bytes`](Codes::bytes) names, in a row with its first code at bit `start`.
+    /// Decodes consecutive columns from `first` on, of the [`bytes`](Codes::bytes) that hold them.
     pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
         let begin = self.bytes(start, &(first..first + out.len())).start * 8;
         if self.bits == 8 {
@@ -295,7 +290,6 @@ impl Codes {
         }));
     }
 
-    /// Returns the number of a code; only its lowest bits count.
     pub(crate) fn value(&self, code: u32) -> f32 {
         self.values[code as usize & (self.values.len() - 1)]
     }

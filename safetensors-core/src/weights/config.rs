@@ -11,9 +11,8 @@ use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
 
-/// The files that describe quantised weights in addition to `config.json`, in the order in which
-/// they are read, each with the method of a file that names none: ModelOpt's, GPTQ's, Quanto's and
-/// msmodelslim's.
+/// Files other than `config.json` in the order in which they are read, each with the method of a
+/// file that names none: ModelOpt's, GPTQ's, Quanto's and msmodelslim's.
 const FILES: [(&str, &str); 4] = [
     ("hf_quant_config.json", "modelopt"),
     ("quantize_config.json", "gptq"),
@@ -21,17 +20,15 @@ const FILES: [(&str, &str); 4] = [
     ("quant_model_description.json", "msmodelslim"),
 ];
 
-/// Returns the names of the files that may describe quantised weights in addition to
-/// `config.json`.
+/// Returns the names of the files that may describe quantised weights in addition to `config.json`.
 #[doc(hidden)]
 pub fn settings_files() -> impl Iterator<Item = &'static str> {
     FILES.into_iter().map(|(file, _)| file)
 }
 
-/// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
+/// Real files have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;
 
-/// The description of quantised weights in `config.json` or another file of settings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Config {
     /// The `quant_method`, in lower case.
@@ -44,8 +41,8 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Reads the first file next to the checkpoint that describes quantised weights: `config.json`,
-    /// then the [others](settings_files).
+    /// Reads the first file that describes quantised weights: `config.json`, then the
+    /// [others](settings_files).
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [("config.json", "")].into_iter().chain(FILES) {
@@ -76,22 +73,20 @@ impl Config {
         Self { method, value, ..Self::default() }
     }
 
-    /// Returns a text in the settings.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.value.get(key)?.as_str()
     }
 
-    /// Returns a number in the settings; -1 is none.
+    /// -1 is none.
     pub(super) fn number(&self, key: &str) -> Option<usize> {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
 
-    /// Returns whether the settings have a switch that is on.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.value.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Returns whether some modules have other settings than the rest.
+    /// Returns `true` if some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
             self.value
@@ -107,12 +102,10 @@ impl Config {
         groups.filter_map(|group| group.get("weights")).filter(|weights| weights.is_object())
     }
 
-    /// Returns the numbers of bits of all groups of layers; empty if the settings name none.
     pub(super) fn bits_of_groups(&self) -> Vec<usize> {
         self.of_weights().filter_map(|weights| whole(weights.get("num_bits")?)).collect()
     }
 
-    /// Returns whether all groups of layers have zero points.
     pub(super) fn has_zero_points(&self) -> bool {
         let mut groups = self.of_weights().peekable();
         let has =
@@ -120,8 +113,8 @@ impl Config {
         groups.peek().is_some() && groups.all(has)
     }
 
-    /// Returns the sizes of groups of columns that the groups of layers have; empty if they name
-    /// none. A group of layers that names none has entire rows, of this many columns.
+    /// Returns the sizes of groups of columns that the groups of layers have; entire rows, of
+    /// `columns`, where none is named.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
         let sizes: Vec<_> =
             self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
@@ -135,7 +128,7 @@ impl Config {
         self.value.get(module).filter(|own| own.is_object())
     }
 
-    /// Returns a text that the settings have for one module, or otherwise for all.
+    /// Returns a text for one module, or otherwise for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
         let own = self.own(module).and_then(|own| own.get(key));
         own.or_else(|| self.value.get(key))?.as_str()
@@ -188,7 +181,7 @@ impl Config {
         }
     }
 
-    /// Returns the rows and columns of a block, if the settings name them.
+    /// The rows and columns of a block.
     pub(super) fn block(&self) -> Option<[usize; 2]> {
         let block = self
             .value
@@ -204,7 +197,7 @@ impl Config {
         transforms.is_some_and(|transforms| !transforms.is_empty())
     }
 
-    /// Returns the version of the library that wrote the file, as two numbers.
+    /// The version of the library that wrote the file.
     pub(super) fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -215,16 +208,14 @@ pub(super) fn whole(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok()
 }
 
-/// Makes the error of settings that cannot be read, or lack a value that a scheme needs.
 pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 
-/// The keys of the settings for quantised weights in the `config.json` of a model, or in its
-/// `text_config`.
+/// In the `config.json` of a model, or in its `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// Returns whether the value of `quantization` in a `config.json` is MLX's description.
+/// Recognises MLX's description as the value of `quantization` in a `config.json`.
 pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }

@@ -7,12 +7,10 @@ use crate::format::convert::vectorized;
 pub(super) enum Groups {
     /// This many neighbours are a group.
     Neighbours(usize),
-    /// The number of the group of each column.
     Each(Vec<usize>),
 }
 
 impl Groups {
-    /// Returns the groups of columns that these are the numbers of.
     pub(super) fn each(groups: Vec<usize>) -> Self {
         let size = groups.iter().take_while(|&&group| group == 0).count().max(1);
         // Most tensors of groups only say that neighbours are groups.
@@ -29,8 +27,8 @@ impl Groups {
         }
     }
 
-    /// Writes the number of the group of each column from `start` on. The first of `values` belongs
-    /// to the group `first`.
+    /// Writes the number of each column's group from `start` on. `values` begins with the group
+    /// `first`.
     pub(super) fn expand(&self, values: &[f32], first: usize, start: usize, out: &mut [f32]) {
         let size = match self {
             Self::Neighbours(size) => *size,
@@ -90,8 +88,8 @@ pub(super) enum Formula {
     Times(f32),
 }
 
-/// Runs a loop in which `make` computes an element from a code, a scale and a zero point, which is
-/// zero if there is none. It is compiled for each formula.
+/// Compiles a loop for each formula. `make` computes an element from a code, a scale and a zero
+/// point, which is zero if there is none.
 macro_rules! by_formula {
     ($formula:expr, $make:ident => $work:expr) => {
         match $formula {
@@ -126,8 +124,8 @@ impl Formula {
         by_formula!(self, make => triples.for_each(|((x, scale), zero)| *x = make(*x, *scale, *zero)));
     }
 
-    /// Applies the formula to groups of `size` neighbours that share a scale and a zero point. The
-    /// first group lacks its `skipped` first elements.
+    /// Applies the formula to groups of `size` neighbours. The first group lacks its `skipped`
+    /// first elements.
     pub(super) fn apply_to_groups(
         self,
         (size, skipped): (usize, usize),

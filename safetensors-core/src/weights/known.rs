@@ -11,8 +11,8 @@ use super::tensors::Tensors;
 use crate::format::error::Result;
 use crate::format::tensor::TensorBuf;
 
-/// The settings of a checkpoint, and the settings of its tensors that were looked at. It is made
-/// once, and belongs to the same [`Tensors`] in every call.
+/// The settings of a checkpoint, and its tensors that were looked at. Every call needs the same
+/// [`Tensors`].
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(super) config: Config,
@@ -23,8 +23,7 @@ pub(crate) struct Known {
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
 }
 
-/// The companions and marks of an entire checkpoint. The schemes look for them when the first
-/// tensor may have codes.
+/// The companions and marks of an entire checkpoint, found when the first tensor may have codes.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// The names of companions, sorted.
@@ -33,7 +32,7 @@ pub(super) struct Beside {
     pub(super) shared: BTreeMap<String, Vec<String>>,
     /// The modules that ComfyUI's metadata marks, by their names without prefixes.
     pub(super) marks: BTreeMap<String, (String, Value)>,
-    /// Whether the files have anything of ComfyUI's.
+    /// The files have something of ComfyUI's.
     pub(super) is_of_comfy: bool,
 }
 
@@ -50,7 +49,7 @@ fn empty<T>(count: usize) -> Vec<OnceLock<T>> {
     (0..count).map(|_| OnceLock::new()).collect()
 }
 
-/// How many neighbours get their memory together.
+/// The number of neighbours that get their memory together.
 const TOGETHER: usize = 256;
 
 impl Known {

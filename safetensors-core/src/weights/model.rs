@@ -39,7 +39,6 @@ impl Weight {
     }
 }
 
-/// Facts about a checkpoint before its weights are read.
 pub(super) struct Model<'a> {
     pub(super) config: &'a Config,
     pub(super) metadata: &'a Metadata,
@@ -80,7 +79,7 @@ impl<'a> Model<'a> {
         Self { config, metadata, block, known, tensors, failed }
     }
 
-    /// Returns the result, unless a tensor that describes others could not be read.
+    /// Fails if a tensor that describes others could not be read.
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
         self.failed.into_inner().map_or(found, Err)
     }
@@ -111,12 +110,10 @@ impl<'a> Model<'a> {
         self.known.get(self.tensors, self.tensors.position(name)?)
     }
 
-    /// Returns the companions and marks of the checkpoint.
     pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
         self.known.beside.get_or_init(make)
     }
 
-    /// Returns all tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
@@ -129,8 +126,7 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
-    /// Returns a small tensor that describes another. A failure to read it is the error of the
-    /// entire search.
+    /// Returns a small tensor that describes another. A failure to read it fails the entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
         let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
@@ -143,20 +139,17 @@ impl<'a> Model<'a> {
         note.get()
     }
 
-    /// Returns the numbers in a small tensor that describes another.
     pub(super) fn values<T: Element>(&self, name: &str) -> Option<Vec<T>> {
         let numbers = self.described(name)?.clone();
         numbers.convert(T::DTYPE, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
-    /// Returns the dimensions in a small tensor that describes another.
     pub(super) fn dims(&self, name: &str) -> Vec<usize> {
         let dims = self.values::<i64>(name).unwrap_or_default().into_iter();
         let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim as u64 <= LONGEST);
         dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// Returns the JSON in a small tensor of bytes.
     pub(super) fn json(&self, name: &str) -> Option<Value> {
         serde_json::from_slice(self.described(name)?.bytes()).ok()
     }
@@ -166,12 +159,11 @@ fn error(problem: QuantizationProblem) -> Error {
     ErrorKind::Quantization { problem }.into()
 }
 
-/// Makes the error of a scheme that stores weights in ways that this crate does not know.
 pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
-/// Makes the error of a tensor that is stored with a weight and that its scheme does not know.
+/// Makes the error of a companion that its scheme does not know.
 pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
@@ -190,7 +182,6 @@ pub(super) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// Returns the tensor of this name, which the weight needs.
     pub(super) fn need(&self, name: &str) -> Result<&'a Stored> {
         self.model.get(name).ok_or_else(|| {
             let problem =
@@ -199,7 +190,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Returns a weight from its parts. `tensors` are all that store it; the codes come first.
+    /// Makes a weight. `tensors` are all that store it; the codes come first.
     pub(super) fn weight(
         &self,
         name: impl Into<String>,
@@ -217,7 +208,6 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Makes the error of a tensor that differs from the scheme's expectation.
     pub(super) fn mismatch(
         &self,
         tensor: &Stored,
@@ -231,12 +221,10 @@ impl<'a> Candidate<'a> {
         error(problem).in_tensor(&tensor.name)
     }
 
-    /// Makes the error of codes in a form that this crate does not know.
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> Error {
         unsupported(self.scheme, reason).in_tensor(&self.tensor.name)
     }
 
-    /// Makes the error of a tensor of another shape.
     pub(super) fn wrong_shape(&self, tensor: &Stored, expected: impl Display) -> Error {
         self.mismatch(tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
     }
@@ -261,7 +249,6 @@ impl<'a> Candidate<'a> {
         memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&self.tensor.name))
     }
 
-    /// Checks that a tensor has the number of elements of a matrix of this shape.
     pub(super) fn check_len(&self, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
         // The product of the file's numbers may exceed 64 bits.
         let [len, expected] =
@@ -272,8 +259,7 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
     }
 
-    /// Checks a tensor with the group of each column. The number of groups is at most the number of
-    /// columns.
+    /// Checks a tensor with the group of each column. There are at most as many groups as columns.
     pub(super) fn check_groups(
         &self,
         indices: &Stored,

@@ -10,8 +10,7 @@ use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
 use crate::format::parallel::{lock, unpoisoned};
 
-/// The most elements of a part that is read for one read only, so that its codes stay in a
-/// processor's cache.
+/// The most elements of a part for one read only: its codes stay in a processor's cache.
 const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 
 /// The most bytes of codes of a panel of several reads.
@@ -64,7 +63,6 @@ impl<T> Slot<T> {
 }
 
 impl Slot<Raw> {
-    /// Gives the memory back.
     fn reuse(self, spare: &Spare) {
         let raw = unpoisoned(self.0.into_inner());
         if let Some(raw) = raw.and_then(Arc::into_inner) {
@@ -98,7 +96,6 @@ impl Panel {
             && columns.end <= of_panel.end
     }
 
-    /// Reads the elements of a part of it.
     fn read(
         &self,
         numbers: &Grouped,
@@ -145,8 +142,8 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Makes room for coming reads. A row of a weight that is stored transposed is in many places
-    /// of a file, and so are some columns of any weight: it is better to read many rows at once.
+    /// Makes room for coming reads. A row of a transposed weight is in many places of a file, and
+    /// so are some columns of any weight: it is better to read many rows at once.
     pub(super) fn expect(&self, numbers: &Grouped, part: Part) {
         let is_transposed = numbers.codes.is_transposed();
         let Part { rows, columns } = part;

@@ -1,5 +1,4 @@
-//! Answers two questions about a checkpoint: which weights it has, and whether a tensor has the
-//! codes of a weight.
+//! Finds the weights of a checkpoint, and the weight with its codes in a tensor.
 
 use super::known::{Known, LookedAt};
 use super::model::{Model, Weight};
@@ -23,7 +22,7 @@ impl Known {
         Ok(found)
     }
 
-    /// Returns the quantised weight that has its codes in a tensor; `None` for a plain tensor.
+    /// `None` for a plain tensor.
     pub(crate) fn of_tensor(
         &self,
         tensors: &dyn Tensors,

@@ -4,11 +4,10 @@ use std::sync::Mutex;
 
 use crate::format::parallel::lock;
 
-/// The most bytes that are kept. It is enough for the tiles of 2 MiB that the threads of most
-/// machines read at once.
+/// Enough for the tiles of 2 MiB that the threads of most machines read at once.
 const MOST_KEPT: usize = 64 << 20;
 
-/// Unused buffers. All weights of a checkpoint share them.
+/// Unused buffers, which all weights of a checkpoint share.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
@@ -40,7 +39,6 @@ impl Spare {
         }
     }
 
-    /// Frees all memory.
     pub(super) fn clear(&self) {
         lock(&self.0).clear();
     }

@@ -20,7 +20,7 @@ pub(super) struct Grouped {
     pub(super) of_columns: Option<Grid>,
 }
 
-/// The scales of a weight: one for each group of elements, perhaps combined with a second one.
+/// One scale for each group of elements, perhaps combined with a second one.
 #[derive(Debug)]
 pub(super) struct Scales {
     pub(super) first: Grid,
@@ -68,7 +68,7 @@ struct RowGroups {
 #[derive(Debug)]
 enum ColumnGroups {
     Known(Groups),
-    /// Columns with the same entry in a tensor of groups, each below the limit.
+    /// Columns with the same entry, below the limit, in a tensor of groups.
     Indexed {
         tensor: Stored,
         limit: usize,
@@ -79,23 +79,23 @@ enum ColumnGroups {
 }
 
 impl Grid {
-    /// Numbers for groups of `size` rows and columns. `rows` is the number of rows of each matrix,
-    /// and `count` how many rows of numbers it has.
+    /// Numbers for groups of `size` rows and columns. Each matrix has `rows` rows, and `count` rows
+    /// of numbers.
     pub(super) fn new(matrix: Matrix, rows: usize, count: usize, size: [usize; 2]) -> Self {
         let rows = RowGroups { len: rows.max(1), size: size[0].max(1), count };
         let numbers = Numbers::Matrix(matrix);
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size[1].max(1))) }
     }
 
-    /// Numbers that are quantised themselves, one for each `size` columns of the only row.
+    /// Quantised numbers, one for each `size` columns of the only row.
     pub(super) fn quantized(numbers: Grouped, size: usize) -> Self {
         let rows = RowGroups { len: 1, size: 1, count: 1 };
         let numbers = Numbers::Grouped(Box::new(numbers));
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// Uses the numbers for the columns that a tensor puts into each of `limit` groups. With
-    /// `or_not`, the numbers still belong to neighbours if each entry is -1.
+    /// Assigns the numbers to the columns that a tensor puts into each of `limit` groups. With
+    /// `or_not`, they belong to neighbours if each entry is -1.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
         let size = match self.columns {
             ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
@@ -126,7 +126,6 @@ impl Grid {
         Ok(Numbered { values, rows, columns })
     }
 
-    /// Returns the group of each column.
     fn groups(&self, files: &dyn Files) -> io::Result<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Ok(groups),
@@ -140,7 +139,7 @@ impl Grid {
         }
     }
 
-    /// Returns the groups of the columns, which are known once the numbers were read.
+    /// Returns the groups, which are known once the numbers were read.
     fn known_groups(&self) -> Option<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Some(groups),
@@ -210,7 +209,6 @@ pub(super) struct Part {
     pub(super) columns: Range<usize>,
 }
 
-/// The numbers of the groups of a part.
 #[derive(Debug)]
 struct Numbered {
     values: Vec<f32>,
@@ -219,7 +217,7 @@ struct Numbered {
     columns: Range<usize>,
 }
 
-/// All that belongs to the codes of a part.
+/// Everything but the codes of a part.
 #[derive(Debug)]
 pub(super) struct Grids {
     scales: Option<Numbered>,
@@ -238,7 +236,7 @@ impl Row {
     /// The most columns that are computed at once, so that they stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// Makes scales that are 1 and zero points that are 0.
+    /// All scales are 1 and all zero points 0.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
@@ -246,13 +244,13 @@ impl Row {
 }
 
 impl Grouped {
-    /// Makes a weight with codes that are the elements themselves.
+    /// The codes are the elements themselves.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
-    /// Returns the elements of a tensor that are numbers themselves.
+    /// The elements of a tensor are the numbers.
     pub(super) fn plain(tensor: &Stored) -> Self {
         let [_, columns] = tensor.matrix();
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
@@ -263,13 +261,11 @@ impl Grouped {
         self
     }
 
-    /// Adds zero points.
     pub(super) fn zeroed(mut self, zeros: Option<Grid>) -> Self {
         self.zeros = zeros;
         self
     }
 
-    /// Reads the numbers of all groups of a part.
     pub(super) fn fetch_grids(&self, files: &dyn Files, part: &Part) -> io::Result<Grids> {
         Ok(Grids {
             scales: self.scales.as_ref().map(|scales| scales.read(files, part)).transpose()?,

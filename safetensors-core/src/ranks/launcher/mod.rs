@@ -7,7 +7,6 @@ use super::Rank;
 use super::rank::check_world_size;
 use crate::format::error::{ErrorKind, RankProblem, Result};
 
-/// The names of a launcher's variables.
 struct Launcher {
     rank: &'static str,
     world_size: &'static str,
@@ -61,7 +60,6 @@ impl Number {
     }
 }
 
-/// The values of a launcher's variables.
 #[derive(Clone, Copy)]
 struct LauncherValues {
     rank: Number,
@@ -80,26 +78,22 @@ impl Rank {
     /// | MPICH, Intel MPI | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` | `MPI_LOCALNRANKS` |
     /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
-    /// Several launchers may have set their variables. The first three must then agree, because it
-    /// is not known which of them started the process last. Slurm's must agree too, unless they
-    /// belong to another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
-    /// `torchrun`, often one for each machine, and never the other way round. So the inner
+    /// If several launchers have set their variables, the first three must agree. Slurm's must
+    /// agree too, unless they belong to the process that started the inner launcher. The inner
     /// launcher's numbers are taken
     ///
     /// - if the world sizes differ;
     /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
     ///   processes in the order in which they come.
     ///
-    /// A world size without a rank is no rank. A batch script of Slurm has a rank without a world
-    /// size, and is no rank either: it is one process, for any `SLURM_NTASKS`. `srun` starts the
-    /// others.
+    /// A world size without a rank is no rank, and nor is a batch script of Slurm, which has a rank
+    /// without a world size.
     ///
     /// # Errors
     ///
     /// [`RankProblem::BadVariable`] for a value that is not a number in plain digits;
     /// [`RankProblem::Contradiction`] for a rank that is not below its world size, for a rank
-    /// without a world size, and for launchers that disagree. It names both variables with their
-    /// values.
+    /// without a world size, and for launchers that disagree.
     pub fn from_env() -> Result<Option<Self>> {
         let lookup =
             |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -109,7 +103,6 @@ impl Rank {
 
 type Lookup<'l> = &'l dyn Fn(&str) -> Option<String>;
 
-/// Finds the rank in the variables; `None` if none of them is set.
 pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     let mut found: Option<LauncherValues> = None;
     for launcher in &INNER {
@@ -135,14 +128,14 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     }))
 }
 
-/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.
-/// [`Rank::from_env`] has the reasons.
+/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher, see
+/// [`Rank::from_env`].
 fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
-/// Reads the variables of a launcher; `None` if it has set no rank.
+/// `None` if the launcher has set no rank.
 fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues>, ErrorKind> {
     let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
     let Some(world_size) = number(launcher.world_size, lookup)? else {
@@ -196,7 +189,6 @@ fn contradiction(one: Number, other: Number) -> ErrorKind {
     RankProblem::Contradiction { one: one.shown(), other: other.shown() }.into()
 }
 
-/// Returns the number in a variable; `None` if it is not set.
 fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let Some(text) = lookup(variable) else { return Ok(None) };
     match digits(&text) {
@@ -205,7 +197,7 @@ fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, 
     }
 }
 
-/// Returns a number in plain digits. `parse` alone would take a sign.
+/// Parses plain digits. `parse` alone would take a sign.
 fn digits(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()

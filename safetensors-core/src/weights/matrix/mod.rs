@@ -18,8 +18,8 @@ use crate::format::tensor::shape::byte_len;
 
 pub(super) use crate::format::slice::read_range::Files;
 
-/// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
-/// without elements, and its number of bits may exceed 64 bits.
+/// The longest dimension of a tensor that can belong to a weight. A longer one has no elements, and
+/// its number of bits may exceed 64 bits.
 pub(super) const LONGEST: u64 = 1 << 40;
 
 /// A tensor of a file of the checkpoint.
@@ -36,8 +36,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Makes a tensor of the file with this number, where its data begins at `data_start`. `None`
-    /// for a tensor that cannot belong to a weight.
+    /// `None` for a tensor that cannot belong to a weight.
     pub(crate) fn new(info: &TensorInfo<'_>, file: usize, data_start: u64) -> Option<Self> {
         let stored = Self::of_parts(info.name(), info.dtype(), info.shape())?;
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
@@ -52,7 +51,6 @@ impl Stored {
         Some(Self { name, dtype, shape, file: 0, start: 0, byte_len })
     }
 
-    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
@@ -66,7 +64,6 @@ impl Stored {
         }
     }
 
-    /// Reads all bytes of the tensor.
     pub(super) fn read(&self, files: &dyn Files) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.byte_len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut bytes = vec![0; len];
@@ -85,7 +82,7 @@ pub(super) enum Numbers {
 }
 
 impl Numbers {
-    /// Makes the numbers of a dtype; codes of a few bits have this order.
+    /// The numbers of a dtype; codes of a few bits have this order.
     pub(super) fn of(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
@@ -126,8 +123,7 @@ pub(super) enum Lies {
     Tiles,
 }
 
-/// A matrix of numbers that can be read in parts. Several consecutive matrices are one: its rows
-/// are the rows of all.
+/// A matrix that can be read in parts. The rows of consecutive matrices follow one another.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     tensor: Stored,
@@ -139,7 +135,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Makes a matrix of consecutive rows of a tensor. Rows of codes begin in new bytes.
+    /// Consecutive rows of a tensor. Rows of codes begin in new bytes.
     pub(super) fn rows(tensor: &Stored, numbers: impl Into<Numbers>, columns: usize) -> Self {
         let numbers = numbers.into();
         let bits = match &numbers {
@@ -153,7 +149,6 @@ impl Matrix {
         Self::new(tensor, numbers, Lies::Rows { bits }, columns)
     }
 
-    /// Makes a matrix of codes in another layout.
     pub(super) fn new(
         tensor: &Stored,
         numbers: impl Into<Numbers>,
@@ -165,8 +160,7 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
-    /// Transposes the matrix, which has `rows` rows in the tensor. If the tensor has several
-    /// matrices, each is transposed.
+    /// Transposes each matrix, with `rows` rows in the tensor.
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self
@@ -217,7 +211,6 @@ impl Matrix {
         self.fetch_lines(files, spare, lines, columns)
     }
 
-    /// Reads these columns of some lines of the tensor.
     fn fetch_lines(
         &self,
         files: &dyn Files,
@@ -259,7 +252,7 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// Returns the number of bits of a code or a number.
+    /// The bits of a code or a number.
     pub(super) fn bits(&self) -> usize {
         match &self.numbers {
             Numbers::Codes(codes) => codes.bits,
@@ -276,7 +269,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the bytes of a line, counted from the start of the tensor, that hold these columns.
+    /// Returns the bytes of a line with these columns, counted from the start of the tensor.
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
@@ -315,7 +308,6 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row that is not transposed.
     fn decode_line(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         let line = self.line_of(row);
         let skipped = self.bytes_of(line, &columns).start - self.bytes_of(line, &raw.columns).start;
@@ -370,7 +362,6 @@ impl Matrix {
 #[derive(Debug)]
 pub(super) struct Raw {
     bytes: Vec<u8>,
-    /// Where each line begins.
     starts: Vec<usize>,
     /// The number of the first line.
     first: usize,
@@ -379,17 +370,15 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// Returns the bytes from the start of a line on.
+    /// The bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
     }
 
-    /// Gives the memory back.
     pub(super) fn reuse(self, spare: &Spare) {
         spare.put(self.bytes);
     }
 
-    /// Returns the columns of the matrix that the bytes hold.
     pub(super) fn columns(&self) -> Range<usize> {
         self.columns.clone()
     }

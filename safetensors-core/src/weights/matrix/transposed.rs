@@ -11,8 +11,8 @@ use super::{Files, Lies, Matrix, Numbers, Raw, widen};
 use crate::format::convert::vectorized;
 use crate::format::dtype::Dtype;
 
-/// The unit that a transposed matrix moves at once: a byte with the codes of several columns of the
-/// tensor, a word of codes of a column, or a number of F32.
+/// Moved at once: a byte with the codes of several columns of the tensor, a word of codes of a
+/// column, or a number of F32.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     bytes: usize,
@@ -21,8 +21,8 @@ struct Unit {
 }
 
 impl Unit {
-    /// Returns the bytes from one row of these many units to the next. Rows that are a multiple of
-    /// a page apart would share a few lines of the cache.
+    /// Returns the bytes from one row to the next. Rows that are a multiple of a page apart would
+    /// share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
         let len = count * self.bytes;
         len + if len.is_multiple_of(4096) { LINE } else { 0 }
@@ -121,7 +121,6 @@ impl Matrix {
         Raw { bytes, starts, first, columns }
     }
 
-    /// Returns the unit that a transposed matrix moves at once.
     fn unit(&self) -> Unit {
         match (&self.numbers, self.lies) {
             (Numbers::Codes(_), Lies::Down { word: 32 }) => {
@@ -151,7 +150,6 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row.
     pub(super) fn decode_transposed(
         &self,
         raw: &Raw,

@@ -18,8 +18,8 @@ const WORDS: &[&str] = &[
     "quant", "smooth", "centroid", "hadamard", "SCB", "_lut", "perm",
 ];
 
-/// Companions that do not affect the weight's numbers, by the end of their names: the scales of a
-/// module's inputs and outputs, and marks.
+/// The ends of names of companions that do not affect the weight's numbers: scales of a module's
+/// inputs and outputs, and marks.
 const NOT_NEEDED: &[&str] = &[
     "input_scale",
     "input_scale_inv",
@@ -64,7 +64,7 @@ const IN_ATTENTION: &[&str] = &[
     "kv_fake_quantizer",
 ];
 
-/// The last parts of the names of tensors that have the codes of a module's weight.
+/// The last parts of the names of tensors with the codes of a module's weight.
 const OF_MODULES: &[&str] = &[
     "weight",
     "weight_packed",
@@ -84,10 +84,9 @@ const ENDS: &[&str] = &["_packed", "_blocks", ".blocks", "_qdata", "._data._data
 const ONLY_CODES: &[&str] =
     &[".qweight", ".weight_packed", "_weight_qdata", ".embedding_quantized"];
 
-/// Prefixes of the names in ComfyUI's diffusion models. Marks have them, or have them not.
+/// Prefixes that names and marks in ComfyUI's diffusion models may have.
 const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
 
-/// The name in errors of a scheme that neither the names nor the settings show.
 const UNKNOWN: &str = "a scheme that is not known";
 
 /// At how many underscores, from the right, a companion's name may begin after its weight's.
@@ -116,7 +115,6 @@ pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
-/// Returns the companions and marks of the whole checkpoint.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
@@ -163,7 +161,7 @@ fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
 }
 
 /// Returns ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of
-/// `_quantization_metadata`. An unreadable mark does not show the format.
+/// `_quantization_metadata`.
 pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     let note = format!("{module}.comfy_quant");
     if model.get(&note).is_some() {
@@ -172,12 +170,10 @@ pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     beside(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
 }
 
-/// Returns whether a checkpoint has ComfyUI's marks for any of its weights.
 pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
     beside(model).is_of_comfy
 }
 
-/// Returns the name of the weight with codes of this name.
 pub(super) fn name_of_weight(codes: &str) -> String {
     for end in OF_MODULES {
         match codes.strip_suffix(end) {
@@ -239,8 +235,7 @@ fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String
     bases.flat_map(|base| ends.iter().map(move |end| format!("{base}{end}")))
 }
 
-/// Returns `true` if a companion does not affect the numbers. Its name begins with the name of its
-/// module, or of a weight outside a module.
+/// Its name begins with the name of its module, or of a weight outside a module.
 fn is_not_needed(name: &str) -> bool {
     let begins = |end: &&str, of_weights: bool| {
         name.strip_suffix(end).is_some_and(|start| match start.strip_suffix('_') {
@@ -252,8 +247,7 @@ fn is_not_needed(name: &str) -> bool {
 }
 
 /// Checks that a scheme has used all companions of a weight that affect its numbers. The others
-/// become tensors of the weight, too, because they are useless without its codes. Its codes have
-/// these names.
+/// become tensors of the weight, too, because they are useless without its codes.
 pub(super) fn explained(
     model: &Model<'_>,
     mut weight: Weight,
@@ -293,8 +287,7 @@ pub(super) fn explained(
     Ok(weight)
 }
 
-/// Checks that a tensor without a scheme is a plain one. The settings may name a method that is not
-/// known.
+/// Checks that a tensor without a scheme is a plain one.
 pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) -> Result<()> {
     let name = &*tensor.name;
     let (module, last) = split(name);
@@ -365,7 +358,6 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype, BOOL | I16 | U16 | I32 | U32 | I64 | U64)
 }
 
-/// Returns whether a tensor is a companion of another that exists.
 fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
     if !is_companion(name) {
         return false;

@@ -52,7 +52,7 @@ pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m S
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
 }
 
-/// Finds `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
+/// `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
 fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
     let global = candidate.model.get(&format!("{name}_global_scale"));
     let second = global.map(|global| (Combine::Divide, global));
@@ -61,7 +61,7 @@ fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<
     Ok(found)
 }
 
-/// Finds `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
+/// `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
 /// `W_weight_scale_2`.
 fn modelopt(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     let Candidate { model, tensor, .. } = *candidate;
@@ -84,7 +84,7 @@ fn modelopt(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     candidate.times_columns(found, factors).map(Some)
 }
 
-/// Returns the experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
+/// The experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
 fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     let Candidate { model, tensor, .. } = *candidate;
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
@@ -92,9 +92,9 @@ fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     scales.map(|scales| of_groups(candidate, scales, None)).transpose()
 }
 
-/// Makes a weight of rows of codes with a scale for each group of columns, and perhaps one for all.
-/// Stacked matrices may have columns of codes with a scale for each group of rows, as ModelOpt
-/// stores experts with inputs as rows.
+/// Rows of codes with a scale for each group of columns, and perhaps one for all. Stacked matrices
+/// may have columns of codes with a scale for each group of rows, as ModelOpt stores experts with
+/// inputs as rows.
 fn of_groups(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -141,7 +141,7 @@ fn of_groups(
     Ok(Candidate { scheme, ..*candidate }.weight(&tensor.name, &shape, &tensors, codes))
 }
 
-/// Returns the dtype of codes, and how many columns of them there are.
+/// Returns the dtype and the number of columns of codes.
 fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result<(Dtype, usize)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, packed] = tensor.matrix();
@@ -159,8 +159,8 @@ fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result
     })
 }
 
-/// Returns the second scale of a weight or of each of its matrices. The first half of the rows and
-/// the second may have their own, where the name says that they are two matrices (`w13`).
+/// Returns the second scale of a weight or of each of its matrices. The halves of the rows may have
+/// their own, where the name shows that they are two matrices (`w13`).
 fn of_matrices(
     candidate: &Candidate<'_>,
     scale: &Stored,
@@ -188,9 +188,8 @@ fn of_matrices(
     Ok(Grid::new(numbers, rows, count, [rows / count, columns]))
 }
 
-/// Returns the experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]`
-/// exponents. transformers' names mean the transposed matrices, as its models hold them; OpenAI's
-/// do not.
+/// The experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]` exponents.
+/// transformers' names mean the transposed matrices; OpenAI's do not.
 fn experts(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -237,7 +236,6 @@ pub(super) fn check_no_tiles(candidate: &Candidate<'_>, scales: &Stored) -> Resu
     }
 }
 
-/// Returns whether a tensor holds powers of two.
 pub(super) fn is_exponents(scales: &Stored) -> bool {
     EXPONENTS.contains(&scales.dtype)
 }

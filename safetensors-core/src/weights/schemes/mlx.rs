@@ -64,7 +64,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// Finds `X.weight`, `X.scales` and `X.biases`.
+/// `X.weight`, `X.scales` and `X.biases`.
 fn affine(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -96,7 +96,7 @@ fn affine(
     Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales, biases], numbers))
 }
 
-/// Makes a weight of `X.weight` and `X.scales`, with bytes that are floats.
+/// `X.weight` and `X.scales`, with bytes that are floats.
 fn floats(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -119,7 +119,6 @@ fn floats(
     Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales], numbers))
 }
 
-/// Returns the shape of a weight with words of such codes as rows.
 fn shape(candidate: &Candidate<'_>, bits: usize) -> Result<Vec<usize>> {
     let tensor = candidate.tensor;
     let [_, words] = tensor.matrix();

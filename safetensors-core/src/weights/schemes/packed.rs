@@ -39,8 +39,8 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// Finds `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
-/// `W_g_idx`, where W may be `X.weight`.
+/// `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and `W_g_idx`,
+/// where W may be `X.weight`.
 fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
     let Candidate { model, tensor, .. } = *candidate;
     let of_shape = of_shape(candidate, name)?;
@@ -82,8 +82,7 @@ fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stor
     }
 }
 
-/// Returns the shape of a weight. Of stacked matrices, there may be the shape of each, or none:
-/// then the words of a row are full.
+/// Stacked matrices may have the shape of each, or none: then the words of a row are full.
 fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usize>> {
     let Candidate { model, tensor, .. } = *candidate;
     let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
@@ -134,13 +133,11 @@ fn zeros_of(
     Ok(Grid::new(matrix, rows, rows, [1, size]))
 }
 
-/// Returns whether the library that wrote the model packs codes as one stream.
 fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// Returns the number of bits of a code, and the layout of codes in words, by the number of words
-/// in a row.
+/// Returns the number of bits of a code, and the layout of codes, by the number of words in a row.
 fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, words] = tensor.matrix();
@@ -176,7 +173,7 @@ fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     }
 }
 
-/// Finds `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
+/// `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
 fn modelopt(candidate: &Candidate<'_>, module: &str, scales: &Stored) -> Result<Weight> {
     let tensor = candidate.tensor;
     let [rows, columns] = tensor.matrix();
@@ -209,7 +206,6 @@ pub(super) fn scales_of_packed<'a>(
     }
 }
 
-/// Returns the numbers of bits that the settings name, each once.
 fn bits_by_settings(model: &Model<'_>) -> Vec<usize> {
     let bits = model.config.bits_of_groups().into_iter().chain(model.config.number("bits"));
     let mut bits: Vec<_> = bits.collect();

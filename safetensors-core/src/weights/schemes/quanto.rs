@@ -32,7 +32,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     candidate.plain(name, (scales, scales.dtype), None, None).map(Some)
 }
 
-/// Finds `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
+/// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
 fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
     let tensor = candidate.tensor;
     let shifts = candidate.need(&format!("{name}._shift"))?;
@@ -65,7 +65,7 @@ fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result
     Ok(candidate.weight(name, &shape, &[tensor, scales, shifts], numbers))
 }
 
-/// Returns the number of bits, as the number of packed rows shows. The settings must agree.
+/// Returns the number of bits that the packed rows show. The settings must agree.
 fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);
@@ -84,7 +84,6 @@ fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
     }
 }
 
-/// Returns the shape of a weight of these groups of columns.
 fn shape(candidate: &Candidate<'_>, name: &str, [groups, size]: [usize; 2]) -> Result<Vec<usize>> {
     let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);

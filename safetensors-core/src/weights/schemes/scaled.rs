@@ -11,7 +11,6 @@ use super::fp4::{check_no_tiles, is_exponents, second_scale};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-/// The dtypes of the weights.
 const FLOATS: &[Dtype] = &[
     Dtype::F8_E4M3,
     Dtype::F8_E5M2,

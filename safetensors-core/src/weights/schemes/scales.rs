@@ -10,8 +10,8 @@ use crate::format::error::{Result, Shape};
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
 impl<'a> Candidate<'a> {
-    /// Returns the scales that the codes cannot do without. Without them the tensor is a plain one,
-    /// or the error is that they are missing if the settings name this scheme.
+    /// Returns the scales that the codes need. If there are none, that is an error only if the
+    /// settings name this scheme.
     pub(super) fn scales(&self, name: &str) -> Result<Option<&'a Stored>> {
         match self.model.get(name) {
             None if self.model.config.method.is_some() => self.need(name).map(Some),
@@ -19,7 +19,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Returns `W_zero_point` of compressed-tensors. The settings may require it.
+    /// Returns `W_zero_point` of compressed-tensors, which the settings may require.
     pub(super) fn zero_points(&self, name: &str) -> Result<Option<&'a Stored>> {
         let name = format!("{name}_zero_point");
         match self.model.config.has_zero_points() {
@@ -28,7 +28,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Returns the numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
+    /// U8 are exponents, as in F8_E8M0.
     pub(super) fn numbers(&self, scales: &Stored) -> Result<Numbers> {
         self.check_numbers(scales)?;
         Ok(if scales.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { scales.dtype }.into())
@@ -93,7 +93,6 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Returns the size of this many groups of columns.
     fn size_of_groups(&self, columns: usize, groups: usize) -> Option<usize> {
         let size = columns.checked_div(groups).filter(|_| columns.is_multiple_of(groups));
         let by_settings = self.model.config.number("group_size");
@@ -122,8 +121,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Checks that the number of scales matches groups of columns with a size from `sizes`, which
-    /// the settings name, if they name any.
+    /// Checks that the number of scales matches one of the `sizes` that the settings name, if any.
     pub(super) fn check_group_size(
         &self,
         scales: &Stored,
@@ -139,8 +137,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(scales, expected, format_args!("{groups} groups")))
     }
 
-    /// Multiplies the weight by factors of the input of its module, such as `X.pre_quant_scale`, and
-    /// so of its columns.
+    /// Multiplies the columns by factors of the module's input, such as `X.pre_quant_scale`.
     pub(super) fn times_columns(
         &self,
         mut weight: Weight,
@@ -158,8 +155,7 @@ impl<'a> Candidate<'a> {
         Ok(weight)
     }
 
-    /// Makes a weight with codes that are numbers of a dtype: (code − zero point) · scale, times the
-    /// factors.
+    /// Makes a weight: (code − zero point) · scale, times the factors.
     pub(super) fn plain(
         &self,
         name: impl Into<String>,
@@ -180,14 +176,13 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns another usual size of blocks that divides a length into the same number of blocks.
+/// Returns another usual size of blocks that divides a length into as many blocks.
 fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
     let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
     other.filter(|&other| other != size && other.is_multiple_of(32))
 }
 
-/// Returns `true` if a tensor is the number of an entire weight, and not of the only one of several
-/// matrices.
+/// Returns `true` for the number of an entire weight, and not of the only one of several matrices.
 pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
     tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }
