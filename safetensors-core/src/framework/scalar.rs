@@ -5,8 +5,8 @@ use std::string::{String, ToString};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number or a boolean of a training that is not a tensor. Its JSON, which the entry
-/// [`SCALARS_KEY`](crate::framework::SCALARS_KEY) has by name, keeps the type and all bits.
+/// A number or a boolean of a training that is not a tensor. Its JSON, in the entry
+/// [`SCALARS_KEY`](crate::framework::SCALARS_KEY), keeps the type and all bits.
 ///
 /// ```
 /// use safetensors_core::framework::RecordScalar;

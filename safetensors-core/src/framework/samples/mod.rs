@@ -22,19 +22,18 @@ use crate::format::header::Metadata;
 use crate::format::parallel::{default_threads, in_order_ahead};
 use crate::format::tensor::TensorBuf;
 
-/// How many samples are read ahead, unless the program says otherwise.
+/// The default of [`Samples::prefetch`].
 const PREFETCH: usize = 16;
 
-/// How deep directories are searched for samples.
 const DEEPEST: usize = 16;
 
 /// A directory of safetensors files as a data set: each `*.safetensors` file in it and in the
 /// directories below is a sample, in the order of the paths. The directory is on the local disk or
 /// in any [`Store`], such as a bucket.
 ///
-/// Files are opened when they are read, so any number of them takes little memory. Files and
-/// directories with names that begin with a dot are skipped. So are synced steps of an unfinished
-/// file, and files of a local disk with names that are not UTF-8.
+/// Files are opened when they are read, so any number of them takes little memory. Names that begin
+/// with a dot, synced steps of an unfinished file, and names on a local disk that are not UTF-8 are
+/// skipped.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};
@@ -122,8 +121,8 @@ impl<F: Framework> Samples<F> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed, or directories
-    /// are nested more than 16 deep.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io), also for directories that are nested more than 16
+    /// deep.
     pub fn open(directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
         Self::open_in(LocalStore, directory, device)
     }
@@ -148,9 +147,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self
     }
 
-    /// Reads only the tensors of these names, and of earlier calls: for example the labels. The
-    /// others are not read at all. Without names, samples have only their metadata. A sample that
-    /// lacks one of the tensors is an error.
+    /// Reads only the tensors of these names, and of earlier calls. Without names, samples have
+    /// only their metadata. A sample that lacks one of the tensors is an error.
     #[must_use]
     pub fn only(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let names = names.into_iter().map(Into::into);
@@ -158,9 +156,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self
     }
 
-    /// Sets the number of threads that read samples; 0 means
-    /// [`default_threads`](super::default_threads), which is the default. Each reads an entire
-    /// sample.
+    /// Sets the number of threads that read samples, each an entire one; 0, the default, means
+    /// [`default_threads`](super::default_threads).
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
@@ -178,7 +175,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.len()
     }
 
-    /// Returns whether there is no sample.
+    /// Returns `true` if there is no sample.
     pub fn is_empty(&self) -> bool {
         self.files.paths.is_empty()
     }
@@ -195,7 +192,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) of the kind
     /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such position; otherwise as for
-    /// [`load`](super::load). Each error names the file.
+    /// [`load`](super::load).
     pub fn get(&self, position: usize) -> Result<Sample<F::Tensor>> {
         let Sample { tensors, metadata } = self.files.read(position)?;
         let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
@@ -207,8 +204,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Ok(self.files.open(position)?.metadata().clone())
     }
 
-    /// Returns all positions in an order that the seed decides. Equal seeds give equal orders on
-    /// every machine.
+    /// Returns all positions in an order that the seed decides, equally on every machine.
     pub fn shuffled(&self, seed: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         let mut state = seed;
@@ -247,9 +243,9 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ///
     /// # Errors
     ///
-    /// As for [`for_each`](Samples::for_each). The samples of a batch must be alike:
+    /// As for [`for_each`](Samples::for_each).
     /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) lists the tensors of a sample with
-    /// another name, dtype or shape than in the first sample of the batch, and names the file.
+    /// another name, dtype or shape than in the first sample of the batch.
     pub fn for_each_batch<E: From<Error>>(
         &self,
         order: impl IntoIterator<Item = usize, IntoIter: Send>,
@@ -356,7 +352,7 @@ impl<S: Store> Files<S> {
     }
 }
 
-/// Adds the samples in a directory, and in those below it.
+/// Adds the samples in a directory and below it.
 fn list(
     store: &impl Store,
     directory: &Path,

@@ -1,5 +1,4 @@
-//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
-//! them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
+//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
 
 mod parts;
 mod ring;
@@ -19,13 +18,13 @@ use crate::format::parallel::Meter;
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
 /// for [`read_staged`](crate::framework::read_staged).
 ///
-/// A slot is either filled by a thread that reads, or copied from by the device. The calls keep the
-/// two apart: [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
+/// A slot is either filled by a thread that reads, or copied from by the device:
+/// [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
 /// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
-/// fails, the device may still be copying from slots. So the implementation must wait for the
-/// device before it frees them.
+/// fails, the device may still be copying, so the implementation must wait for the device before it
+/// frees slots.
 pub trait Staging {
     /// The memory of a slot.
     type Slot: Send;
@@ -38,10 +37,6 @@ pub trait Staging {
     fn new_slot(&mut self, len: usize) -> Result<Self::Slot>;
 
     /// Returns the bytes of a slot, to be filled. They are aligned to 8 bytes.
-    ///
-    /// # Errors
-    ///
-    /// The device fails.
     fn bytes_mut(slot: &mut Self::Slot) -> Result<&mut [u8]>;
 
     /// Begins to copy these parts of a slot into their tensors. May return before they are copied.
@@ -52,10 +47,6 @@ pub trait Staging {
     fn begin_copy(&mut self, slot: Self::Slot, parts: &[StagedPart]) -> Result<()>;
 
     /// Waits for the oldest copies that were not yet waited for, and gives back their slot.
-    ///
-    /// # Errors
-    ///
-    /// The device fails.
     fn finish_copy(&mut self) -> Result<Self::Slot>;
 }
 
@@ -63,7 +54,7 @@ pub trait Staging {
 /// the options of the load ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPart {
-    /// The position of the tensor in the list of those to be read.
+    /// The position of the tensor in the list of tensors to be read.
     pub tensor: usize,
     /// The start of the part in the tensor, in bytes.
     pub offset: usize,
@@ -71,8 +62,7 @@ pub struct StagedPart {
     pub slot: Range<usize>,
 }
 
-/// The memory that tensors are read through on their way to a device: at most
-/// `slots * slot_bytes`.
+/// The memory that tensors are read through on their way to a device: at most `slots * slot_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingBuffers {
     /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
@@ -153,7 +143,7 @@ impl Default for StagingBuffers {
 /// # Errors
 ///
 /// As for [`read_tensors`](crate::load::read_tensors); any error of the device. The first failure
-/// stops all threads. If several reads fail, the error names the first in the order of the tensors.
+/// stops all threads.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,

@@ -25,11 +25,9 @@ const SMALLEST_SLOT: usize = GROUP * 16;
 /// Larger slots gain nothing, and a `usize` can still count the bits of this one.
 const LARGEST_SLOT: usize = 256 << 20;
 
-/// How one tensor is read.
 struct Source<'t, 'a, S> {
     tensor: &'t LazyTensor<'a, S>,
     loaded: DtypePlan,
-    /// The conversion while elements are read, if there is one.
     conversion: Option<ReadConversion<'t>>,
     /// The bits of an element in a slot.
     bits: usize,
@@ -97,7 +95,6 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         self.fills.len()
     }
 
-    /// Returns the parts in the slot that is filled as this one in the order.
     pub(super) fn parts(&self, number: usize) -> &[StagedPart] {
         &self.fills[number]
     }
@@ -108,7 +105,6 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
 }
 
 impl<S: ReadAt> Plan<'_, '_, S> {
-    /// Reads the parts of a slot into its memory.
     pub(super) fn fill(
         &self,
         number: usize,
@@ -216,7 +212,6 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         start..start + elements_of(part.slot.len(), self.bits)
     }
 
-    /// Returns where the bytes of a part begin in the file.
     fn file_offset(&self, part: &StagedPart) -> u64 {
         let bits = self.tensor.dtype().bits() as usize;
         let before = bytes_of(self.elements(part).start, bits);
@@ -225,7 +220,6 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
 }
 
 impl<S: ReadAt> Source<'_, '_, S> {
-    /// Reads and converts the elements of a part.
     fn read_converted(
         &self,
         part: &StagedPart,
@@ -265,12 +259,11 @@ impl<S: ReadAt> Source<'_, '_, S> {
     }
 }
 
-/// Returns the bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+/// A multiple of [`GROUP`] elements for packed dtypes.
 fn bytes_of(elements: usize, bits: usize) -> usize {
     elements / GROUP * bits + elements % GROUP * bits / 8
 }
 
-/// Returns the elements in a number of bytes.
 fn elements_of(bytes: usize, bits: usize) -> usize {
     bytes / bits * 8 + bytes % bits * 8 / bits
 }

@@ -1,6 +1,6 @@
 //! [`run`]: threads fill slots, and the calling thread has them copied, at the same time.
 //!
-//! A slot goes round: free, filled by a thread, copied from, free again. The calling thread alone
+//! A slot goes round: free, filled by a thread, copied from, free again. Only the calling thread
 //! talks to the device, because a device may tie its work to the thread (candle's CUDA devices have
 //! one stream of work per thread).
 
@@ -14,7 +14,7 @@ use super::{StagedPart, Staging, StagingBuffers};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::{OnPanic, Task, default_threads, lock};
 
-/// A message from a thread to the calling thread.
+/// From a thread to the calling thread.
 enum Message<S> {
     /// The slot of this number is filled.
     Filled(usize, S),
@@ -23,7 +23,7 @@ enum Message<S> {
     Panicked,
 }
 
-/// The queue that threads take from: free slots, and the number of the next slot to be filled.
+/// Free slots, and the number of the next slot to be filled.
 struct Queue<S> {
     free: Receiver<S>,
     next: usize,
@@ -34,13 +34,10 @@ pub(super) trait Filler<T: Staging>: Sync {
     /// Each thread has a value of this type.
     type Scratch: Default;
 
-    /// Returns the number of slots to be filled.
     fn count(&self) -> usize;
 
-    /// Fills the slot of a number.
     fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut Self::Scratch) -> Result<()>;
 
-    /// Returns the parts that are copied from the slot of a number.
     fn parts(&self, number: usize) -> &[StagedPart];
 }
 
@@ -87,13 +84,8 @@ impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
     }
 }
 
-/// Fills slots in several threads, 0 for the default number, and has each copied.
-///
-/// # Errors
-///
-/// The first failure stops all threads: each ends with the slot that it is at. If several slots
-/// could not be filled, the error is the one of the first of them. A panic of a thread goes on in
-/// the calling thread.
+/// Fills slots in several threads, 0 for the default number, and has each copied. The first failure
+/// stops all threads, each after its slot; the error is of the first slot that failed.
 pub(super) fn run<T: Staging, F: Filler<T>>(
     filler: &F,
     threads: usize,
@@ -183,7 +175,6 @@ impl From<Error> for Stopped {
 
 /// The device, to which only the calling thread talks, and the parts to copy.
 struct Device<'d, T, F> {
-    /// The most slots that exist.
     slots: usize,
     slot_bytes: usize,
     staging: &'d mut T,

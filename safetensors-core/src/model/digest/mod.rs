@@ -7,8 +7,7 @@
 //!
 //! XXH3 is about as fast as reading memory, and shows which tensor has changed. Digests find
 //! accidents, not attacks: anyone who can change the data can also change its digest. Neither
-//! digest covers the header. Both are optional. For every other reader a file with digests is an
-//! ordinary safetensors file.
+//! covers the header.
 //!
 //! | to | use |
 //! |---|---|

@@ -26,11 +26,11 @@ pub struct VerifiedFile<'a> {
     pub sha256: Option<Sha256>,
 }
 
-/// Compares each file of a checkpoint with the digests in the file itself. Returns one entry for
-/// each file, in the order of [`files`](Checkpoint::files).
+/// Compares each file of a checkpoint with its own digests. Returns one entry for each file, in the
+/// order of [`files`](Checkpoint::files).
 ///
 /// All tensors of a file are checked, even those that the index places in another file. A tensor
-/// without a recorded digest is listed in [`VerifiedFile::unrecorded`]; it is an error only with
+/// without a recorded digest is an error only with
 /// [`require_digests`](DigestOptions::require_digests). Several tensors are read at a time, each
 /// front to back in pieces of 1 MiB.
 ///
@@ -61,8 +61,8 @@ pub struct VerifiedFile<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DigestMismatch`] if data has changed. It names the file, and the first tensor that
-/// has changed, unless only the digest of all data differs.
+/// [`ErrorKind::DigestMismatch`] if data has changed, with the first tensor that has changed,
+/// unless only the digest of all data differs.
 ///
 /// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
 /// [`ErrorKind::BadModelSpec`] for malformed records; [`ErrorKind::DigestWithoutTensor`];
@@ -72,7 +72,7 @@ pub struct VerifiedFile<'a> {
 /// feature `sha256`, unless [`DigestOptions::sha256`] turns the check off.
 ///
 /// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
-/// [`ErrorKind::Cancelled`] if the progress callback stops the work.
+/// [`ErrorKind::Cancelled`].
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
@@ -80,8 +80,8 @@ pub fn verify<'a, S: ReadAt>(
     run(checkpoint.stored_files()?, options, Err).map(|(files, _)| files)
 }
 
-/// Like [`verify`], but does not end at a file or a tensor that is at fault: lists the errors, in
-/// the order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
+/// Like [`verify`], but continues after a file or a tensor that is at fault, and returns the errors
+/// in the order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
 ///
 /// # Errors
 ///
@@ -166,7 +166,6 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     }
 }
 
-/// Compares the recorded digest with that of the data.
 fn compare<D: PartialEq + ToString>(
     algorithm: &'static str,
     expected: &D,
@@ -180,7 +179,6 @@ fn compare<D: PartialEq + ToString>(
     Err(ErrorKind::DigestMismatch { algorithm, expected, found }.into())
 }
 
-/// One digest to be compared.
 enum Job<'f, 'a, S> {
     Tensor(&'f Recorded<'a, S>, usize),
     Data(&'f Recorded<'a, S>),

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::file::hash::{Digest, KEY, TensorDigests};
 use crate::format::header::Metadata;
 
-/// Renames the digests of renamed tensors, removes the digests of removed ones, and adds digests
-/// for added ones, as if they were empty. A record that cannot be parsed stays unchanged.
+/// Renames and removes the digests of tensors, and adds digests for added ones, as if they were
+/// empty. A record that cannot be parsed stays unchanged.
 pub(super) fn follow(
     metadata: &mut Metadata,
     renamed: &HashMap<&str, &str>,

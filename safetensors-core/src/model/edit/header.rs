@@ -1,12 +1,8 @@
 //! Writing a header in place, and restoring the old one after an interruption.
 //!
-//! 1. The old and the new header are put into a [`Backup`] next to the file.
-//! 2. A mark replaces the header's length, so that every reader refuses the file.
-//! 3. The new header is written, except for its length.
-//! 4. The length replaces the mark. The backup is removed.
-//!
-//! Each step reaches the disk before the next begins, unless the edit is not durable. Whenever the
-//! steps are interrupted, a file without the mark has one of the two headers, complete.
+//! [`edit`](crate::edit#in-place) has the steps. Each reaches the disk before the next begins,
+//! unless the edit is not durable. Whenever the steps are interrupted, a file without the mark has
+//! one of the two headers, complete.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -36,10 +32,9 @@ pub(super) enum HeaderState {
     Torn,
 }
 
-/// Writes a header with the length of the old one over it. Returns `false`, and leaves the old one,
+/// Writes a header over the old one with the same length. Returns `false`, and leaves the old one,
 /// if the file system records times too coarsely, because readers could then accept a mixture of
-/// the two. Also if the file belongs to another user, to whom the backup cannot be given: that user
-/// could not restore the header after an interruption.
+/// the two, or if the file's owner cannot be given the backup.
 pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; new.len()];
@@ -51,7 +46,6 @@ pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     Ok(write.replace(old, new.to_vec(), &backup)?)
 }
 
-/// Writes the header of a file.
 struct Write<'a> {
     file: &'a File,
     mark: [u8; LENGTH_BYTES],
@@ -90,9 +84,8 @@ impl Write<'_> {
         written
     }
 
-    /// Replaces the length by the mark. This must change the file's time of writing, because
-    /// readers that opened the file before notice the edit by that. If the file system records
-    /// times too coarsely, this writes the length back and returns `false`.
+    /// Replaces the length by the mark. This must change the file's time of writing, by which
+    /// readers notice the edit. Returns `false`, with the length written back, if it does not.
     fn set_mark(&self, header: &[u8]) -> io::Result<bool> {
         const PAUSES: [u64; 6] = [0, 1, 2, 4, 8, 16];
         let modified = || Ok::<_, io::Error>(self.file.metadata()?.modified().ok());
@@ -139,7 +132,7 @@ fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
 }
 
 /// Restores the old header if the header is half written and a matching backup is next to the file.
-/// Removes the backup then, and also if the header is complete.
+/// Removes the backup then, and if the header is complete.
 pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<HeaderState> {
     let path = header_backup(destination);
     if !source.is_marked() {
@@ -155,8 +148,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
     Ok(HeaderState::Restored)
 }
 
-/// Returns `true` if the header is half written, and a matching backup is next to the file. Nothing
-/// is written.
+/// Returns `true` if [`restore`] can restore the header. Nothing is written.
 pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
     Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
 }
@@ -176,7 +168,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-/// Returns a random number for the mark, so that the backup of an earlier edit does not match.
+/// For the mark, so that the backup of an earlier edit does not match.
 pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;
@@ -184,8 +176,7 @@ pub(super) fn random() -> u16 {
     RandomState::new().hash_one((SystemTime::now(), process_id())) as u16
 }
 
-/// Removes a backup that is no longer needed. Errors are ignored, because a backup that stays does
-/// no harm.
+/// Errors are ignored, because a backup that stays does no harm.
 fn remove_backup(path: &Path) {
     let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
 }

@@ -16,12 +16,11 @@ use crate::file::save::permissions::is_read_only;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Metadata;
 
-/// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Preview,
     Write,
-    /// Like `Write`, also if the file is read-only.
+    /// Like `Write`, even if the file is read-only.
     Replace,
 }
 
@@ -59,11 +58,8 @@ fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
     })
 }
 
-/// Restores the old header of a file if an edit was interrupted while it wrote the header in place.
-/// Returns `true` if it did.
-///
-/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit#in-place) explains
-/// when this is needed.
+/// Restores the old header of a file if an [edit in place](crate::edit#in-place) was interrupted,
+/// like opening the file for the next [`Edit`]. Returns `true` if it did.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -97,10 +93,6 @@ pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
 /// Returns `true` if an interrupted edit left the header half written, and [`restore_header`] or
 /// the next [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also
 /// be true for a moment.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let destination = destination(path).map_err(|error| error.in_path(path))?;
@@ -167,7 +159,7 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
     if is_named(file, path)? { Ok(()) } else { Err(busy()) }
 }
 
-/// Returns whether the path still leads to this file.
+/// Returns `true` if the path still leads to this file.
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
 }

@@ -11,23 +11,20 @@ use crate::file::save::{Order, SaveOptions};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, Metadata, TensorInfo, rename_attributes};
 
-/// The content of a file after an edit.
 pub(super) struct EditPlan<'e> {
     pub(super) layout: Layout,
     specs: Vec<Spec<'e>>,
-    /// The tensors of the file that stay. They come first in `specs`, before the appended ones.
+    /// The tensors of the file that stay, first in `specs`.
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
     pub(super) change: Change,
     /// The side effects.
     pub(super) notes: Vec<Note>,
-    /// Whether only the header changes, and the new one fills the space of the old one. The data
-    /// then stays in place.
+    /// Only the header changes, and the new one fills the space of the old one.
     pub(super) data_stays: bool,
 }
 
-/// A range of bytes to copy from the old file to the new one. Offsets count from the start of each
-/// file.
+/// A range of bytes to copy. Offsets count from the start of each file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) from: u64,
@@ -36,7 +33,6 @@ pub(super) struct Run {
 }
 
 impl<'e> EditPlan<'e> {
-    /// Plans an edit. Fails if the edit is impossible.
     pub(super) fn new(edit: &'e Edit<'_>) -> Result<Self> {
         let names = new_names(edit)?;
         let removed: HashSet<&str> = edit.removed.iter().map(String::as_str).collect();
@@ -74,8 +70,7 @@ impl<'e> EditPlan<'e> {
         Ok(plan)
     }
 
-    /// Returns `true` if the edit records digests of data that it changes, which are known when the
-    /// new file is written.
+    /// Returns `true` if the edit records digests of data that it changes.
     pub(super) fn records_later(&self, edit: &Edit<'_>) -> bool {
         self.change == Change::Data && !edit.recorded.is_empty()
     }
@@ -114,8 +109,7 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// Returns the bytes to copy from the old file to the new one, in the order of the new one.
-    /// Neighbours are joined into one run.
+    /// Returns the runs in the order of the new file. Neighbours are joined.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
@@ -133,8 +127,8 @@ impl<'e> EditPlan<'e> {
         runs
     }
 
-    /// Returns the appended tensors in file order: the position of each among the appended ones,
-    /// and its range in the new file.
+    /// Returns the position of each appended tensor among these, and its range in the new file, in
+    /// file order.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
         self.layout
             .places
@@ -142,7 +136,7 @@ impl<'e> EditPlan<'e> {
             .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
-    /// Returns whether all bytes after the header stay the same, at the same offsets.
+    /// Returns `true` if all bytes after the header stay, at the same offsets.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
         let whole = Run {
@@ -167,8 +161,8 @@ impl<'e> EditPlan<'e> {
     }
 }
 
-/// Maps old names to new ones. Fails if a tensor to be renamed or removed does not exist, or if a
-/// tensor is renamed twice, or both renamed and removed.
+/// Maps old names to new ones. Fails if a tensor does not exist, or is renamed twice, or both
+/// renamed and removed.
 fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     let mut names = HashMap::new();
     for (old, new) in &edit.renamed {
@@ -217,8 +211,7 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     metadata
 }
 
-/// Returns the alignment of the data in bytes: the largest power of two that divides its offset,
-/// from 8 to 4096.
+/// The largest power of two that divides the offset of the data, from 8 to 4096.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

@@ -12,17 +12,13 @@ use crate::format::error::Result;
 use crate::format::header::{Metadata, SHA256_KEY};
 
 impl Edit<'_> {
-    /// Computes the digests of the file's data now, and records them in its metadata, replacing
-    /// earlier ones. Digests that the options turn off stay unchanged.
+    /// Computes the digests of the file's data now, and records them in its metadata. Digests that
+    /// the options turn off stay unchanged.
     ///
-    /// The same edit may rename, append and remove tensors. If that changes the data,
-    /// [`apply`](Edit::apply) computes the digests of the new file.
-    ///
-    /// The file is locked against other edits. For a checkpoint of several files, edit each of its
-    /// [`files`](crate::Checkpoint::files).
-    ///
-    /// To record digests while tensors are saved, use
-    /// [`SaveOptions::digests`](crate::SaveOptions::digests). It does not read the data again.
+    /// If the same edit changes the data, [`apply`](Edit::apply) computes the digests of the new
+    /// file. For a checkpoint of several files, edit each of its
+    /// [`files`](crate::Checkpoint::files). To record digests while tensors are saved, use
+    /// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read the data again.
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
@@ -44,9 +40,9 @@ impl Edit<'_> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache) for a file in a cache of the Hub,
-    /// unless [`change_cached`](Edit::change_cached) was set before;
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read;
+    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache) unless
+    /// [`change_cached`](Edit::change_cached) was set before;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io);
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
     /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256, if this crate
     /// was built without its feature `sha256`.
@@ -60,7 +56,7 @@ impl Edit<'_> {
         Ok(self)
     }
 
-    /// Computes the digests that the edit records of a file that it has written.
+    /// Computes the digests of a file that the edit has written.
     pub(super) fn digests_of(&self, written: &SafeTensors<FileSource>) -> Result<Metadata> {
         let options = self.recording.clone().tensors(self.recorded.contains_key(KEY));
         let sha256 = self.recorded.contains_key(SHA256_KEY);
@@ -68,7 +64,6 @@ impl Edit<'_> {
     }
 }
 
-/// Computes the digests of a file, as entries of its metadata.
 fn entries(
     file: &SafeTensors<FileSource>,
     path: &Path,

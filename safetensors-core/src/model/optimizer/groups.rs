@@ -13,13 +13,12 @@ use crate::format::header::UniqueMap;
 /// The settings of a group by their names.
 type Group = BTreeMap<String, Value>;
 
-/// The parameter groups. There are none if the checkpoint lacks them, for example because a program
-/// has flattened it in Python.
+/// None if the checkpoint lacks them, for example because a program has flattened it in Python.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     key: String,
     groups: Vec<Group>,
-    /// The number of parameters; `None` without groups, and if these have names for them.
+    /// `None` without groups, and if these have names for the parameters.
     count: Option<usize>,
     names: Option<Vec<String>>,
 }

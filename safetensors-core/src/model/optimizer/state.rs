@@ -13,17 +13,15 @@ use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Mismatch, OptimizerProblem, Result};
 
-/// The kind of the tensor that has the number of steps.
 const STEP: &str = "step";
 
-/// The whole numbers that F64 counts without a gap.
+/// F64 counts up to this number without a gap.
 const MOST_STEPS: u64 = 1 << 53;
 
-/// The parameters by number or by name, each with the kinds of tensors that its state has.
+/// By number or by name, each with the kinds of its tensors.
 pub(super) struct Owners(BTreeMap<String, BTreeSet<String>>);
 
 impl Owners {
-    /// Sorts the tensors below `prefix` by their owners.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, prefix: &str) -> Result<Self> {
         let mut owners = BTreeMap::<_, BTreeSet<_>>::new();
         let mut mismatches = Vec::new();
@@ -55,7 +53,7 @@ impl Owners {
     }
 }
 
-/// Returns a number in the one form that PyTorch writes.
+/// Parses the one form that PyTorch writes.
 fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| *number < usize::MAX && number.to_string() == text)
 }
@@ -73,14 +71,14 @@ pub struct OptimizerState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct ParameterState {
-    /// The prefix of the names of its tensors, with a dot at the end.
+    /// With a dot at the end.
     prefix: String,
     kinds: BTreeSet<String>,
     steps: Option<u64>,
 }
 
 impl OptimizerState {
-    /// Names the owners, and reads the numbers of their steps. `names` has the name of each number.
+    /// Names the owners, and reads their steps. `names` has the name of each number.
     pub(super) fn new<S: ReadAt>(
         checkpoint: &Checkpoint<S>,
         prefix: String,
@@ -135,8 +133,8 @@ impl OptimizerState {
     ///
     /// # Errors
     ///
-    /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`]. Parameters that did not
-    /// get a gradient at each step made fewer steps.
+    /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`], for example if some
+    /// parameters did not get a gradient at each step.
     #[doc(hidden)]
     pub fn steps(&self) -> Result<Option<u64>> {
         let mut steps = self.parameters().filter_map(|(name, state)| Some((name, state.steps?)));
@@ -164,8 +162,7 @@ impl OptimizerState {
 }
 
 impl ParameterState {
-    /// Returns the kinds of its tensors, such as `exp_avg`, sorted. The number of steps is not
-    /// among them.
+    /// Returns the sorted kinds of its tensors, such as `exp_avg`, without the number of steps.
     #[doc(hidden)]
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.iter().map(String::as_str).filter(|kind| *kind != STEP)
@@ -179,7 +176,6 @@ impl ParameterState {
     }
 }
 
-/// Reads the numbers of steps, all together.
 fn read_steps<'a, S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     states: impl Iterator<Item = &'a mut ParameterState>,

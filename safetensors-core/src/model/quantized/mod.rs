@@ -2,16 +2,15 @@
 //!
 //! [`Checkpoint::dequantized`] makes a checkpoint in which each of these weights is one tensor of
 //! F32, with the name and the shape that its model knows. The numbers are computed when they are
-//! read, in full or in part, so every way to read a checkpoint gets them: by name, by slice, by
-//! rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
+//! read, so every way to read a checkpoint gets them. [`Checkpoint::quantized_weights`] lists them.
 //!
 #![doc = include_str!("../../weights/schemes.md")]
 //!
 //! The scheme is in the settings next to the files if there are any (`config.json`,
 //! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`,
-//! `quant_model_description.json`), and otherwise follows from names, dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
-//! and a scheme that is known but cannot be read are errors ([`ErrorKind::Quantization`]), before
-//! anything is read.
+//! `quant_model_description.json`), and otherwise follows from names, dtypes and the metadata.
+//! Settings that contradict the tensors, a missing tensor, and a scheme that is known but cannot be
+//! read are errors ([`ErrorKind::Quantization`]), before anything is read.
 //!
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
@@ -56,9 +55,8 @@ pub struct QuantizedWeight {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Returns the quantised weights, in the order of the tensors that hold their codes. Empty for
-    /// a checkpoint that is not quantised. The `config.json` next to the files is read, and small
-    /// tensors that describe others.
+    /// Returns the quantised weights, in the order of the tensors that hold their codes. The
+    /// `config.json` next to the files is read, and small tensors that describe others.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -73,10 +71,6 @@ impl<S: ReadAt> Checkpoint<S> {
     /// assert_eq!(weights[0].tensors, ["up.weight", "up.weight_scale"]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`]; any error of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
         self.quantized_weights_but(&mut |_| false)
     }
@@ -90,9 +84,8 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     /// Makes each quantised weight one tensor of F32, see [the module](crate::quantized). The
-    /// tensors that store it are no longer listed, nor are scales of activations and caches, and
-    /// marks. Nothing more is read yet than by
-    /// [`quantized_weights`](Checkpoint::quantized_weights).
+    /// tensors that store it, scales of activations and caches, and marks are no longer listed.
+    /// Nothing more is read yet than by [`quantized_weights`](Checkpoint::quantized_weights).
     ///
     /// F32 holds every number of all schemes. A load with
     /// [`floats_as`](crate::LoadOptions::floats_as) rounds it once more, for example to BF16.
@@ -112,7 +105,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`]; any error of reading.
+    /// [`ErrorKind::Quantization`].
     pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(&mut |_| false)?;
         Ok(source::dequantized(self, weights)?.without_codes())

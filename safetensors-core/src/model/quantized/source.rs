@@ -46,7 +46,6 @@ impl ComputedTensor for Weight {
     }
 }
 
-/// Makes a checkpoint with these weights as numbers.
 pub(super) fn dequantized<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     weights: Vec<(QuantizedWeight, Weight)>,
@@ -107,7 +106,7 @@ impl View<'_> {
         kept
     }
 
-    /// Turns other names of codes into names of their weights. Other names of scales are removed.
+    /// Turns other names of codes into names of their weights, and removes other names of scales.
     fn rename_aliases(&self, metadata: &mut Metadata) {
         let is_alias =
             |key: &str, value: &str| !is_reserved(key) && self.stored.contains_key(value);
@@ -124,8 +123,8 @@ impl View<'_> {
         }
     }
 
-    /// Removes the modules of these weights from JSON, in the object or list at this pointer.
-    /// `None` if nothing is left there.
+    /// Removes the modules of these weights from the object or list at a pointer. `None` if nothing
+    /// is left.
     fn without(&self, json: &str, pointer: &str) -> Option<String> {
         let Ok(mut value) = serde_json::from_str::<Value>(json) else {
             return Some(json.to_owned());

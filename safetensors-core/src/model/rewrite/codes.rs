@@ -17,8 +17,7 @@ struct Together<'r, 'a, S> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Fails if one of the tensors at these positions has codes with scales in another checkpoint.
-    /// Its own checkpoint knows the others.
+    /// Fails for codes with scales in another checkpoint.
     pub(super) fn refuse_codes(&self, changed: &[usize]) -> Result<()> {
         let is_from_one = self.sources.len() < 2
             && self.tensors.iter().all(|(_, planned)| planned.tensor().is_some());

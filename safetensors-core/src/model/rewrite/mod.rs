@@ -1,5 +1,4 @@
-//! [`Rewrite`]: makes a new checkpoint from others. It merges, selects, renames, casts and
-//! re-shards their tensors without loading them all into memory.
+//! [`Rewrite`]: makes a new checkpoint from others. It merges, selects, renames, casts and re-shards their tensors without loading them all into memory.
 
 mod cast;
 mod codes;
@@ -30,20 +29,17 @@ use crate::model::quantized::Quantization;
 
 /// The contents of a new checkpoint that is made from others: the tensors, their names and dtypes.
 ///
-/// Data is read only when the new checkpoint is saved, piece by piece. This takes a few MiB of
-/// memory for each thread, for checkpoints of any size. Steps apply in the order in which they are
-/// called. The destination may be one of the sources.
+/// Data is read piece by piece, when the new checkpoint is saved, with a few MiB of memory for each
+/// thread. Steps apply in the order in which they are called. The destination may be one of the
+/// sources. [`plan`](Rewrite::plan) shows the result, before anything is written.
 ///
-/// [`plan`](Rewrite::plan) shows the result, before anything is written.
-///
-/// [Attributes](crate::header::attributes()) of a tensor, such as units, get its new name, and are
-/// skipped with it. So does the id of a parameter of burn.
+/// [Attributes](crate::header::attributes()) of a tensor, such as units, and the id of a parameter
+/// of burn are renamed and skipped with it.
 ///
 /// # Tied weights
 ///
 /// A tensor with several names is in its file under one of them. The other names are
-/// [aliases](Checkpoint::aliases): entries of the metadata. An entry with another meaning may look
-/// like an alias. So aliases follow their tensor, and remain entries:
+/// [aliases](Checkpoint::aliases), entries of the metadata:
 ///
 /// - a tensor that is [selected](Rewrite::select), [excluded](Rewrite::exclude) or
 ///   [cast](Rewrite::cast) takes its aliases along;
@@ -92,8 +88,7 @@ pub struct Rewrite<'a, S = Assembled> {
     next_tie: u64,
     /// How weights were quantised, if any were.
     quantization: Option<Quantization>,
-    /// The tie numbers of added tensors that fill a storage. Two such tensors are one tensor if
-    /// their keys are equal.
+    /// The tie numbers of added tensors that fill a storage. Equal keys mean one tensor.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
     /// The keys of digests that the sources have, and the new checkpoint lacks.
     removed: BTreeSet<&'static str>,
@@ -128,10 +123,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Self::default().merge(checkpoint)
     }
 
-    /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
-    /// is saved, so rename or exclude one of the tensors before the merge. For a metadata key that
-    /// both have, the earlier value stays. Ids of parameters and the numbers of records of burn are
-    /// joined.
+    /// Adds all tensors of another checkpoint. A save fails if names are duplicate: rename or
+    /// exclude one of the tensors before the merge. For a metadata key that both have, the earlier
+    /// value stays. Ids of parameters and the numbers of records of burn are joined.
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
@@ -161,8 +155,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// are read when the new checkpoint is saved.
     ///
     /// Added tensors that [fill the same storage](crate::tied::Storage) are tied if their dtypes
-    /// and shapes are equal. The first of their names in sorted order is written. A tensor that
-    /// fills only a part of its storage is never tied.
+    /// and shapes are equal, and written under the first of their sorted names.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -201,11 +194,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
-    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it
-    /// replaces the tensor. Of several such aliases, the first does.
-    ///
-    /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
-    /// saved from a rewrite that never had any.
+    /// name and the tensor after the steps so far. If aliases are kept without their tensor, the
+    /// first of them replaces it. Saving fails if a selection leaves none of the tensors.
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -221,7 +211,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Skips the tensors for which `drop` returns true, with all their aliases. `drop` gets the
     /// name and the tensor after the steps so far. If it returns true for an alias only, the tensor
-    /// stays and the alias is skipped.
+    /// stays.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
@@ -259,7 +249,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
     fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
         let before = self.tensors.len();
         let mut dropped = HashSet::new();
@@ -275,8 +264,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// Refuses to write nothing because a selection has left nothing: that is a mistake in the
-    /// selection, and could cost an existing checkpoint.
+    /// Refuses to write nothing because of a mistake in the selection: it could cost an existing
+    /// checkpoint.
     fn refuse_deselected(&self) -> Result<()> {
         match self.deselected {
             found if found > 0 && self.tensors.is_empty() => {
@@ -305,9 +294,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         &mut self.metadata
     }
 
-    /// Returns all names with their tensors. A tensor has the dtype and shape that will be saved,
-    /// and knows its source. Tied weights are listed under each of their names;
-    /// [`plan`](Rewrite::plan) shows which of them is written.
+    /// Returns all names with their tensors, which have the dtype and shape that will be saved.
+    /// Tied weights are listed under each of their names; [`plan`](Rewrite::plan) shows which of
+    /// them is written.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
@@ -317,8 +306,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// As for [`save`](crate::save()); any error of reading; [`ErrorKind::Io`] if a source has
-    /// [changed](Checkpoint::check_unchanged), before the file is put in place, also if the file at
-    /// `path` is a source and has been replaced since it was opened; [`ErrorKind::DoesNotFit`];
+    /// [changed](Checkpoint::check_unchanged), or the file at `path` is a source and has been
+    /// replaced, before the file is put in place; [`ErrorKind::DoesNotFit`];
     /// [`ErrorKind::NothingSelected`].
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
@@ -336,10 +325,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`save_sharded`](crate::save_sharded); any error of reading; [`ErrorKind::Io`] if a
-    /// source has [changed](Checkpoint::check_unchanged), before the files are put in place, also
-    /// if a file in `directory` is a source and has been replaced since it was opened;
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
+    /// As for [`save_sharded`](crate::save_sharded), and as for [`save`](Rewrite::save) to one
+    /// file.
     pub fn save_sharded(
         &self,
         directory: impl AsRef<Path>,
@@ -361,9 +348,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         options.clone().save_options(self.complete_options(&options.save_options))
     }
 
-    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saves
-    /// do this themselves. It is for programs that write the tensors of a [`plan`](Rewrite::plan)
-    /// in another way.
+    /// Checks that the sources and their indexes have not changed, for programs that write the
+    /// tensors of a [`plan`](Rewrite::plan) in another way. Saves check this themselves.
     ///
     /// # Errors
     ///
@@ -376,9 +362,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
     }
 
-    /// Completes the options as [`save`](Rewrite::save) does: with the metadata of the sources,
-    /// which the options override, and with tied weights kept tied. The result is for programs that
-    /// save [`tensors`](Rewrite::tensors) outside the local disk.
+    /// Completes the options as [`save`](Rewrite::save) does, with the metadata of the sources and
+    /// with tied weights, for programs that save [`tensors`](Rewrite::tensors) in another way.
+    /// Metadata of the options comes first.
     #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();

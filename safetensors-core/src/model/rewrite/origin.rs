@@ -9,7 +9,6 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{Error, Result};
 use crate::format::tensor::{Sink, TensorSource};
 
-/// The source of a tensor.
 pub(super) enum Origin<'a, S> {
     /// A tensor of a checkpoint.
     Lazy(LazyTensor<'a, S>),
@@ -18,7 +17,6 @@ pub(super) enum Origin<'a, S> {
 }
 
 impl<S> Origin<'_, S> {
-    /// Adds the tensor's name, and its file if it has one, to an error.
     pub(super) fn locate(&self, error: Error) -> Error {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),

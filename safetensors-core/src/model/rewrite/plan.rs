@@ -44,7 +44,7 @@ pub struct Plan<'r, 'a, S = Assembled> {
     aliases: BTreeMap<String, String>,
     /// The names of the files, with the positions of their tensors in `tensors`.
     shards: Vec<(String, Vec<usize>)>,
-    /// The pattern for file names of a sharded save; `None` for a save to one file.
+    /// `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
     /// The digests that the sources have, and the new checkpoint lacks.
@@ -58,13 +58,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors that are found before data is read:
+    /// The errors of [`save`](Rewrite::save) that are found before data is read, such as
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
-    /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName),
-    /// [`TieProblem::NotRecorded`](crate::error::TieProblem::NotRecorded),
-    /// [`TieProblem::Reserved`](crate::error::TieProblem::Reserved),
-    /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge),
-    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment),
+    /// [`TieProblem::NotRecorded`](crate::error::TieProblem::NotRecorded) and
     /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
@@ -101,9 +97,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`plan`](Rewrite::plan), for each file;
-    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index would be larger than the
-    /// default [`Limits`](crate::Limits) allow.
+    /// As for [`plan`](Rewrite::plan); [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the
+    /// index would exceed the default [`Limits`](crate::Limits).
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
         let options = self.complete_shard_options(options);
@@ -134,8 +129,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         self.tensors.iter().copied()
     }
 
-    /// Returns the aliases of tied weights that are recorded in the metadata, each with the name of
-    /// its tensor in the file.
+    /// Returns the recorded aliases of tied weights, each with the name of its tensor in the file.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
     }
@@ -158,12 +152,11 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     }
 
     /// Checks whether the plan can be written to this path: the path of the file, or of the
-    /// directory for a sharded save. Nothing is written, so missing permissions and a full disk are
-    /// not found.
+    /// directory for a sharded save. Missing permissions and a full disk are not found.
     ///
-    /// A directory is refused if it has other `*.safetensors` files or another index, because
-    /// opening the directory would then not find a new single file, unless that is named
-    /// `model.safetensors`. The save itself does not refuse it.
+    /// Unlike a save, this refuses a directory with other `*.safetensors` files or another index,
+    /// because opening it would not find a new single file, unless that is named
+    /// `model.safetensors`.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -198,8 +191,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         check_directory(path, pattern, &files, &self.options)
     }
 
-    /// Returns the side effects of a save to this path: digests that are not kept, and signatures
-    /// that may be of replaced files. The path is a file, or a directory for a sharded save.
+    /// Returns the side effects of a save to this file or directory: digests that are not kept, and
+    /// signatures that may be of replaced files.
     pub fn notes(&self, path: impl AsRef<Path>) -> Vec<Note> {
         let path = path.as_ref();
         let mut notes = self.removed.clone();
@@ -211,9 +204,9 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     }
 
     /// Returns the names of the files that a sharded save to this directory removes when the new
-    /// checkpoint is in place: all that are named as shards of the same pattern and are not written
-    /// again, named by an index or not. `huggingface_hub` removes the same files. Empty for a save
-    /// to one file, and if there is no such directory.
+    /// checkpoint is in place: all shards of the same pattern that are not written again, named by
+    /// an index or not, like `huggingface_hub`. Empty for a save to one file, and if there is no
+    /// such directory.
     ///
     /// ```
     /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -228,10 +221,6 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// assert_eq!(plan.removed_files(dir.path())?, ["model-00001-of-00002.safetensors"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
     #[doc(hidden)]
     pub fn removed_files(&self, directory: impl AsRef<Path>) -> Result<Vec<String>> {
         let directory = directory.as_ref();

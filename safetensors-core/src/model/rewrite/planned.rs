@@ -22,12 +22,11 @@ pub struct PlannedTensor<'a, S = Assembled> {
     source_name: Cow<'a, str>,
     /// The tie number: equal for all names of a tensor.
     pub(super) tie: u64,
-    /// Whether this is an alias: not the tensor's name in its file, and not a replacement of the
-    /// tensor.
+    /// Neither the tensor's name in its file, nor a replacement of the tensor.
     pub(super) alias: bool,
 }
 
-/// The way in which the source is written.
+/// How the source is written.
 #[derive(Debug)]
 enum Written<'a, S> {
     AsIs,
@@ -73,21 +72,19 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns the tensor in its file, if it is written as it is there.
+    /// Returns the tensor in its file, if it is written unchanged.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
 
-    /// Returns the original name: the name in the checkpoint, which may be an
-    /// [alias](crate::Checkpoint::aliases), or the name under which the tensor was added.
+    /// Returns the name in the checkpoint, which may be an [alias](crate::Checkpoint::aliases), or
+    /// the name under which the tensor was added.
     pub fn source_name(&self) -> &str {
         &self.source_name
     }
 
-    /// Returns `true` if this is an [alias](crate::Checkpoint::aliases): a name that the metadata
-    /// records, other than the tensor's name in its file. If the tensor was excluded and this name
-    /// was [cast](super::Rewrite::cast) instead, or if only this name was
-    /// [quantised](super::Rewrite::quantize), this is no longer an alias.
+    /// Returns `true` if this is an [alias](crate::Checkpoint::aliases) that will be recorded, and
+    /// not a separate tensor.
     pub fn is_alias(&self) -> bool {
         self.alias
     }
@@ -104,7 +101,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     }
 
     /// Returns the error of a weight that this rewrite [quantises](super::Rewrite::quantize), if
-    /// these are its codes. It is known once they were saved, and costs no further pass.
+    /// these are its codes. It is known once they were saved.
     #[doc(hidden)]
     pub fn quantization_error(&self) -> Option<QuantizationError> {
         match &self.written {
@@ -113,15 +110,14 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// Adds the tensor's name in its source, and its file if it has one, to an error.
     pub(super) fn locate(&self, error: Error) -> Error {
         self.origin.locate(error)
     }
 }
 
 impl<'a, S: ReadAt> PlannedTensor<'a, S> {
-    /// Returns the shape in the source. For a tensor that stores a
-    /// [quantised](super::Rewrite::quantize) weight, the shape of the weight.
+    /// Returns the shape in the source, for codes and scales of a
+    /// [quantised](super::Rewrite::quantize) weight the shape of the weight.
     #[doc(hidden)]
     pub fn source_shape(&self) -> &[usize] {
         self.origin.shape()
@@ -133,15 +129,14 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.origin.dtype()
     }
 
-    /// Returns the number of bytes in the source; for a tensor that stores a part of a quantised
-    /// weight, the bytes of the weight.
+    /// Returns the number of bytes in the source, for codes and scales of a quantised weight the
+    /// bytes of the weight.
     #[doc(hidden)]
     pub fn source_len(&self) -> u64 {
         // No tensor is planned with an unknown length.
         shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()
     }
 
-    /// Returns the dtype that will be saved.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.written {
             Written::AsIs => self.source_dtype(),
@@ -150,7 +145,6 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns the dimensions, outermost first; empty for a scalar.
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.written {
             Written::AsIs | Written::Cast(_) => self.origin.shape(),
@@ -158,7 +152,7 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns `true` for floats that are saved as such, not as codes or scales of this rewrite.
+    /// Returns `true` for floats, other than codes or scales of this rewrite.
     pub(super) fn is_plain_float(&self) -> bool {
         self.dtype().is_float() && !self.is_quantized()
     }

@@ -22,19 +22,18 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Quantises weights: the tensors that store a weight replace it, with the names that [the
     /// module](crate::quantized) reads. `wanted` gets the name and the tensor after the steps so
     /// far, and returns whether it is quantised. `None` leaves that to `layers`: floats are
-    /// quantised if they are the weights of linear layers under all of their names. Weights that
-    /// are quantised already are read as numbers with
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
+    /// quantised if they are the weights of linear layers under all of their names. Read weights
+    /// that are quantised already by [`Checkpoint::dequantized`](crate::Checkpoint::dequantized)
+    /// first.
     ///
-    /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer: it
-    /// becomes another name of the tensors that store it. An alias becomes a separate tensor if
-    /// `wanted` returns another answer than for its tensor.
+    /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer.
+    /// With another answer than its tensor's, it becomes a separate tensor.
     ///
-    /// A weight of any dtype is converted to F32 before, from its values in the source, as the
-    /// options say. It is read two or three times while it is saved, piece by piece. Its largest
-    /// magnitudes are in memory: one for each scale, except scales of groups of columns. Weights
-    /// that vLLM joins into one matrix, such as queries, keys and values, share the scale of all
-    /// scales of NVFP4, because vLLM takes one for all.
+    /// A weight is converted to F32 before, from its values in the source, as the options say. It
+    /// is read two or three times, piece by piece, while it is saved. Its largest magnitudes are in
+    /// memory: one for each scale, except scales of groups of columns. Weights that vLLM joins into
+    /// one matrix, such as queries, keys and values, share the scale of all scales of NVFP4,
+    /// because vLLM takes one for all.
     ///
     /// ```
     /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -112,7 +111,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Returns for each tensor whether it is quantised.
+    /// Decides for each tensor whether it is quantised.
     fn chosen(
         &self,
         how: Quantization,
@@ -183,7 +182,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Returns the text of a `config.json` with `dtype` or `torch_dtype` set to the dtype of most
-    /// bytes of plain floats, if any were converted. Changes nothing else.
+    /// bytes of plain floats, if any were converted.
     ///
     /// # Errors
     ///
@@ -192,12 +191,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.with_dtype(config, false)
     }
 
-    /// Returns the text of a [`config`](Rewrite::config), with the description of the weights that
-    /// were [quantised](Rewrite::quantize), as transformers and vLLM expect it. It names the
+    /// Returns the text of a [`config`](Rewrite::config), with the description of the
+    /// [quantised](Rewrite::quantize) weights that transformers and vLLM expect. It names the
     /// modules of matrices and of [stacked experts](Rewrite::stacked_experts) that were not
     /// quantised, and the head. If none were quantised, the text is without such a description, and
-    /// has the dtype of most bytes of plain floats: they were codes. Its other entries stay as they
-    /// are, sorted.
+    /// has the dtype of most bytes of plain floats.
     ///
     /// ```
     /// use safetensors_core::Rewrite;
@@ -260,7 +258,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Returns the experts that are stored as one tensor of three dimensions, and are not
-    /// quantised: transformers and vLLM read the codes of an expert only from separate tensors.
+    /// quantised: transformers and vLLM read codes only from separate tensors.
     #[doc(hidden)]
     pub fn stacked_experts(&self) -> impl Iterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors().filter(|(name, planned)| {
@@ -270,8 +268,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// Returns the number of bytes of float weights in the sources that are
-    /// [quantised](Rewrite::quantize), and the number of all bytes of floats in the sources.
+    /// Returns the number of bytes of [quantised](Rewrite::quantize) weights, and of all floats, in
+    /// the sources.
     #[doc(hidden)]
     pub fn quantized_bytes(&self) -> (u64, u64) {
         let mut quantized = 0;
@@ -314,8 +312,7 @@ impl Groups {
     }
 }
 
-/// Returns the name of a dtype of floats in the `config.json` of a model; empty for dtypes that no
-/// model has.
+/// Empty for dtypes that no model has.
 fn name_of_torch(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BF16 => "bfloat16",

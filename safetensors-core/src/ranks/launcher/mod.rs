@@ -128,8 +128,9 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     }))
 }
 
-/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher, see
-/// [`Rank::from_env`].
+/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.
+// Slurm is always the outermost launcher: `srun` starts `mpirun` or `torchrun`, often one for each
+// machine, and never the other way round.
 fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())

@@ -34,10 +34,9 @@ use crate::file::save::temporary::TempFile;
 use crate::format::error::Error;
 use crate::format::header::{Header, LENGTH_BYTES, Limits};
 
-/// The number of bytes of the magic, the mark, the inode and the length.
+/// The bytes of the magic, the mark, the inode and the length.
 const FIELDS: usize = 4 * size_of::<u64>();
 
-/// The number of bytes of the hash at the end.
 const HASH: usize = 8;
 
 /// The number of bytes that a disk writes whole or not at all.
@@ -46,8 +45,7 @@ const SECTOR: usize = 512;
 /// Two headers, and which file they belong to.
 pub(super) struct Backup {
     pub(super) mark: [u8; LENGTH_BYTES],
-    /// The number of the file's inode. The device is not stored, because its number may change when
-    /// the machine restarts.
+    /// The device is not stored, because its number may change when the machine restarts.
     inode: u64,
     file_len: u64,
     pub(super) old: Vec<u8>,
@@ -66,8 +64,8 @@ impl Backup {
         Ok(Self { mark, inode, file_len: file.metadata()?.len(), old, new })
     }
 
-    /// Writes the backup. It gets its name when it is complete. Returns `false`, and leaves none,
-    /// if it could not be given the owner of `original`: then that owner could not use it.
+    /// Writes the backup, and then gives it its name. Returns `false` if it could not be given to
+    /// the owner of `original`, who then could not use it.
     pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<bool> {
         let permissions = original.metadata()?;
         let mut temp = TempFile::create(path, true)?;
@@ -117,9 +115,9 @@ impl Backup {
         })
     }
 
-    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is neither the
-    /// owner of `original` nor the user of this process: in a directory that others may write to,
-    /// their backups must not change this file.
+    /// `None` if there is no valid backup, or its owner is neither the owner of `original` nor the
+    /// user of this process: in a directory that others may write to, their backups must not change
+    /// this file.
     pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
         let Some(metadata) = unless_missing(fs::symlink_metadata(path))? else { return Ok(None) };
         let headers = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
@@ -136,7 +134,7 @@ impl Backup {
     }
 
     /// Returns `true` if the backup was made for this file, and an interrupted edit or restore can
-    /// have left the file's present header.
+    /// have left the present header.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
         let inode = Identity::of(source.file())?.number();
         // The device is not compared: its number may change when the machine starts again, which is
@@ -157,8 +155,8 @@ impl Backup {
 
     /// Returns `true` if an interrupted write can leave these bytes before the data. They must
     /// begin with the mark, or with half of it and half of the old length: a write of 8 bytes may
-    /// be split in two. Each disk sector of the rest must be the beginning of a header and the
-    /// rest of the other.
+    /// be split in two. Each disk sector of the rest must be the beginning of a header and the rest
+    /// of the other.
     fn can_result_from_an_interruption(&self, found: &[u8]) -> bool {
         let (length, text) = found.split_at(LENGTH_BYTES);
         let (old_length, old) = self.old.split_at(LENGTH_BYTES);
@@ -197,7 +195,7 @@ fn same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
 
-/// Returns whether a file belongs to the user of this process.
+/// Returns `true` if a file belongs to the user of this process.
 #[cfg(unix)]
 fn is_own(metadata: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;

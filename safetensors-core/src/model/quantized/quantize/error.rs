@@ -23,7 +23,6 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Adds the differences of a piece.
     pub(super) fn add(&mut self, numbers: &[f32], decoded: &[f32]) {
         /// So that several numbers are added at once.
         const LANES: usize = 8;

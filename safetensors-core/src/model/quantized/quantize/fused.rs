@@ -28,7 +28,7 @@ const FUSED: [&[&str]; 9] = [
 ];
 
 /// Returns the key that the weights of a matrix share, by the name of any of them: their module,
-/// and the names. `None` if it is a separate matrix.
+/// and the names. `None` for a separate matrix.
 pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
     let module = name.strip_suffix(".weight")?;
     let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
@@ -40,12 +40,12 @@ pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
 pub(crate) struct Fused<S> {
     weights: Vec<(S, Converted<S>)>,
     locate: fn(&S, Error) -> Error,
-    /// From when it is found.
+    /// Once it is found.
     largest: Mutex<Option<f32>>,
 }
 
 impl<S: TensorSource + Clone> Fused<S> {
-    /// Converts the weights to F32 with these options. `locate` names the weight in an error.
+    /// `locate` names the weight in an error.
     pub(crate) fn new(
         weights: impl IntoIterator<Item = S>,
         options: &ConvertOptions,

@@ -13,7 +13,7 @@ use crate::weights::bad_config;
 /// read codes of another tensor, such as an embedding, as its values.
 ///
 /// The name of a weight shows its kind, together with the architecture in `config.json`. Heads and
-/// routers are linear layers too, but lose the most and save the least: they do not count here.
+/// routers do not count: as codes, they lose the most and save the least.
 ///
 /// ```
 /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -30,7 +30,6 @@ use crate::weights::bad_config;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinearLayers {
-    /// Each `model_type` in the settings.
     model_types: BTreeSet<String>,
 }
 
@@ -79,15 +78,14 @@ impl LinearLayers {
         !is_other && how.matrix(shape).is_some()
     }
 
-    /// Returns `true` if a model of these architectures may have transposed layers.
     fn may_have_conv1d(&self) -> bool {
         self.model_types.is_empty()
             || self.model_types.iter().any(|found| WITH_CONV1D.contains(&&**found))
     }
 }
 
-/// The last names of modules that stay unchanged: routers and heads, and then the embeddings of
-/// transformers that do not have it in their names.
+/// Modules that stay unchanged: routers and heads, and then embeddings of transformers without that
+/// word in their names.
 // These lists are from transformers 5.24. Files have no classes, so names decide.
 const OTHERS: [&str; 23] = [
     "shared_expert_gate",

@@ -17,10 +17,8 @@ use crate::format::error::Result;
 use crate::format::parallel::lock;
 use crate::format::tensor::{Sink, TensorSource};
 
-/// One of the tensors that store a quantised weight: its codes, or scales.
-///
-/// It is made while it is written, piece by piece, from the numbers of `S`. The tensors of a weight
-/// share results, such as the largest magnitude of each row.
+/// Codes, or scales, made piece by piece while they are written. The tensors of a weight share
+/// results, such as the largest magnitude of each row.
 #[derive(Debug)]
 pub(crate) struct QuantizedPart<S> {
     weight: Arc<Weight<S>>,
@@ -106,7 +104,6 @@ impl<S> QuantizedPart<S> {
         self.kind == Kind::Codes
     }
 
-    /// Returns the error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
         if self.is_codes() { *lock(&self.weight.error) } else { None }
     }
@@ -139,13 +136,12 @@ impl<S: TensorSource + Send> TensorSource for QuantizedPart<S> {
 }
 
 impl<S: TensorSource> Weight<S> {
-    /// Passes on the numbers in pieces of whole groups, each with the index of its first number.
     fn pieces(&self, take: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
         pieces(&self.source, self.how, take)
     }
 
-    /// Calls `take` for each longest run of numbers in one cell: its place in a piece that begins
-    /// with the number of index `first`, and the number of the cell.
+    /// Calls `take` for each longest run of numbers in one cell, with its place in a piece that
+    /// begins with the number of index `first`, and the number of the cell.
     fn runs(&self, first: u64, len: usize, mut take: impl FnMut(Range<usize>, usize)) {
         let [height, width] = self.cell;
         let columns = self.matrix[1];
@@ -194,8 +190,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(self.magnitudes()?.iter().map(scale).collect())
     }
 
-    /// Returns the scale that brings the scales of all groups into the range of F8_E4M3; 1 where
-    /// they need none.
+    /// Brings the scales of all groups into the range of F8_E4M3; 1 where they need none.
     fn global_scale(&self) -> Result<f32> {
         if self.how != Quantization::Nvfp4 {
             return Ok(1.0);
@@ -244,7 +239,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of eight bits from a piece, and the numbers that they encode.
+    /// Makes codes of eight bits, and the numbers that they encode.
     fn encode_cells(
         &self,
         (first, numbers): (u64, &[f32]),
@@ -268,8 +263,8 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of four bits from a piece, the first of two in the low bits, and the numbers
-    /// that they encode.
+    /// Makes codes of four bits, the first of two in the low bits, and the numbers that they
+    /// encode.
     fn encode_groups(
         &self,
         numbers: &[f32],

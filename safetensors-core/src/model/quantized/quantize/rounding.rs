@@ -19,8 +19,8 @@ pub(super) fn largest(numbers: &[f32]) -> f32 {
     f32::from_bits(bits)
 }
 
-/// Returns the codes of numbers in F8_E4M3, and replaces the numbers by their rounded values. A
-/// number that is too large becomes the largest.
+/// Returns the codes of numbers, and replaces the numbers by their rounded values. A number that is
+/// too large becomes the largest.
 pub(super) fn round_to_e4m3(numbers: &mut [f32], codes: &mut [u8]) -> Result<()> {
     let options = ConvertOptions::new().overflow(Overflow::Saturate);
     let encode = Conversion::new(Dtype::F32, Dtype::F8_E4M3, &options)?;
@@ -29,7 +29,7 @@ pub(super) fn round_to_e4m3(numbers: &mut [f32], codes: &mut [u8]) -> Result<()>
     Ok(decode.run(codes, bytemuck::cast_slice_mut(numbers), 0)?)
 }
 
-/// Computes the codes of numbers in I8, which replace the numbers.
+/// Returns the codes of numbers, and replaces the numbers by them.
 pub(super) fn round_to_i8(numbers: &mut [f32], codes: &mut [u8]) {
     /// The last bit of a number of this size is 1, so that a sum is rounded to an integer. Its
     /// lowest bits are that integer in two's complement.
@@ -40,7 +40,7 @@ pub(super) fn round_to_i8(numbers: &mut [f32], codes: &mut [u8]) {
     }
 }
 
-/// Returns the code of a number in E2M1. A number that is too large becomes the largest.
+/// A number that is too large becomes the largest.
 #[inline(always)]
 pub(super) fn to_e2m1(number: f32) -> u8 {
     let sign = (number.to_bits() >> 28) as u8 & 8;
@@ -56,8 +56,7 @@ pub(super) fn to_e2m1(number: f32) -> u8 {
     sign | passed
 }
 
-/// Returns the codes in F8_E4M3 of the scales of groups with these magnitudes, and replaces the
-/// magnitudes by the scales.
+/// Returns the codes in F8_E4M3 of the scales of groups, and replaces the magnitudes by the scales.
 pub(super) fn nvfp4_scales(global: f32, magnitudes: &mut [f32]) -> Result<Vec<u8>> {
     let mut codes = vec![0; magnitudes.len()];
     magnitudes.iter_mut().for_each(|it| *it = global * (*it / LARGEST_E2M1));
@@ -69,9 +68,8 @@ pub(super) fn nvfp4_scales(global: f32, magnitudes: &mut [f32]) -> Result<Vec<u8
     Ok(codes)
 }
 
-/// Returns the codes of the powers of two that bring groups with these magnitudes into the range of
-/// E2M1, and replaces the magnitudes by the powers. A magnitude is first rounded to one binary
-/// digit after the point.
+/// Returns the codes of the powers of two that bring groups into the range of E2M1, and replaces
+/// the magnitudes by the powers. A magnitude is first rounded to one binary digit after the point.
 pub(super) fn mxfp4_scales(magnitudes: &mut [f32]) -> Vec<u8> {
     let scale = |magnitude: &mut f32| {
         let rounded = magnitude.to_bits() + (1 << 21);

@@ -1,5 +1,4 @@
-//! The `config.json` of a quantised checkpoint: the `quantization_config` that describes the result
-//! of a [`Quantization`], and the dtype.
+//! The `config.json` of a quantised checkpoint: its `quantization_config` and dtype.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,8 +17,7 @@ type Entries<'a> = BTreeMap<String, Cow<'a, str>>;
 const DEPTH: usize = 4;
 
 /// Returns the text of a `config.json`, with the description of weights that were quantised, or
-/// without any if none were. Everything else in it stays unchanged. `modules` were not quantised.
-/// Also returns whether there was another description.
+/// without any if none were, and whether there was another. `modules` were not quantised.
 pub(crate) fn with_settings(
     how: Option<Quantization>,
     config: &str,
@@ -43,8 +41,8 @@ pub(crate) fn with_settings(
     Ok((object(&entries, "  ") + "\n", is_other))
 }
 
-/// Replaces the first dtype in the text by this one, as torch names it, also in the settings of
-/// parts of the model.
+/// Replaces the first dtype in the text, as torch names it, also in the settings of parts of the
+/// model.
 pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
     parsed(config)?;
     let Some(dtype) = dtype else { return Ok(config.to_owned()) };
@@ -71,7 +69,6 @@ fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The dtypes of floats, as transformers writes them.
 const DTYPES: [&str; 4] = ["\"bfloat16\"", "\"float16\"", "\"float32\"", "\"float64\""];
 
 fn parsed(config: &str) -> Result<Entries<'_>> {
@@ -88,7 +85,7 @@ fn object(entries: &Entries<'_>, indent: &str) -> String {
     format!("{{\n{entries}\n{}}}", &indent[2..])
 }
 
-/// Removes the descriptions of quantised weights. Returns whether there were any.
+/// Removes the descriptions of quantised weights. Returns `true` if there were any.
 fn remove_settings(entries: &mut Entries<'_>) -> bool {
     let before = entries.len();
     entries.retain(|key, text| match key.as_str() {
