@@ -40,8 +40,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Checkpoint { catalog: self.catalog.by_ref(), about: self.about.clone() }
     }
 
-    /// Returns the quantised weights in stored order, without the ones with errors that `leaves`
-    /// accepts.
+    /// Returns the quantised weights, without errors that `leaves` accepts.
     pub(crate) fn stored_weights(&self, leaves: Leaves<'_>) -> Result<Vec<Weight>> {
         let weights = self.catalog.weights();
         let Err(failed) = weights else { return weights };

@@ -109,7 +109,7 @@ pub struct Checkpoint<S = Assembled> {
     about: About,
 }
 
-/// Facts about a checkpoint other than its tensors.
+/// Everything about a checkpoint except its tensors.
 #[derive(Clone, Default)]
 struct About {
     index: Option<PathBuf>,
@@ -118,7 +118,6 @@ struct About {
     index_version: Option<store::Version>,
     /// `None` for a file that was already open.
     siblings: Option<Arc<dyn open::siblings::Siblings>>,
-    /// The directory of the files.
     home: Option<PathBuf>,
     is_of_directory: bool,
     /// Its tensors are joined from parts in several files.

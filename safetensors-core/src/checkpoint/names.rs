@@ -4,22 +4,21 @@ pub(super) use crate::file::io::hidden::shard_numbers;
 
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
 
-/// Files of quantised layers of mistral.rs.
+/// Files of mistral.rs.
 pub(super) const UQFF_SUFFIX: &str = ".uqff";
 
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// A directory that contains this file opens as it, regardless of its other files.
+/// A directory with this file opens as it, regardless of its other files.
 pub(crate) const STANDARD_FILE: &str = "model.safetensors";
 
-/// A directory that contains this index, and not the [`STANDARD_FILE`], opens as it.
+/// A directory with this index, and not the [`STANDARD_FILE`], opens as it.
 pub(crate) const STANDARD_INDEX: &str = "model.safetensors.index.json";
 
-/// Marks the second name of an old shard, such as `model.replaced-1.safetensors`.
+/// In the second name of an old shard, such as `model.replaced-1.safetensors`.
 const REPLACED: &str = ".replaced-";
 
-/// Returns `true` if the name of a shard leads below the index's folder on every system, and ends
-/// in `.safetensors`. On Windows `\` and `:` would be a separator and a drive or stream.
+/// Returns `true` if the name of a shard leads below the index's folder on every system.
 pub(super) fn is_safe(name: &str) -> bool {
     name.ends_with(FILE_SUFFIX) && name.split('/').all(is_plain)
 }
@@ -29,7 +28,6 @@ pub(super) fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Returns `true` if a file next to the files of a checkpoint can have this name.
 pub(super) fn is_beside(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
@@ -45,7 +43,7 @@ pub(super) fn set_aside(name: &str, number: u32) -> String {
     format!("{}{REPLACED}{number}{FILE_SUFFIX}", name.strip_suffix(FILE_SUFFIX).unwrap_or(name))
 }
 
-/// Returns the name without its ending, and without the mark of [`set_aside`].
+/// Removes the ending, and the mark of [`set_aside`].
 pub(super) fn stem(name: &str) -> Option<&str> {
     let stem = name.strip_suffix(FILE_SUFFIX)?;
     let Some((before, number)) = stem.rsplit_once(REPLACED) else { return Some(stem) };

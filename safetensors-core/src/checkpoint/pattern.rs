@@ -23,7 +23,7 @@ use crate::format::error::{Error, ErrorKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern {
     prefix: String,
-    /// The text between `{suffix}` and the extension.
+    /// Between `{suffix}` and the extension.
     rest: String,
 }
 
@@ -56,7 +56,6 @@ impl FromStr for FilePattern {
 }
 
 impl FilePattern {
-    /// Returns the pattern for a single file or an index with this name.
     pub(super) fn from_name(name: &str) -> Self {
         let stem = name.strip_suffix(INDEX_SUFFIX).or_else(|| name.strip_suffix(FILE_SUFFIX));
         Self { prefix: stem.unwrap_or(name).into(), rest: String::new() }
@@ -79,7 +78,7 @@ impl FilePattern {
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
-    /// Returns a name as long as the longest that a save gives a file.
+    /// As long as the longest name that a save gives a file.
     pub(super) fn longest_name(&self) -> String {
         set_aside(&self.file_name(0, 2), u32::MAX)
     }

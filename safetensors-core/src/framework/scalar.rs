@@ -28,11 +28,11 @@ pub enum RecordScalar {
     F64(#[serde(serialize_with = "write_bits", deserialize_with = "read_bits")] f64),
 }
 
-/// A float in JSON, which has no NaN and no infinity.
+// JSON has no NaN and no infinity.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Float {
-    /// For people. The bits are read back.
+    /// For people; the bits are read back.
     value: String,
     bits: String,
 }

@@ -40,16 +40,14 @@ use crate::format::header::{ATTEMPT_KEY, Limits, Metadata};
 
 const MANIFEST: &str = "attempt.json";
 
-/// The most bytes of `attempt.json`.
 const MOST: u64 = 1 << 20;
 
-/// The content of `attempt.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
     /// Greater than in each attempt that began before and was not complete then.
     sequence: u64,
-    /// The digest of the plan and options that all ranks share.
+    /// Of the plan and options that all ranks share.
     digest: String,
 }
 
@@ -77,7 +75,6 @@ pub(super) struct Attempt<'f> {
     name: &'f str,
     files: &'f RankFiles<'f>,
     options: &'f ShardOptions,
-    /// The index of the checkpoint.
     index: PathBuf,
     path: PathBuf,
     /// Removed at the end if they are still empty.
@@ -141,14 +138,13 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Makes a directory in which a rank writes its files.
     pub(super) fn begin(&self, rank: usize) -> Result<TempDirectory> {
         let made = failpoint::hit("create")
             .and_then(|()| TempDirectory::create(&self.path.join(format!("rank-{rank:05}"))));
         made.map_err(|error| self.explain(Error::io(error, self.directory), &self.path))
     }
 
-    /// Adds the written files of a rank. If it was the last one, all files are put in place.
+    /// Adds the written files of a rank, and publishes those of all after the last one.
     pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
@@ -163,7 +159,7 @@ impl<'f> Attempt<'f> {
         Ok(RankSaved::Complete(self.files.saved()))
     }
 
-    /// Moves the files of a rank into the attempt. While its mark is missing, no process uses them.
+    // While the rank's mark is missing, no process uses its files.
     fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
         let mark = self.mark(rank);
         unless_missing(fs::remove_file(&mark))?;
@@ -184,13 +180,12 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Counts the ranks without a mark. The directory is listed once, because a shared file system
-    /// takes long to look for each of a thousand marks.
+    // Listed once: a shared file system takes long to look for each of a thousand marks.
     fn missing(&self) -> std::io::Result<usize> {
         Ok(self.files.plan.world_size().saturating_sub(marks(&self.path)?.len()))
     }
 
-    /// Puts all files in place, and removes this attempt and the attempts that began before it.
+    /// Also removes the attempts that began before.
     fn publish(&self, lock: &DirectoryLock) -> Result<()> {
         for file in &self.files.files {
             self.check_file(file).map_err(|error| {
@@ -224,9 +219,8 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Removes an attempt. It disappears at once, because a rank may still be writing to it.
-    /// Windows renames no directory with an open file: there the content goes one by one, or with
-    /// the next save.
+    // Disappears at once, because a rank may still be writing to it. Windows renames no directory
+    // with an open file: there the content goes one by one, or with the next save.
     fn remove(&self, attempt: &Path) -> std::io::Result<()> {
         if !attempt.exists() {
             return Ok(());
@@ -248,14 +242,14 @@ impl<'f> Attempt<'f> {
         })
     }
 
-    /// Moves a file out of the attempt, on a file system without links. The file's rank loses its
-    /// mark: if this rank is killed now, it has to save again.
+    // Without links. The file's rank loses its mark: if this rank is killed now, it has to save
+    // again.
     fn take_out(&self, rank: usize, from: &Path, to: &Path) -> std::io::Result<()> {
         unless_missing(fs::remove_file(self.mark(rank)))?;
         fs::rename(from, to)
     }
 
-    /// Compares the header of a file with the plan of its rank.
+    /// Compares the header with the plan.
     fn check_file(&self, file: &super::files::RankFile) -> Result<()> {
         let path = self.path.join(&file.name);
         let found = open(&path)?;
@@ -268,9 +262,7 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Returns the other attempts with their manifests; `None` if the rank that began one was
-    /// killed at once. Unreadable attempts, and one with a number that none can follow, are skipped
-    /// and stay.
+    /// `None` without a manifest. Skips attempts that are unreadable or have the highest number.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
@@ -288,7 +280,7 @@ impl<'f> Attempt<'f> {
         Ok(others)
     }
 
-    /// Returns `true` if the directory's index, or its one file, comes from this attempt.
+    /// The directory's index, or its one file, comes from this attempt.
     fn is_published(&self) -> Result<bool> {
         let of_index = Index::read(&LocalStore, &self.index, &Limits::default());
         if self.is_own(of_index.map(|index| index.metadata))? {
@@ -322,8 +314,7 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Replaces an error by its cause if `needed` is gone. Other ranks may have begun the attempt
-    /// again.
+    /// Replaces an error by its cause if `needed` is gone.
     pub(super) fn explain(&self, error: Error, needed: &Path) -> Error {
         match needed.try_exists() {
             Ok(false) => self.check_current().err().unwrap_or_else(|| self.superseded()),
@@ -341,7 +332,7 @@ impl<'f> Attempt<'f> {
         Error::from(RankProblem::AttemptSuperseded { attempt }).in_path(self.directory)
     }
 
-    /// Removes the names of hidden files from an error, because the caller cannot use them.
+    // The caller cannot use the names of hidden files.
     fn of_directory(&self, error: Error) -> Error {
         let hidden = self.path.join(MANIFEST);
         error.moved(&hidden, self.directory).in_path(self.directory)
@@ -351,7 +342,7 @@ impl<'f> Attempt<'f> {
         DirectoryLock::wait_for(self.directory).map_err(|error| Error::io(error, self.directory))
     }
 
-    /// The mark that all files of a rank are there.
+    /// Shows that all files of a rank are there.
     fn mark(&self, rank: usize) -> PathBuf {
         self.path.join(format!("rank-{rank:05}.done"))
     }
@@ -361,7 +352,6 @@ impl<'f> Attempt<'f> {
     }
 }
 
-/// Returns the marks of the ranks that have saved.
 fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(attempt)? {

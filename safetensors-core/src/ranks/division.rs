@@ -98,7 +98,7 @@ impl Division {
         }
     }
 
-    /// Returns the number of different parts.
+    /// How many different parts there are.
     pub(super) fn parts(&self, world_size: usize) -> usize {
         match *self {
             Self::Replicate => 1,
@@ -107,14 +107,13 @@ impl Division {
         }
     }
 
-    /// Returns the part that a rank holds, and whether it is the first rank that does.
+    /// Returns the number of the part, and whether the rank is the first that holds it.
     pub(super) fn held(&self, rank: usize, world_size: usize) -> (usize, bool) {
         let holders = (world_size / self.parts(world_size).max(1)).max(1);
         (rank / holders, rank.is_multiple_of(holders))
     }
 
-    /// Checks that a tensor can be divided so, and that each part begins and ends between two
-    /// bytes.
+    /// Also checks that each part begins and ends between two bytes.
     pub(super) fn check(&self, dtype: Dtype, shape: &[usize], world_size: usize) -> Result<()> {
         if let Self::Offsets { dim, offsets } = self {
             check_offsets(shape, *dim, offsets, world_size, 0..world_size)?;
@@ -126,7 +125,7 @@ impl Division {
         ranks.filter(|&rank| rank < world_size).try_for_each(check)
     }
 
-    /// Returns all ranks in order, as ranges with parts of equal shape. None is empty.
+    /// Divides all ranks into ranges with parts of equal shape. None is empty.
     pub(super) fn like_ranks(&self, shape: &[usize], world_size: usize) -> Vec<Range<usize>> {
         match self {
             Self::Replicate | Self::Split { .. } | Self::Shared { .. } => {
@@ -154,7 +153,6 @@ impl Division {
         Ok(byte_len(dtype, &self.part(shape, rank, world_size)?.shape(shape)?)?)
     }
 
-    /// Checks that the part of a rank begins and ends between two bytes.
     fn check_part(
         &self,
         dtype: Dtype,
@@ -172,7 +170,7 @@ impl Division {
     }
 }
 
-/// Returns the number of ranks that hold each of this many parts.
+/// The number of ranks that hold each part.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
     if parts > 0 && world_size.is_multiple_of(parts) {
         Ok(world_size / parts)
@@ -182,7 +180,7 @@ fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKi
     }
 }
 
-/// Checks the ends of the offsets, and that the offsets of these ranks ascend.
+/// Checks the ends, and that the offsets of these ranks ascend.
 fn check_offsets(
     shape: &[usize],
     dim: usize,

@@ -17,31 +17,29 @@ use crate::format::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 pub(super) struct RankFiles<'p> {
     pub(super) plan: &'p RankPlan,
     pub(super) files: Vec<RankFile>,
-    /// The number of bytes of all tensors.
     total_size: u64,
-    /// How each file is saved.
     pub(super) each: SaveOptions,
-    /// The metadata of the index, or of the one file.
+    /// Of the index, or of the one file.
     metadata: Metadata,
-    /// PyTorch's distributed checkpoints have no index.
+    // PyTorch's distributed checkpoints have no index.
     pub(super) is_dcp: bool,
 }
 
 pub(super) struct RankFile {
     pub(super) name: String,
     pub(super) rank: usize,
-    /// The positions, in the plan, of its tensors.
+    /// By position in the plan.
     pub(super) tensors: Vec<usize>,
 }
 
-/// A tensor of a plan, as it is written.
+/// As it is written.
 pub(super) struct SavedPart<'p> {
     pub(super) tensor: &'p RankTensor,
-    /// The name in the file.
+    /// In the file.
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     record: Option<PartRecord>,
-    /// The start of the part in each dimension of the tensor.
+    /// The start in each dimension of the tensor.
     offsets: Vec<usize>,
 }
 
@@ -119,12 +117,10 @@ impl<'p> RankFiles<'p> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
 
-    /// Returns the result of a complete save.
     pub(super) fn saved(&self) -> SavedShards {
         SavedShards { files: self.names(), total_size: self.total_size }
     }
 
-    /// Checks whether the files can be saved to a directory.
     pub(super) fn check(
         &self,
         directory: &Path,
@@ -140,12 +136,10 @@ impl<'p> RankFiles<'p> {
         check_directory(directory, options.pattern(), &names, &self.each)
     }
 
-    /// Returns the number of bytes of the tensors in a file.
     pub(super) fn data_len(&self, file: &RankFile) -> Result<u64> {
         file.tensors.iter().map(|&position| self.plan.tensors[position].byte_len(file.rank)).sum()
     }
 
-    /// Returns the parts that are written to a file.
     pub(super) fn parts(&self, file: &RankFile) -> Result<Vec<SavedPart<'p>>> {
         let part = |&position: &usize| {
             let tensor = &self.plan.tensors[position];
@@ -167,8 +161,7 @@ impl<'p> RankFiles<'p> {
         file.tensors.iter().map(part).collect()
     }
 
-    /// Returns the options of a file, with the record of its parts. Without an index, it has the
-    /// index's metadata.
+    /// With the record of the parts and, if there is no index, its metadata.
     pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
@@ -209,7 +202,7 @@ impl<'p> RankFiles<'p> {
         }
     }
 
-    /// Returns a digest of everything that the ranks must have in common.
+    /// Of everything that the ranks must have in common.
     pub(super) fn digest(&self) -> Digest {
         let mut text = self.plan.to_json();
         for file in &self.files {
@@ -223,12 +216,12 @@ impl<'p> RankFiles<'p> {
     }
 }
 
-/// Returns the name that PyTorch's distributed checkpoints give a file of a rank.
+/// The name that PyTorch's distributed checkpoints give a file of a rank.
 fn dcp_name(rank: usize, number: usize, count: usize) -> String {
     format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
 
-/// Refuses a plan with a tensor that has the name of another tensor's part.
+/// Refuses a tensor with the name of another tensor's part.
 fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     let is_divided = |tensor: &&RankTensor| tensor.division().dim().is_some();
     let divided: HashSet<_> = plan.tensors().filter(is_divided).map(RankTensor::name).collect();
@@ -242,7 +235,7 @@ fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     Ok(())
 }
 
-/// Sorts the tensors of a rank by the positions of the plan. Also returns unknown names.
+/// By the positions of the plan. Also returns unknown names.
 pub(super) fn given<N: AsRef<str>, T>(
     plan: &RankPlan,
     tensors: impl IntoIterator<Item = (N, T)>,
@@ -260,7 +253,7 @@ pub(super) fn given<N: AsRef<str>, T>(
     (given, extra)
 }
 
-/// Returns the name of a rank's part in its file, and its record if the tensor is divided.
+/// A tensor that is not divided needs no record.
 fn saved_as(
     tensor: &RankTensor,
     rank: usize,

@@ -111,11 +111,10 @@ impl RankTensor {
     }
 }
 
-/// The most tensors times ranks. Work on all parts takes minutes at most.
+/// Tensors times ranks. Work on all parts takes minutes at most.
 const MOST_PARTS: usize = 1_000_000_000;
 
 impl RankPlan {
-    /// Makes a plan of checked tensors.
     pub(super) fn new(world_size: usize, mut tensors: Vec<RankTensor>) -> Result<Self> {
         check_world_size(world_size)?;
         let limit = MOST_PARTS;
@@ -230,7 +229,7 @@ impl RankPlan {
         Mismatch::refuse(mismatches)
     }
 
-    /// Assigns each replicated tensor to the rank with the fewest bytes so far, which saves it.
+    /// The rank with the fewest bytes so far saves a replicated tensor.
     pub(super) fn savers(&self) -> Vec<Option<usize>> {
         let is_replicated = |tensor: &RankTensor| tensor.division.dim().is_none();
         if !self.tensors.iter().any(is_replicated) {

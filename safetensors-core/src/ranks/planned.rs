@@ -11,7 +11,7 @@ pub(super) struct PlannedRank<'f, T> {
     files: &'f RankFiles<'f>,
     /// By the positions of the plan.
     given: Vec<Option<T>>,
-    /// Counts the bytes of all files of the rank together.
+    /// Counts all files of the rank together.
     progress: Meter,
 }
 
@@ -37,7 +37,7 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
         Ok((parts, SaveOptions { progress: self.progress.clone(), ..options }))
     }
 
-    /// Returns the tensors of a file, by their names in it.
+    /// By the names in the file.
     pub(super) fn sources<'a>(
         &'a self,
         file: &'a RankFile,
@@ -49,7 +49,6 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
     }
 }
 
-/// Compares the tensors that a rank gives with the tensors that it must save.
 fn check<T: TensorSource>(
     files: &RankFiles<'_>,
     rank: usize,

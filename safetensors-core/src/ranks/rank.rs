@@ -2,7 +2,7 @@
 
 use crate::format::error::{ErrorKind, RankProblem, Result};
 
-/// Bounds the cost of a plan from a stranger.
+// Bounds the cost of a plan from a stranger.
 pub(super) const MOST_RANKS: usize = 1 << 20;
 
 /// The number of a process among the processes of a job, counted from 0.

@@ -67,7 +67,7 @@ impl RankPlan {
         Ok(pairs.into_iter().map(|(_, buf)| buf).collect())
     }
 
-    /// Returns the order in which a rank reads: the files, beginning at the rank's share.
+    // Each rank begins at its share of the files.
     fn order<S>(
         &self,
         checkpoint: &Checkpoint<S>,

@@ -32,11 +32,10 @@ pub struct RankRules {
     rules: Vec<(Pattern, Division)>,
 }
 
-/// The scales of quantised weights.
 const SCALES: &str = "{*_scale,*_scale_inv,{*.,}scale_weight}";
 
-/// Projections divided by rows compute a part of their outputs. Projections divided by columns
-/// compute a summand of all outputs, so their bias is added once, by the code that adds them up.
+// Projections divided by rows compute a part of their outputs. Projections divided by columns
+// compute a summand of all outputs, so their bias is added once, by the code that adds them up.
 const LLAMA: &[(&str, &str)] = &[
     (SCALES, "replicate"),
     ("*.{q,k,v,gate,up}_proj.{weight,bias}", "split:0"),

@@ -132,8 +132,7 @@ impl<'a> RankSaver<'a> {
     }
 }
 
-/// Writes the files of all ranks to a directory, unseen by readers. Dropping the result removes
-/// them.
+/// No reader finds the files before the commit. Dropping the result removes them.
 pub(crate) fn stage_ranks<'d, N: AsRef<str>, T: TensorSource>(
     place: &'d mut LocalDirectory,
     plan: &RankPlan,

@@ -11,8 +11,7 @@ use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
 
-/// Files other than `config.json` in the order in which they are read, each with the method of a
-/// file that names none: ModelOpt's, GPTQ's, Quanto's and msmodelslim's.
+/// In the order of reading, each with the method of a file that names none.
 const FILES: [(&str, &str); 4] = [
     ("hf_quant_config.json", "modelopt"),
     ("quantize_config.json", "gptq"),
@@ -26,23 +25,22 @@ pub fn settings_files() -> impl Iterator<Item = &'static str> {
     FILES.into_iter().map(|(file, _)| file)
 }
 
-/// Real files have a few KiB, with lists of layers a few hundred.
+// Real files have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Config {
-    /// The `quant_method`, in lower case.
+    /// In lower case.
     pub(super) method: Option<String>,
     value: Value,
-    /// The `config.json` of the model, which has its dimensions.
+    /// It has the dimensions of the model.
     model: Value,
     file: PathBuf,
     bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
 }
 
 impl Config {
-    /// Reads the first file that describes quantised weights: `config.json`, then the
-    /// [others](settings_files).
+    /// Reads the first file that has settings, `config.json` or [another](settings_files).
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [("config.json", "")].into_iter().chain(FILES) {
@@ -86,7 +84,7 @@ impl Config {
         self.value.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Returns `true` if some modules have other settings than the rest.
+    /// Some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
             self.value
@@ -95,7 +93,6 @@ impl Config {
         })
     }
 
-    /// Returns the settings for weights in compressed-tensors' groups of layers.
     fn of_weights(&self) -> impl Iterator<Item = &Value> {
         let groups = self.value.get("config_groups").and_then(Value::as_object);
         let groups = groups.into_iter().flat_map(|groups| groups.values());
@@ -113,8 +110,7 @@ impl Config {
         groups.peek().is_some() && groups.all(has)
     }
 
-    /// Returns the sizes of groups of columns that the groups of layers have; entire rows, of
-    /// `columns`, where none is named.
+    /// Entire rows, of `columns`, where no size is named.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
         let sizes: Vec<_> =
             self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
@@ -123,18 +119,17 @@ impl Config {
         sizes.map(|size| size.unwrap_or(columns)).collect()
     }
 
-    /// Returns the settings of a module, if it has its own.
     pub(super) fn own(&self, module: &str) -> Option<&Value> {
         self.value.get(module).filter(|own| own.is_object())
     }
 
-    /// Returns a text for one module, or otherwise for all.
+    /// For one module, or otherwise for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
         let own = self.own(module).and_then(|own| own.get(key));
         own.or_else(|| self.value.get(key))?.as_str()
     }
 
-    /// Returns the modules that have their own entries in MLX's settings.
+    /// Modules with their own settings.
     pub(super) fn modules_of_mlx(&self) -> impl Iterator<Item = &str> {
         let is_of_mlx = matches!(self.method.as_deref(), Some("mlx" | "metal"));
         let entries = self.value.as_object().filter(|_| is_of_mlx).into_iter().flatten();
@@ -143,7 +138,7 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// Returns the numbers of bits of modules, by regular expressions that find their names.
+    /// By regular expressions that find names of modules.
     pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
         if let Some(known) = self.bits_by_name.get() {
             return Ok(known);
@@ -160,8 +155,7 @@ impl Config {
         Ok(self.bits_by_name.get_or_init(|| found))
     }
 
-    /// Returns the number of inputs of a linear layer, by its usual name and the dimensions of the
-    /// model.
+    /// By the usual name of a linear layer and the dimensions of the model.
     pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
         let number = |key: &str| {
             let found = [&self.model["text_config"][key], &self.model[key]];
@@ -181,7 +175,6 @@ impl Config {
         }
     }
 
-    /// The rows and columns of a block.
     pub(super) fn block(&self) -> Option<[usize; 2]> {
         let block = self
             .value
@@ -191,13 +184,13 @@ impl Config {
         Some([whole(rows)?, whole(columns)?]).filter(|block| !block.contains(&0))
     }
 
-    /// Returns `true` if the settings rotate weights, which the stored tensors do not show.
+    /// Weights are rotated, which the stored tensors do not show.
     pub(super) fn has_transforms(&self) -> bool {
         let transforms = self.value.get("transform_config").and_then(Value::as_object);
         transforms.is_some_and(|transforms| !transforms.is_empty())
     }
 
-    /// The version of the library that wrote the file.
+    /// Of the library that wrote the file.
     pub(super) fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -215,12 +208,12 @@ pub(crate) fn bad_config(problem: String) -> Error {
 /// In the `config.json` of a model, or in its `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// Recognises MLX's description as the value of `quantization` in a `config.json`.
+/// The value is of `quantization` in a `config.json`.
 pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }
 
-/// Returns the settings in the `config.json` of a model, and their method if they name none.
+/// Also returns the method of settings that name none.
 fn of_model(mut json: Value) -> Option<(Value, Option<&'static str>)> {
     let is_mlx = json.get("quantization").is_some_and(is_of_mlx);
     for key in KEYS {

@@ -27,8 +27,7 @@ impl Groups {
         }
     }
 
-    /// Writes the number of each column's group from `start` on. `values` begins with the group
-    /// `first`.
+    /// Writes the number of each column from `start` on. `values` begins with the group `first`.
     pub(super) fn expand(&self, values: &[f32], first: usize, start: usize, out: &mut [f32]) {
         let size = match self {
             Self::Neighbours(size) => *size,
@@ -60,7 +59,6 @@ impl Groups {
     }
 }
 
-/// Writes each value `N` times.
 fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
     vectorized(|| {
         let (whole, rest) = out.as_chunks_mut::<N>();
@@ -73,7 +71,7 @@ fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
     });
 }
 
-/// How a code, a scale and a zero point make an element. Each operation is rounded to F32.
+/// How an element is computed. Each operation is rounded to F32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Formula {
     /// (code − zero) · scale
@@ -88,8 +86,7 @@ pub(super) enum Formula {
     Times(f32),
 }
 
-/// Compiles a loop for each formula. `make` computes an element from a code, a scale and a zero
-/// point, which is zero if there is none.
+/// Compiles a loop for each formula. A missing zero point is zero.
 macro_rules! by_formula {
     ($formula:expr, $make:ident => $work:expr) => {
         match $formula {
@@ -118,14 +115,12 @@ macro_rules! by_formula {
 }
 
 impl Formula {
-    /// Makes elements of codes, which have a scale and a zero point each.
     pub(super) fn apply(self, scales: &[f32], zeros: &[f32], codes: &mut [f32]) {
         let triples = codes.iter_mut().zip(scales).zip(zeros);
         by_formula!(self, make => triples.for_each(|((x, scale), zero)| *x = make(*x, *scale, *zero)));
     }
 
-    /// Applies the formula to groups of `size` neighbours. The first group lacks its `skipped`
-    /// first elements.
+    /// Groups are of `size` neighbours; the first lacks `skipped` elements.
     pub(super) fn apply_to_groups(
         self,
         (size, skipped): (usize, usize),

@@ -18,22 +18,22 @@ use crate::format::header::Metadata;
 use crate::format::tensor::shape::memory_count;
 use crate::format::tensor::{Element, TensorBuf};
 
-/// A quantised weight: its elements in C order are a matrix of codes, row by row.
+/// A matrix of codes in C order.
 #[derive(Debug)]
 pub(crate) struct Weight {
     pub(crate) name: String,
     pub(crate) scheme: &'static str,
-    /// The shape of the weight to its user.
+    /// To the user of the weight.
     pub(crate) shape: Vec<usize>,
-    /// All tensors that store the weight; the codes come first.
+    /// The codes come first.
     pub(crate) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
-    /// Parts that are read together, because all of them are asked for.
+    /// Parts that are read together.
     pub(super) panels: Panels,
 }
 
 impl Weight {
-    /// Returns the error of a read that would take its codes for numbers.
+    // Codes must not be taken for numbers.
     pub(crate) fn codes(self) -> Error {
         error(QuantizationProblem::Codes { scheme: self.scheme, weight: self.name })
     }
@@ -46,11 +46,11 @@ pub(super) struct Model<'a> {
     pub(super) block: [usize; 2],
     known: &'a Known,
     pub(super) tensors: &'a dyn Tensors,
-    /// The first failure to read a tensor that describes others.
+    /// The first failure to read a description.
     failed: OnceCell<Error>,
 }
 
-/// The ends of the names of tensors that describe how another is stored.
+/// The ends of names of tensors that describe others.
 const NOTES: &[&str] = &[
     "_shape",
     ".quant_map",
@@ -67,7 +67,7 @@ const NOTES: &[&str] = &[
     ".view_as_float",
 ];
 
-/// The largest description that is read.
+/// The largest description.
 const MOST: u64 = 1 << 16;
 
 impl<'a> Model<'a> {
@@ -79,12 +79,12 @@ impl<'a> Model<'a> {
         Self { config, metadata, block, known, tensors, failed }
     }
 
-    /// Fails if a tensor that describes others could not be read.
+    /// Fails if a description could not be read.
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
         self.failed.into_inner().map_or(found, Err)
     }
 
-    /// Reads all descriptions at once, which is fewer requests than one for each.
+    // Fewer requests than one for each description.
     pub(super) fn read_notes(&self) -> Result<()> {
         let all = (0..self.tensors.count()).filter_map(|position| {
             let stored = self.tensors.at(position)?;
@@ -118,7 +118,7 @@ impl<'a> Model<'a> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
 
-    /// Returns the first of these tensors that exists.
+    /// The first that exists.
     pub(super) fn first<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -126,7 +126,7 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
-    /// Returns a small tensor that describes another. A failure to read it fails the entire search.
+    /// A failure fails the entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
         let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
@@ -163,17 +163,15 @@ pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) 
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
-/// Makes the error of a companion that its scheme does not know.
 pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// Makes the error of a tensor that two schemes fit.
+/// Two schemes fit.
 pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
     error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
 }
 
-/// A tensor that may have the codes of a weight of this scheme.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) scheme: &'static str,
@@ -190,7 +188,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Makes a weight. `tensors` are all that store it; the codes come first.
+    /// The codes come first.
     pub(super) fn weight(
         &self,
         name: impl Into<String>,
@@ -244,7 +242,6 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("shape {}", Shape(shape))))
     }
 
-    /// Returns the number of elements of a shape that describes the codes.
     pub(super) fn count(&self, shape: &[usize]) -> Result<usize> {
         memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&self.tensor.name))
     }
@@ -259,7 +256,7 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
     }
 
-    /// Checks a tensor with the group of each column. There are at most as many groups as columns.
+    /// There are at most as many groups as columns.
     pub(super) fn check_groups(
         &self,
         indices: &Stored,
@@ -275,7 +272,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(indices, expected, format_args!("{groups} scales")))
     }
 
-    /// Checks that the codes have the bytes of `rows` of `columns` words of `word` bytes.
+    /// Each of `rows` has `columns` words of `word` bytes.
     pub(super) fn check_bytes(&self, [rows, columns, word]: [usize; 3]) -> Result<()> {
         let expected = rows as u128 * columns as u128 * word as u128;
         let found = self.tensor.byte_len;
@@ -286,7 +283,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(self.tensor, expected, format_args!("{found} bytes")))
     }
 
-    /// Checks that the elements of a tensor are real numbers.
+    /// Fails for integers and codes.
     pub(super) fn check_numbers(&self, tensor: &Stored) -> Result<()> {
         if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
             return Ok(());

@@ -10,30 +10,30 @@ use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
 use crate::format::parallel::{lock, unpoisoned};
 
-/// The most elements of a part for one read only: its codes stay in a processor's cache.
+// The most elements for one read: their codes stay in a processor's cache.
 const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 
-/// The most bytes of codes of a panel of several reads.
+/// The most bytes of codes for several reads.
 // A transposed weight stores each row in many places of the file, one for each input. So a load
 // announces its rows, and enough of them for reads of 2 KiB are read together. Only announced rows
 // are read, so a rank still reads its own part alone.
 const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 
-/// The approximate number of bytes of codes that are read at once.
+/// The bytes of codes that are read at once, about.
 const TILE: usize = if cfg!(test) { 1 << 7 } else { 1 << 21 };
 
-/// A part of a weight; its codes are read when they are first needed.
+/// A part of a weight with codes that are read when they are needed.
 #[derive(Debug)]
 struct Panel {
     part: Part,
     grids: Slot<Grids>,
-    /// The codes of all rows and of some columns, which several threads can read at once.
+    /// All rows and some columns, for several threads at once.
     tiles: Vec<(Range<usize>, Slot<Raw>)>,
-    /// The number of elements that are still to be asked for.
+    /// Elements that are still to be asked for.
     left: AtomicUsize,
 }
 
-/// A value that is read at most once.
+/// Read at most once.
 #[derive(Debug)]
 struct Slot<T>(Mutex<Option<Arc<T>>>);
 
@@ -46,7 +46,7 @@ impl<T> Slot<T> {
         Self::fill(&mut lock(&self.0), read)
     }
 
-    /// Reads it, unless another thread is doing so.
+    /// Does nothing if another thread is reading.
     fn try_get(&self, read: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         if let Ok(mut slot) = self.0.try_lock() {
             Self::fill(&mut slot, read)?;
@@ -134,7 +134,7 @@ impl Panel {
     }
 }
 
-/// The panels of a weight with elements that several reads will ask for.
+/// For elements that several reads will ask for.
 #[derive(Debug, Default)]
 pub(super) struct Panels {
     panels: Mutex<Vec<Arc<Panel>>>,
@@ -142,8 +142,8 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Makes room for coming reads. A row of a transposed weight is in many places of a file, and
-    /// so are some columns of any weight: it is better to read many rows at once.
+    // A row of a transposed weight is in many places of a file, and so are some columns of any
+    // weight: it is better to read many rows at once.
     pub(super) fn expect(&self, numbers: &Grouped, part: Part) {
         let is_transposed = numbers.codes.is_transposed();
         let Part { rows, columns } = part;
@@ -168,7 +168,7 @@ impl Panels {
         }));
     }
 
-    /// Drops panels with any of these rows, and memory that is not in use.
+    /// Also frees memory that is not in use.
     pub(super) fn forget(&self, rows: Range<usize>) {
         Self::remove(&mut lock(&self.panels), &rows);
         self.spare.clear();
@@ -179,7 +179,7 @@ impl Panels {
             .retain(|panel| panel.part.rows.end <= rows.start || rows.end <= panel.part.rows.start);
     }
 
-    /// Reads a part, and returns how many of its rows.
+    /// Returns how many rows were read.
     fn read(
         &self,
         numbers: &Grouped,
@@ -206,12 +206,12 @@ impl Panels {
 }
 
 impl Grouped {
-    /// Reads the elements from `first` on, in C order.
+    /// From `first` on in C order.
     pub(super) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         self.read_by(&Panels::default(), files, first, out)
     }
 
-    /// Reads with the panels that several reads share.
+    /// With the panels that several reads share.
     pub(super) fn read_by(
         &self,
         panels: &Panels,
@@ -259,7 +259,6 @@ mod tests {
         found.iter().map(|x| x.to_bits()).eq(expected.map(f32::to_bits))
     }
 
-    /// Here panels, tiles and rows are so small that the fixtures have many of them.
     #[test]
     fn numbers_do_not_depend_on_what_is_read_together() {
         let fixtures =

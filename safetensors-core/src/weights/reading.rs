@@ -10,17 +10,17 @@ use super::spare::Spare;
 use super::weight::Part;
 
 impl Weight {
-    /// Uses this memory for its codes, as other weights do.
+    /// Sets the memory for codes, which weights share.
     pub(crate) fn share(&mut self, spare: &Arc<Spare>) {
         self.panels.spare = Arc::clone(spare);
     }
 
-    /// Computes elements as F32, from `first` on in C order.
+    /// As F32, from `first` on in C order.
     pub(crate) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         self.numbers.read_by(&self.panels, files, first, out)
     }
 
-    /// Announces elements that will be read soon, piece by piece.
+    /// These elements will be read soon, piece by piece.
     pub(crate) fn will_read(&self, elements: &[Range<u64>]) {
         let width = self.numbers.columns as u64;
         // The smallest part of the matrix that has all of them.
@@ -43,7 +43,7 @@ impl Weight {
         }
     }
 
-    /// Announces that these elements are not read any more.
+    /// These elements are not read any more.
     pub(crate) fn has_read(&self, elements: Range<u64>) {
         let row = |at: u64| (at / self.numbers.columns.max(1) as u64) as usize;
         if !elements.is_empty() {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use crate::format::parallel::lock;
 
-/// Enough for the tiles of 2 MiB that the threads of most machines read at once.
+// Enough for the tiles of 2 MiB that the threads of most machines read at once.
 const MOST_KEPT: usize = 64 << 20;
 
 /// Unused buffers, which all weights of a checkpoint share.
@@ -12,7 +12,7 @@ const MOST_KEPT: usize = 64 << 20;
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// Returns memory of this length with any content.
+    /// With any content.
     pub(super) fn take(&self, len: usize) -> Vec<u8> {
         let mut spare = lock(&self.0);
         match spare.iter().position(|bytes| bytes.capacity() >= len) {
@@ -30,7 +30,7 @@ impl Spare {
         }
     }
 
-    /// Keeps memory, up to a limit: it may be kept as long as the checkpoint is open.
+    /// Keeps memory up to a limit, as long as the checkpoint is open.
     pub(super) fn put(&self, bytes: Vec<u8>) {
         let mut spare = lock(&self.0);
         let kept: usize = spare.iter().map(Vec::capacity).sum();

@@ -16,11 +16,11 @@ pub(super) struct Grouped {
     pub(super) formula: Formula,
     pub(super) scales: Option<Scales>,
     pub(super) zeros: Option<Grid>,
-    /// Factors of the columns, applied last.
+    /// Factors, applied last.
     pub(super) of_columns: Option<Grid>,
 }
 
-/// One scale for each group of elements, perhaps combined with a second one.
+/// One for each group of elements, perhaps combined with a second one.
 #[derive(Debug)]
 pub(super) struct Scales {
     pub(super) first: Grid,
@@ -33,7 +33,7 @@ impl From<Grid> for Scales {
     }
 }
 
-/// How a scale is combined with the scale of all its groups.
+/// How a scale is combined with the scale of all groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
     Multiply,
@@ -55,8 +55,7 @@ enum Numbers {
     Grouped(Box<Grouped>),
 }
 
-/// The rows that share a number: `size` neighbours of the `len` rows of each matrix, which has
-/// `count` rows of numbers.
+/// `size` neighbours of the `len` rows of each matrix share a number; `count` rows of numbers.
 #[derive(Clone, Copy, Debug)]
 struct RowGroups {
     len: usize,
@@ -68,34 +67,33 @@ struct RowGroups {
 #[derive(Debug)]
 enum ColumnGroups {
     Known(Groups),
-    /// Columns with the same entry, below the limit, in a tensor of groups.
+    /// Columns with the same entry in a tensor of groups.
     Indexed {
         tensor: Stored,
         limit: usize,
-        /// How many neighbours are a group if each entry is -1.
+        /// The neighbours that are a group if each entry is -1.
         size: Option<usize>,
         groups: OnceLock<Groups>,
     },
 }
 
 impl Grid {
-    /// Numbers for groups of `size` rows and columns. Each matrix has `rows` rows, and `count` rows
-    /// of numbers.
+    /// Groups of `size` rows and columns. Each matrix has `rows` rows, and `count` rows of numbers.
     pub(super) fn new(matrix: Matrix, rows: usize, count: usize, size: [usize; 2]) -> Self {
         let rows = RowGroups { len: rows.max(1), size: size[0].max(1), count };
         let numbers = Numbers::Matrix(matrix);
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size[1].max(1))) }
     }
 
-    /// Quantised numbers, one for each `size` columns of the only row.
+    /// One for each `size` columns of the only row.
     pub(super) fn quantized(numbers: Grouped, size: usize) -> Self {
         let rows = RowGroups { len: 1, size: 1, count: 1 };
         let numbers = Numbers::Grouped(Box::new(numbers));
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// Assigns the numbers to the columns that a tensor puts into each of `limit` groups. With
-    /// `or_not`, they belong to neighbours if each entry is -1.
+    /// A tensor has the group of each column, below `limit`. With `or_not`, neighbours are groups
+    /// if each entry is -1.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
         let size = match self.columns {
             ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
@@ -107,7 +105,7 @@ impl Grid {
         self
     }
 
-    /// Reads the numbers of all groups that have elements in a part.
+    /// Of all groups with elements in a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
         let columns = match (self.groups(files)?, &self.columns) {
@@ -139,7 +137,7 @@ impl Grid {
         }
     }
 
-    /// Returns the groups, which are known once the numbers were read.
+    /// Known once the numbers were read.
     fn known_groups(&self) -> Option<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Some(groups),
@@ -152,8 +150,7 @@ impl Grid {
         &numbers.values[(self.row(row) - numbers.rows.start) * width..][..width]
     }
 
-    /// Returns how many neighbours share a number, and the numbers of a row from the column `start`
-    /// on.
+    /// Returns how many neighbours share a number, and the numbers of a row from `start` on.
     fn neighbours<'a>(
         &self,
         numbers: &'a Numbered,
@@ -164,21 +161,21 @@ impl Grid {
         Some((*size, &self.of_row(numbers, row)[start / size - numbers.columns.start..]))
     }
 
-    /// Writes the numbers that belong to the columns of a row, from `start` on.
+    /// Writes the numbers of a row from `start` on.
     fn expand(&self, numbers: &Numbered, row: usize, start: usize, out: &mut [f32]) {
         if let Some(groups) = self.known_groups() {
             groups.expand(self.of_row(numbers, row), numbers.columns.start, start, out);
         }
     }
 
-    /// Returns the row of numbers that a row of the weight belongs to.
+    /// The row of numbers for a row of the weight.
     fn row(&self, row: usize) -> usize {
         let RowGroups { len, size, count } = self.rows;
         row / len * count + row % len / size
     }
 }
 
-/// Reads the group of each column. `size` neighbours are a group if each is -1.
+/// `size` neighbours are a group if each entry is -1.
 fn read_groups(
     files: &dyn Files,
     tensor: &Stored,
@@ -212,7 +209,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 struct Numbered {
     values: Vec<f32>,
-    /// The rows and columns of the grid that `values` has.
+    /// The part of the grid in `values`.
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -225,7 +222,6 @@ pub(super) struct Grids {
     factors: Option<Numbered>,
 }
 
-/// Memory for the numbers of some columns of a row.
 pub(super) struct Row {
     scales: [f32; Row::LEN],
     zeros: [f32; Row::LEN],
@@ -233,10 +229,10 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The most columns that are computed at once, so that they stay in the nearest cache.
+    // As many columns stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// All scales are 1 and all zero points 0.
+    /// Scales are 1 and zero points 0.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
@@ -244,7 +240,7 @@ impl Row {
 }
 
 impl Grouped {
-    /// The codes are the elements themselves.
+    /// The codes are the elements.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
@@ -274,7 +270,7 @@ impl Grouped {
         })
     }
 
-    /// Computes the elements of a row from `start` on, at most [`Row::LEN`].
+    /// Computes at most [`Row::LEN`] elements from `start` on.
     pub(super) fn compute<'a>(
         &self,
         (raw, grids): (&Raw, &'a Grids),

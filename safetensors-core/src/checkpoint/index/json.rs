@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::format::header::Metadata;
 
-/// Returns the text of an index, as Python's `json.dumps(index, indent=2, sort_keys=True) + "\n"`.
+/// The text is the same as Python's `json.dumps(index, indent=2, sort_keys=True) + "\n"`.
 pub(super) fn to_json<'a>(
     strings: &Metadata,
     total_size: Option<u64>,

@@ -17,20 +17,19 @@ use crate::format::other_format::FOREIGN_BASE_KEY;
 use json::to_json;
 use read::IndexFile;
 
-/// An inverted `weight_map`: each shard, sorted by name, has the names of its tensors.
+/// An inverted `weight_map`: each shard has the names of its tensors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     pub(crate) shards: BTreeMap<String, Vec<String>>,
     /// Not trusted.
     pub(crate) total_size: Option<u64>,
-    /// The strings in the index's metadata.
     pub(crate) metadata: Metadata,
-    /// Only the package that has written the shards knows the meaning of their tensors.
+    /// Only the package that wrote the shards knows the meaning of their tensors.
     pub(crate) is_foreign: bool,
 }
 
 impl Index {
-    /// Reads and checks an index file. A foreign one is refused.
+    /// Fails for a foreign index.
     pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
         if index.is_foreign { Err(index.refused().in_path(path)) } else { Ok(index) }
@@ -45,7 +44,7 @@ impl Index {
         }
     }
 
-    /// Returns the error for a foreign index: as numbers, its tensors would be nonsense.
+    // Read as numbers, the tensors of a foreign index would be nonsense.
     pub(super) fn refused(&self) -> Error {
         let base = self.metadata.get(FOREIGN_BASE_KEY).cloned().unwrap_or_default();
         ErrorKind::IsDelta { base }.into()
@@ -77,23 +76,21 @@ impl Index {
         }
     }
 
-    /// Returns each shard's file name with the names of its tensors.
     pub(super) fn shards(&self) -> impl ExactSizeIterator<Item = (&str, &[String])> {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
-    /// Returns the paths of the shards of an index at this path.
     pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
         let folder = index.parent().unwrap_or(Path::new(""));
         self.shards().map(|(file, _)| folder.join(file)).collect()
     }
 
-    /// Fails if the index could not be read again with the default [`Limits`].
+    /// Fails if the default [`Limits`] do not let the index be read again.
     pub(crate) fn check(&self) -> Result<()> {
         self.to_json().map(drop)
     }
 
-    /// Returns the text of the index file. Equal indexes give equal bytes.
+    /// Equal indexes give equal bytes.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem });
         let Limits { index_bytes: limit, index_entries: entries, .. } = Limits::default();

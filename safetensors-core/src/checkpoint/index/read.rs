@@ -15,10 +15,8 @@ use crate::format::other_format::FOREIGN_KEY;
 /// The parts of an index file that are used.
 #[derive(Debug, Default)]
 pub(super) struct IndexFile {
-    /// The inverted `weight_map`.
     pub(super) shards: BTreeMap<String, Vec<String>>,
     pub(super) total_size: Option<u64>,
-    /// The strings in the index's `metadata`.
     pub(super) strings: Metadata,
     pub(super) is_foreign: bool,
 }
@@ -40,7 +38,7 @@ impl IndexFile {
         })
     }
 
-    /// Reads the strings and the `total_size` of `metadata`. Other values are no error.
+    /// Other values than strings and the `total_size` are skipped.
     fn read_metadata(&mut self, json: &RawValue, most: &Most) -> serde_json::Result<()> {
         if !json.get().starts_with('{') {
             return Ok(());
@@ -49,7 +47,6 @@ impl IndexFile {
     }
 }
 
-/// The limit on the entries of an object, and whether an object exceeded it.
 struct Most {
     entries: usize,
     is_exceeded: Cell<bool>,
@@ -66,7 +63,6 @@ impl Most {
     }
 }
 
-/// The index itself.
 struct Fields<'m>(&'m Most);
 
 impl<'de> Visitor<'de> for Fields<'_> {
@@ -139,7 +135,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
     }
 }
 
-/// The index's `metadata`, which goes into `file`.
+/// Reads `metadata` into `file`.
 struct Strings<'f> {
     file: &'f mut IndexFile,
     most: &'f Most,
@@ -170,7 +166,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
     }
 }
 
-/// Some writers compute a size in floating point and write `1024.0`.
+// Some writers compute a size in floating point and write `1024.0`.
 fn whole_number(json: &str) -> Option<u64> {
     json.parse().ok().or_else(|| {
         let number: f64 = json.parse().ok()?;

@@ -16,7 +16,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::of_file(file))
     }
 
-    /// Like [`from_single`](Self::from_single), if the file may have parts of tensors.
+    /// Like [`from_single`](Self::from_single), for a file that may have parts of tensors.
     pub(crate) fn of_file(file: CheckpointFile<S>) -> Self {
         let places = (0..file.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
@@ -24,7 +24,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::assemble(vec![file], places, None)
     }
 
-    /// Makes a checkpoint of several files without common tensors, sorted by their paths.
+    /// Sorts the files by their paths.
     pub(crate) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
         let mut places = Vec::new();
         let mut owners = HashMap::new();
@@ -43,8 +43,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::assemble(files, places, None))
     }
 
-    /// Makes a checkpoint of an index and its shards. If two shards contain a tensor, the index
-    /// decides.
+    /// If two shards contain a tensor, the index decides.
     pub(crate) fn from_shards(
         shards: Vec<CheckpointFile<S>>,
         index: &Index,
@@ -64,7 +63,7 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> CheckpointFile<S> {
-    /// Returns the positions in this shard of the tensors that the index places in it.
+    /// Returns the positions of the tensors that the index places in this shard.
     pub(crate) fn places(&self, shard: &str, names: &[String], path: &Path) -> Result<Vec<usize>> {
         let header = self.archive.header();
         let place = |name: &String| {
@@ -77,7 +76,6 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// Fails if a file has parts of tensors: they must not be taken for entire ones.
 fn refuse_parts<S>(file: &CheckpointFile<S>) -> Result<()> {
     if !dcp::has_parts(file) && !divided::has_parts(file) {
         return Ok(());

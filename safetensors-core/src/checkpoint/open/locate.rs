@@ -137,7 +137,6 @@ impl CheckpointPath {
     }
 }
 
-/// Finds the file or index at a path. [`choose`] decides for a directory.
 pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
@@ -204,8 +203,8 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
 }
 
-/// Returns `true` for a foreign index and, in an epoch, for one that cannot be understood: opening
-/// it gives the error, and no other file of the epoch replaces it.
+/// Returns `true` also for an index of an epoch that cannot be understood: no other file replaces
+/// it.
 fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool> {
     match Index::read_any(store, index, &Limits::default()) {
         Ok(index) => Ok(index.is_foreign),
@@ -214,14 +213,13 @@ fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool>
     }
 }
 
-/// Returns the sorted names of the files of tensors in a directory.
 pub(crate) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [_, files] = found(&entries);
     Ok(files.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the names of indexes, and the names of files of tensors, each sorted.
+/// Returns the sorted names of indexes, and of files of tensors.
 fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
@@ -235,7 +233,7 @@ fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     found
 }
 
-/// Returns the indexes and files of tensors one level down, for an error message.
+/// Looks one level down, for an error message.
 fn found_below<T: Store>(store: &T, directory: &Path, entries: &[StoreEntry]) -> Vec<String> {
     let is_shown =
         |entry: &&StoreEntry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');

@@ -220,7 +220,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Finds the checkpoint at a path if only directories need to be on the disk.
+/// Only directories need to be on the disk.
 fn locate_by_name(path: &Path) -> Result<CheckpointPath> {
     let is_named = path.extension().is_some_and(|end| end == "safetensors" || end == "json");
     if !is_named && matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory))) {

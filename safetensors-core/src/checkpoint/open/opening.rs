@@ -18,16 +18,16 @@ use crate::format::header::Limits;
 use crate::format::parallel::in_parallel;
 use crate::format::trace::Span;
 
-/// Threads mostly wait for the disk or the network, so the number of cores does not matter.
+// Threads mostly wait for the disk or the network, so the number of cores does not matter.
 const OPENED_AT_ONCE: usize = 8;
 
-/// The last attempt is reached only if save follows save without a pause.
+// The last attempt is reached only if save follows save without a pause.
 pub(crate) const ATTEMPTS: u32 = 50;
 
-/// The pauses between attempts grow from zero to just below this.
+/// Pauses grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `open` again while it returns `None`, because the files at the path change.
+/// Calls `open` again while it returns `None`, because the files change.
 pub(crate) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>) -> Result<C> {
     for attempt in 0..ATTEMPTS {
         if let Some(opened) = open()? {
@@ -44,14 +44,14 @@ pub(crate) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
 pub(crate) struct Opener<'a, T> {
     pub(crate) store: &'a T,
     pub(crate) limits: &'a Limits,
-    /// Joins tensors in parts. Sources that lend their bytes cannot do that.
+    /// Whether tensors in parts are joined.
     pub(crate) joins: bool,
 }
 
 /// `None` if the files changed, so that they may not belong together.
 type Opened<T> = Result<Option<Checkpoint<Assembled<<T as Store>::File>>>>;
 
-/// An index and its shards, which belong together.
+/// An index and the shards that belong to it.
 pub(crate) struct Indexed<S> {
     pub(crate) index: Index,
     pub(crate) shards: Vec<CheckpointFile<S>>,
@@ -60,10 +60,6 @@ pub(crate) struct Indexed<S> {
 
 impl<T: Store> Opener<'_, T> {
     /// Opens the path that `locate` finds, until the files belong together.
-    ///
-    /// Shards belong to the index if it is the same before and after they are opened, because
-    /// writers such as [`save_sharded`](crate::save_sharded) replace the index before they change
-    /// any file that it names.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -107,7 +103,6 @@ impl<T: Store> Opener<'_, T> {
         Ok(Some(stored.into_assembled()))
     }
 
-    /// Opens a file, or all files of its directory if it has parts of tensors.
     fn open_file(&self, path: &Path, directory: Option<&Path>) -> Opened<T> {
         let file = self.file(path)?;
         self.refuse_foreign(&file)?;
@@ -128,7 +123,7 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// Opens all files of a directory, if no checkpoint was found because they have parts.
+    /// Opens all files of a directory, if there is no checkpoint because they have parts.
     fn gather_or(&self, directory: &Path, error: Error) -> Opened<T> {
         if !self.is_of_parts(directory, &error) {
             return Err(error);
@@ -138,7 +133,7 @@ impl<T: Store> Opener<'_, T> {
         Ok(gathered.map(|gathered| gathered.of_directory(true)))
     }
 
-    /// Returns `true` if no checkpoint was found because the first file that opens has parts.
+    /// Decides by the first file that opens.
     pub(crate) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
         let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return false };
         let is_file =
@@ -158,7 +153,6 @@ impl<T: Store> Opener<'_, T> {
         Err(Error::from(RankProblem::PartsOfTensors).in_path(path))
     }
 
-    /// Joins the tensors of all files of a directory. Every file must have parts.
     fn gather(&self, directory: &Path) -> Opened<T> {
         let names = files_of(self.store, directory)?;
         let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
@@ -183,21 +177,20 @@ impl<T: Store> Opener<'_, T> {
 }
 
 impl<T: Store> Opener<'_, T> {
-    /// Opens one file as a checkpoint.
     pub(crate) fn alone(&self, path: &Path) -> Result<Checkpoint<T::File>> {
         let file = self.file(path)?;
         self.refuse_foreign(&file)?;
         Checkpoint::from_single(file)
     }
 
-    /// Opens several files without common tensors, sorted by their paths, as one checkpoint.
+    /// Sorts the files by their paths.
     pub(crate) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
         files.iter().try_for_each(|file| self.refuse_foreign(file))?;
         Checkpoint::from_files(files)
     }
 
-    /// Opens an index with its shards. `None` if the index changed at the same time.
+    /// `None` if the index changed at the same time.
     pub(crate) fn open_indexed(
         &self,
         path: &Path,
@@ -224,7 +217,7 @@ impl<T: Store> Opener<'_, T> {
         open_at_once(files, |(file, (_, names))| self.shard(&file, names))
     }
 
-    /// Returns the errors of all shards, and the first tensor that each lacks.
+    /// Also returns the first tensor that each shard lacks.
     pub(crate) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {
@@ -235,7 +228,6 @@ impl<T: Store> Opener<'_, T> {
         opened.into_iter().flatten().flatten().collect()
     }
 
-    /// Opens a shard, which should have the tensors of these names.
     fn shard(&self, file: &Path, names: &[String]) -> Result<CheckpointFile<T::File>> {
         self.file(file).map_err(|error| name_lost(error, file, names))
     }
@@ -264,9 +256,6 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Fails if an index may name a part of a tensor, and other parts are not in it.
-    ///
-    /// PyTorch also writes `DCP_SHARDING_INFO` for entire tensors. Then each begins at its first
-    /// element, and the index names all files.
     fn refuse_indexed(
         &self,
         index: &Path,
@@ -290,7 +279,6 @@ impl<T: Store> Opener<'_, T> {
         Ok(())
     }
 
-    /// Fails for a file of a foreign index that is opened alone.
     fn refuse_foreign(&self, file: &CheckpointFile<T::File>) -> Result<()> {
         if !file.looks_foreign() {
             return Ok(());
@@ -301,7 +289,7 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// Returns the foreign index that names a file, if it is in the same directory.
+    /// Looks only in the directory of the file.
     pub(crate) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
         let path = file.with_file_name(STANDARD_INDEX);
         if !matches!(self.store.kind(&path), Ok(Some(FileKind::File))) {
@@ -314,8 +302,7 @@ impl<T: Store> Opener<'_, T> {
     }
 }
 
-/// Opens several files at once. One that has not been fetched yet does not stop the others, so that
-/// all of them are noted.
+/// A file that has not been fetched yet does not stop the others, so that all are noted.
 fn open_at_once<I, T: Send>(
     files: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     open: impl Fn(I) -> Result<T> + Sync,
@@ -329,7 +316,7 @@ fn open_at_once<I, T: Send>(
     in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 
-/// Adds the first tensor of a shard that is missing or truncated to the error.
+/// Adds the first tensor of a missing or truncated shard to the error.
 fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
     let is_lost = matches!(
         error.kind(),

@@ -18,12 +18,11 @@ pub(crate) trait Siblings: Send + Sync {
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
     fn version(&self, path: &Path) -> Result<Option<Version>>;
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
-    /// Returns the bytes of a file, at most `most`; `None` if there is none. Links must not lead
-    /// out of the directory, except links of the checkpoint's own file.
+    /// Links must not lead out of the directory, except links of the checkpoint's own file.
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
     fn byte_len(&self, path: &Path) -> Result<u64>;
     fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;
-    /// `false` if there is no such file, or it cannot be read.
+    /// `false` also for a file that cannot be read.
     fn is_header_backup(&self, path: &Path) -> bool;
 }
 
@@ -85,7 +84,6 @@ impl<T: Store> Siblings for T {
     }
 }
 
-/// Writes the bytes of an open file, which must not change.
 pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Result<()> {
     const PIECE: u64 = 1 << 20;
     let at = |error| Error::io(error, path);
@@ -100,7 +98,7 @@ pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Resu
     file.check_unchanged().map_err(at)
 }
 
-/// Returns `true` if a store denies access to a path.
+/// The store denies access.
 pub(crate) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
@@ -161,12 +159,11 @@ fn canonical(path: &Path) -> Option<PathBuf> {
 }
 
 impl<S> Checkpoint<S> {
-    /// Lists a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         self.about.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
-    /// Returns the version of a file in that store, if it is known.
+    /// `None` also for an unknown version.
     pub(crate) fn version_of(&self, file: &Path) -> Option<Version> {
         self.about.siblings.as_ref()?.version(file).ok()?
     }
@@ -221,7 +218,7 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// Empty if the index cannot be read; opening it gives the error.
+    // Opening an index that cannot be read gives its error.
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
         let files = self.about.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
@@ -234,8 +231,7 @@ impl<S> Checkpoint<S> {
         is_there.then_some(backup)
     }
 
-    /// Returns the standard index that is not used, because its directory opens as the standard
-    /// file.
+    /// Returns the standard index that is not used, because of the standard file.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) = (
             &self.about.siblings,

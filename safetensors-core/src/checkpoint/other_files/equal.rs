@@ -15,7 +15,7 @@ impl<'f> Equal<'f> {
         Self { there, position: 0 }
     }
 
-    /// Returns `true` if all bytes of the file were written.
+    /// All bytes of the file were written.
     pub(super) fn is_whole(&self) -> bool {
         self.position == self.there.byte_len()
     }

@@ -24,7 +24,7 @@ use crate::file::io::hidden::is_temporary_name;
 use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
 
-/// The ends of names of files, in any format, that hold tensors or name files that do.
+/// The ends of names of files that hold tensors, or name files that do.
 const TENSORS: [&str; 31] = [
     ".bin",
     ".bpk",
@@ -59,10 +59,10 @@ const TENSORS: [&str; 31] = [
     ".znn",
 ];
 
-/// Files of trainers that name the newest checkpoint in the same directory.
+/// Files that name the newest checkpoint in the same directory.
 const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
-/// Files of settings that only the directory of a model has.
+/// Settings that only the directory of a model has.
 const OF_MODEL: [&str; 7] = [
     "adapter_config.json",
     "config.json",
@@ -73,7 +73,7 @@ const OF_MODEL: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// The names of folders that transformers and diffusers save.
+/// Folders that transformers and diffusers save.
 const FOLDERS: [&str; 3] = ["additional_chat_templates", "custom_generate", "tokenizer"];
 
 /// Names the folders of a pipeline of diffusers.
@@ -85,7 +85,7 @@ const MODULES: &str = "modules.json";
 /// The most bytes of these two files.
 const MOST_SETTINGS: u64 = 1 << 20;
 
-/// The most bytes of a file that goes along, ten times the largest tokenizers.
+/// The most bytes of a file: ten times the largest tokenizers.
 const MOST: u64 = 256 << 20;
 
 const MOST_TOGETHER: u64 = 1 << 30;
@@ -233,7 +233,6 @@ impl std::fmt::Debug for OtherFiles {
 }
 
 struct Listing {
-    /// The files of the checkpoint.
     own: HashSet<String>,
     /// All files of tensors may be its own.
     has_all: bool,
@@ -241,14 +240,13 @@ struct Listing {
     has_index: bool,
     /// Canonical, if the directory exists.
     destination: Option<PathBuf>,
-    /// The folders of the model, and whether each keeps its tensors.
     folders: BTreeMap<String, bool>,
     bytes: u64,
     found: OtherFiles,
 }
 
 impl Listing {
-    /// Lists the directory of the checkpoint: files first, and so within the bounds.
+    /// Files come first, and so within the bounds.
     fn home(&mut self, has_index: bool) -> Result<()> {
         let mut entries = self.entries("")?;
         entries.sort_by_key(|entry| entry.kind == FileKind::Directory);
@@ -263,7 +261,6 @@ impl Listing {
         entries.into_iter().try_for_each(|entry| self.entry("", &entry, false))
     }
 
-    /// Adds the folders that a file of settings names.
     fn name_folders(&mut self, name: &str) -> Result<()> {
         let Some(store) =
             self.found.store.as_ref().filter(|_| [MODEL_INDEX, MODULES].contains(&name))
@@ -286,7 +283,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Lists a folder, unless it has tensors that the model does not keep.
+    /// Skips a folder with tensors that the model does not keep.
     fn folder(&mut self, path: &str, keeps_tensors: bool) -> Result<()> {
         let entries = self.entries(path)?;
         let has_tensors = |it: &StoreEntry| is_of_tensors(&it.name.to_ascii_lowercase());
@@ -299,7 +296,7 @@ impl Listing {
         entries.into_iter().try_for_each(|entry| self.entry(path, &entry, keeps_tensors))
     }
 
-    /// Returns the sorted entries. A directory that cannot be listed is skipped.
+    /// Skips a directory that cannot be listed. The entries are sorted.
     fn entries(&mut self, path: &str) -> Result<Vec<StoreEntry>> {
         let Some(store) = &self.found.store else { return Ok(Vec::new()) };
         let from = self.found.home.join(path);
@@ -357,8 +354,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Returns the size of a regular file. Opens it, so that an error comes now and not after
-    /// hours.
+    // Opens the file, so that an error comes now and not after hours.
     fn byte_len(&self, path: &str, belongs: fn(&str) -> bool) -> Result<Option<u64>> {
         let home = &self.found.home;
         if let (Some(store), false) = (&self.found.store, self.found.is_on_disk) {
@@ -370,7 +366,7 @@ impl Listing {
         Ok(beside::open(home, path)?.map(|file| file.byte_len()))
     }
 
-    /// Lists a file or folder as skipped, unless it is the checkpoint's own.
+    /// Lists a path as skipped, unless it is the checkpoint's own.
     fn leave(&mut self, path: String) {
         let lower = path.to_ascii_lowercase();
         let is_own = self.own.contains(&path)
@@ -396,8 +392,7 @@ fn may_belong(name: &str) -> bool {
         && !is_secret(&lower)
 }
 
-/// Returns `true` for a regular file, and for a link to one that belongs to the model and is not
-/// outside of the directory, where it may be secret.
+/// A link must not lead out of the directory, where a file may be secret.
 fn is_file_below(home: &Path, name: &Path, belongs: fn(&str) -> bool) -> bool {
     let Ok(Some(target)) = beside::find(home, name) else { return false };
     let belongs = |part: &OsStr| part.to_str().is_some_and(belongs);

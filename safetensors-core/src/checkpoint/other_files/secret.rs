@@ -17,7 +17,6 @@ const SECRET: [&str; 11] = [
 
 const SECRET_ENDS: [&str; 7] = [".env", ".kdbx", ".key", ".p12", ".pem", ".pfx", ".ppk"];
 
-/// The name is in lower case.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.replace('-', "_");
     let stem = name.split('.').next().unwrap_or(&name);

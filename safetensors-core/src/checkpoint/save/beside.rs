@@ -11,7 +11,7 @@ const MOST_PUT_BACK: u64 = 64 << 20;
 
 pub(crate) struct Beside<V> {
     files: Vec<(String, V, Earlier)>,
-    /// The bytes that can still be kept.
+    /// How many more bytes can be kept.
     room: u64,
 }
 
@@ -28,7 +28,6 @@ impl<V> Default for Beside<V> {
 }
 
 impl<V: Clone + PartialEq> Beside<V> {
-    /// Puts the files of the options, and the `written` ones, in place.
     pub(crate) fn put<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &mut D,
@@ -54,7 +53,7 @@ impl<V: Clone + PartialEq> Beside<V> {
         Ok(())
     }
 
-    /// Puts the earlier files back after a failure, and removes the others, as far as possible.
+    /// Restores the earlier files as far as possible.
     pub(crate) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
         for (name, version, earlier) in std::mem::take(&mut self.files) {
             let _ = match earlier {
@@ -66,8 +65,7 @@ impl<V: Clone + PartialEq> Beside<V> {
         }
     }
 
-    /// Returns the version of a file that another will replace, and its bytes, unless they are too
-    /// many.
+    /// Returns the version of a file, and its bytes unless they are too many.
     fn earlier<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &D,
@@ -88,7 +86,7 @@ impl<V: Clone + PartialEq> Beside<V> {
     }
 }
 
-/// Returns the error if another writer has replaced a file of this save.
+/// Another writer has replaced a file of this save.
 pub(crate) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
     Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }

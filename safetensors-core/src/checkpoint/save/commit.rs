@@ -20,17 +20,17 @@ use crate::format::error::{Error, ErrorKind, Result};
 pub(crate) struct NewFiles {
     pub(crate) index: Index,
     pub(crate) json: Option<Vec<u8>>,
-    /// The files that go next to the files of tensors, in their order.
+    /// Next to the files of tensors, in this order.
     pub(crate) beside: Vec<String>,
-    /// It replaces the checkpoint of the directory, even one with names of another pattern.
+    /// Replaces the checkpoint of the directory, even if its names have another pattern.
     pub(crate) replaces_any: bool,
 }
 
-/// The results of a commit, even if it failed.
+/// Also valid after a failure.
 #[derive(Debug)]
 pub(crate) struct Done<V> {
     pub(crate) placed: Vec<(String, Option<V>)>,
-    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    /// Old files that are still to be removed, in reverse order.
     pub(crate) left: Vec<(String, V)>,
 }
 
@@ -118,11 +118,10 @@ pub(crate) fn commit<D: WritableDirectory>(
 struct Commit<'a, D: WritableDirectory> {
     directory: &'a mut D,
     pattern: &'a FilePattern,
-    /// The name of the index.
     index: String,
-    /// The files of the old checkpoint, and the index in place.
+    /// The old checkpoint's files, and the index in place.
     before: Versions<D::Version>,
-    /// The files among them with names that match no pattern of the new checkpoint.
+    /// Files of `before` that match no pattern of the new checkpoint.
     others: BTreeSet<String>,
     beside: Beside<D::Version>,
     /// The index of the new files may have been written.
@@ -139,8 +138,7 @@ enum Goes {
 }
 
 impl<D: WritableDirectory> Commit<'_, D> {
-    /// Finds the old checkpoint, which must stay loadable, and with `replaces_any` its files under
-    /// names of other patterns.
+    /// Returns the old checkpoint that must stay loadable.
     fn find_old(&mut self, files: &[&str], replaces_any: bool) -> Result<Option<Index>> {
         let is_one_file = files == [self.pattern.file_name(0, 1)];
         let path = self.directory.path();
@@ -166,8 +164,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(old)
     }
 
-    /// Fails if a file would replace one that belongs to no version of the checkpoint, unless an
-    /// interrupted commit may have left it.
+    /// Fails if a file would replace one that belongs to no version of the checkpoint.
     fn refuse_foreign(&self, new: &Index) -> Result<()> {
         for (file, tensors) in new.shards().filter(|(file, _)| !self.before.contains_key(*file)) {
             if self.directory.version_of(file)?.is_none() {
@@ -186,7 +183,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Does step 2. Returns the second names.
+    /// Does step 2, and returns the second names.
     fn keep_old_loadable(&mut self, old: Option<Index>, files: &[&str]) -> Result<Vec<String>> {
         let Some(mut old) = old else { return Ok(Vec::new()) };
         let index = self.directory.path().join(&self.index);
@@ -213,7 +210,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(names.into_iter().map(|(_, second)| second).collect())
     }
 
-    /// Returns a name that no other save chooses.
     fn second_name(&self, file: &str) -> String {
         loop {
             let mut random = RandomState::new().build_hasher();
@@ -225,8 +221,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
     }
 
-    /// Puts the earlier files back after a failure, unless the directory may open as the new
-    /// checkpoint: if `decisive` is not, or may not be, the earlier file.
+    /// Restores the earlier files, unless the directory may open as the new checkpoint.
     fn put_back(&mut self, decisive: &str, earlier: Option<&D::Version>) {
         let found = self.directory.version_of(decisive);
         if !found.is_ok_and(|found| found.as_ref() == earlier) {
@@ -279,7 +274,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         self.remove_old(second_names, &index_goes, is_one_file)
     }
 
-    /// Does step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
             // An earlier attempt of this commit has placed it, and a later step has failed.
@@ -302,7 +296,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Checks that all files are where this save has put them, and that their names last.
+    /// Checks that this save's files are in place, and that their names last.
     fn check_placed(&mut self, are_new: bool) -> Result<()> {
         let checked = self.directory.sync().and_then(|()| {
             let now = self.now(&[])?;
@@ -312,7 +306,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         checked.map_err(|error| if are_new { error.in_place() } else { error })
     }
 
-    /// Returns the files of both checkpoints that are there now, and these.
     fn now(&self, second: &[String]) -> Result<Versions<D::Version>> {
         let mut now = self.directory.files(self.pattern)?;
         let placed = self.done.placed.iter().map(|(name, _)| name);
@@ -340,7 +333,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         replaced.ok_or_else(|| overtaken(self.directory, &self.index))
     }
 
-    /// Does step 5.
     fn remove_old(&mut self, second: &[String], index: &Goes, is_one_file: bool) -> Result<()> {
         let is_shadowed = !is_one_file && self.before.contains_key(STANDARD_FILE);
         let path = self.directory.path();
@@ -367,7 +359,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         finish(self.directory)
     }
 
-    /// Returns the unchanged files of the old checkpoint, in order of removal.
+    /// Returns the unchanged old files, in order of removal.
     fn stale(
         &self,
         now: &Versions<D::Version>,
@@ -397,14 +389,12 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 }
 
-/// Does the last steps, when the new checkpoint is in place.
 pub(crate) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
 }
 
-/// Returns the error if the old `model.safetensors` could not be removed, so that the directory
-/// opens as it.
+/// The directory opens as the old `model.safetensors`, which could not be removed.
 fn still_old(error: Error, directory: &Path) -> Error {
     let path = directory.join(STANDARD_FILE);
     match error.into_kind() {

@@ -45,8 +45,7 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
     finish(directory)
 }
 
-/// Fails if a directory has an index or files of tensors other than these of the attempt. Readers
-/// would take them for parts of the same tensors.
+/// Fails if a directory has other files of tensors: readers would take them for parts.
 pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> Result<()> {
     if !directory.is_dir() {
         return Ok(());

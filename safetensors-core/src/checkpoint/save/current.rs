@@ -45,8 +45,7 @@ fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
-/// Returns the names of the files that a directory opens as, and second names that an interrupted
-/// commit has given them or the new files.
+/// Also returns second names that an interrupted commit has given to files.
 pub(crate) fn old_files<T: Store>(
     store: &T,
     directory: &Path,
@@ -86,7 +85,7 @@ fn opened_files<T: Store>(store: &T, directory: &Path) -> Result<BTreeSet<String
     Ok(files)
 }
 
-/// A checkpoint that only opens with higher limits than the default ones must stay loadable, too.
+// A checkpoint that only opens with higher limits must stay loadable, too.
 pub(crate) fn highest_limits() -> Limits {
     Limits {
         // The most that any reader accepts.
@@ -99,7 +98,7 @@ pub(crate) fn highest_limits() -> Limits {
     }
 }
 
-/// Replaces the error of a missing or malformed checkpoint by `None`.
+/// `None` for a missing or malformed checkpoint.
 fn unless_broken(found: Result<Option<Index>>) -> Result<Option<Index>> {
     match found {
         Err(error) if is_not_found(&error) => Ok(None),

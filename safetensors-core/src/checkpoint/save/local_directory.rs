@@ -39,25 +39,23 @@ use crate::format::tensor::TensorSource;
 /// ```
 #[doc(hidden)]
 pub struct LocalDirectory {
-    /// Ends with the lock, before new directories are removed if they are empty.
+    // Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
     lock: Option<DirectoryLock>,
     pub(crate) directory: PathBuf,
     pub(crate) options: ShardOptions,
-    /// The [`versions`](Self::versions) at the start, if they must not change until the save is
-    /// done.
+    /// The [`versions`](Self::versions) that must not change until the save is done.
     before: Option<[Option<Version>; 2]>,
-    /// Second names that no index has yet.
+    /// No index has these yet.
     second_names: SecondNames,
     temp: TempDirectory,
-    /// Removed if they are empty, so `temp`, which is in them, is dropped before.
+    // Removed if they are empty, so `temp`, which is in them, is dropped before.
     made: NewDirectories,
-    /// The rights of new files that replace no file of the same name.
+    /// For new files that replace no file of the same name.
     rights: Option<Rights>,
     /// The directories below that have new files.
     folders: BTreeSet<PathBuf>,
     is_locked_by_caller: bool,
-    /// The number of removed files.
     removed: usize,
 }
 
@@ -106,8 +104,7 @@ impl LocalDirectory {
         Ok(created)
     }
 
-    /// Like [`create`](Self::create), by a caller who holds the lock of the directory until the
-    /// end.
+    /// Like [`create`](Self::create), by a caller who keeps the lock until the end.
     pub(crate) fn create_locked(
         directory: &Path,
         options: &ShardOptions,
@@ -124,12 +121,10 @@ impl LocalDirectory {
         self.temp.path()
     }
 
-    /// The path to write a new file to.
     pub(crate) fn hidden(&self, file: &str) -> PathBuf {
         self.temp.path().join(file)
     }
 
-    /// The final path of a file.
     pub(crate) fn destination(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
@@ -146,8 +141,7 @@ impl LocalDirectory {
         Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
     }
 
-    /// Returns the versions of the two files that decide the checkpoint of the directory: the
-    /// single file and the index.
+    /// The versions of the single file and the index, which decide the checkpoint.
     fn versions(&self) -> [Option<Version>; 2] {
         let pattern = self.options.pattern();
         [pattern.file_name(0, 1), pattern.index_name()]
@@ -158,7 +152,7 @@ impl LocalDirectory {
         &self.options.save_options
     }
 
-    /// Gives a file a second name: a hard link, or a copy if there are no links.
+    /// Makes a hard link, or a copy if there are no links.
     fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
         let from = self.destination(file);
         let to = self.destination(name);
@@ -180,7 +174,6 @@ impl LocalDirectory {
         Ok(to)
     }
 
-    /// Gives a new file the rights of the one that it will replace.
     fn take_over(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
             .and_then(|()| take_over(from, to, self.rights))
@@ -188,8 +181,7 @@ impl LocalDirectory {
     }
 }
 
-/// Renames a file. A link at `to` is replaced, not its target: in the Hub's cache other revisions
-/// of the model share that file.
+// A link is replaced, not its target: in the Hub's cache other revisions share that.
 fn rename(from: &Path, to: &Path) -> Result<()> {
     rename_over(from, to).map_err(|error| Error::io(error, to))?;
     remove_header_backup(to);
@@ -358,7 +350,7 @@ impl WritableDirectory for LocalDirectory {
     }
 }
 
-/// Second names of old shards, which are removed on drop.
+/// Removed on drop.
 #[derive(Default)]
 struct SecondNames(Vec<PathBuf>);
 
@@ -371,10 +363,7 @@ impl Drop for SecondNames {
     }
 }
 
-/// Removes a file if it has this identity. It is first renamed to `hidden`, which no other writer
-/// uses, and checked again, because another writer could replace it in between.
-///
-/// After [`ErrorKind::LeftBehind`] the file is not at its path, after any other error it is.
+/// Removes a file of this identity. After [`ErrorKind::LeftBehind`] it is not at its path.
 fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> Result<()> {
     failpoint::hit("remove")?;
     if Identity::at(path)? != Some(identity) {
@@ -405,7 +394,7 @@ fn take_back(path: &Path, hidden: &Path, version: &Identity) -> io::Result<()> {
     if Identity::at(hidden)? == Some(*version) { Ok(()) } else { give_back(hidden, path) }
 }
 
-/// Gives back the name of another writer's new file, unless it is taken by now.
+/// Renames another writer's new file back, unless its name is taken by now.
 fn give_back(hidden: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(hidden, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),

@@ -136,7 +136,7 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     Ok(StagedShards::new(directory, options, index, saved))
 }
 
-/// Writes the other files of the options, before the tensors: an error then comes early.
+// Before the tensors, so that an error comes early.
 pub(crate) fn write_others<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
@@ -149,18 +149,15 @@ pub(crate) fn write_others<D: WritableDirectory>(
 
 #[derive(Debug)]
 pub(crate) struct ShardPlan {
-    /// The tensors of each file.
     pub(crate) split: Split,
-    /// The names of the files.
     pub(crate) files: Vec<String>,
-    /// How each file is saved.
     pub(crate) each: SaveOptions,
     /// Each alias, with the name of its tensor in the file.
     pub(crate) aliases: BTreeMap<String, String>,
     index: Index,
 }
 
-/// Removes tied tensors, and decides which file each remaining one goes to.
+/// Removes tied tensors, and decides the file of each other one.
 pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
@@ -207,7 +204,6 @@ fn refuse_dcp(options: &ShardOptions) -> Result<()> {
 
 /// The metadata of a save, with its aliases.
 struct Recorded {
-    /// How each file is saved.
     each: SaveOptions,
     /// The metadata of the index.
     metadata: Metadata,
@@ -239,7 +235,7 @@ fn record(
     Ok(Recorded { each, metadata })
 }
 
-/// Fails if two tensors have one name, even in different files.
+// The header of a file finds only duplicates in the file.
 fn refuse_duplicates(names: &[&str]) -> Result<()> {
     let mut seen = HashSet::new();
     match names.iter().find(|name| !seen.insert(**name)) {
@@ -248,7 +244,7 @@ fn refuse_duplicates(names: &[&str]) -> Result<()> {
     }
 }
 
-/// Returns the size of each tensor, without shared storage: tensors are written once for each name.
+// Tensors that share storage are written once for each name.
 fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64, Option<()>)>> {
     let mut total = 0_u64;
     let sizes = tensors.iter().map(|(name, tensor)| {

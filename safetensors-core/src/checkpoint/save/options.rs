@@ -149,8 +149,7 @@ impl ShardOptions {
         self.save_options.overwrites()
     }
 
-    /// Fails if a file next to the tensors would be in another directory, or could be one of
-    /// theirs.
+    /// Fails for a name in another directory, or one that a file of tensors could have.
     pub(crate) fn check_beside(&self) -> Result<()> {
         let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
         let problem = format!(
@@ -160,7 +159,6 @@ impl ShardOptions {
         Err(ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidInput, problem)).into())
     }
 
-    /// Returns the names of these files, and of the files next to them.
     pub(crate) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
         let beside = self.beside.keys().map(String::as_str).chain(self.others.names());
         files.iter().copied().chain(beside).collect()

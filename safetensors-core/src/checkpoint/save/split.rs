@@ -9,7 +9,7 @@ use crate::checkpoint::MaxShardSize;
 pub(crate) struct Split {
     /// The positions of each shard's tensors. No shard is empty.
     pub(crate) shards: Vec<Vec<usize>>,
-    /// The sizes of all tensors, each storage counted once.
+    /// Counts each storage once.
     pub(crate) total_size: u64,
 }
 

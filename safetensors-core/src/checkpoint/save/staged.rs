@@ -51,7 +51,7 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     options: ShardOptions,
     files: NewFiles,
     saved: SavedShards,
-    /// The files of the old checkpoint, once the commit has begun.
+    /// Set once the commit has begun.
     before: Option<Versions<D::Version>>,
     /// At most old files are still to be removed.
     is_in_place: bool,
@@ -67,8 +67,6 @@ impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
-    /// Makes the files of a checkpoint with this index, which the directory has
-    /// [written](WritableDirectory::write).
     pub(crate) fn new(
         directory: &'d mut D,
         options: &ShardOptions,
@@ -225,7 +223,6 @@ impl LocalDirectory {
     }
 }
 
-/// Removes the files that an earlier commit could not.
 fn remove_left<D: WritableDirectory>(
     directory: &mut D,
     left: &mut Vec<(String, D::Version)>,

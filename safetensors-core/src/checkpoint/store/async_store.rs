@@ -18,7 +18,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::{Task, lock};
 use crate::format::tensor::TensorBuf;
 
-/// The bytes that are read when a file is opened. A longer header takes one more request.
+// A longer header takes one more request.
 const START: u64 = 64 << 10;
 
 const OPENED_AT_ONCE: usize = 8;
@@ -112,7 +112,6 @@ impl<S, O> Clone for AsyncStore<S, O> {
 }
 
 impl<S, O> AsyncStore<S, O> {
-    /// Returns the same store with other open files.
     fn with_files(&self, files: Arc<Files<S>>) -> Self {
         Self { open: Arc::clone(&self.open), files, missing: Arc::clone(&self.missing) }
     }
@@ -129,7 +128,7 @@ impl<S, O> fmt::Debug for AsyncStore<S, O> {
 #[must_use = "the bytes are dropped with it"]
 pub struct Fetched<S> {
     owner: Task,
-    /// The files that it has bytes of, perhaps several times.
+    /// A file may occur several times.
     files: Vec<Arc<Held<S>>>,
     /// Where opening failed.
     failed: Vec<Arc<Files<S>>>,
@@ -299,7 +298,7 @@ where
         Ok(bufs)
     }
 
-    /// Opens and fetches missing files and bytes. Errors are kept for later reads.
+    /// Errors are kept for later reads.
     async fn obtain(&self, missing: Missing<S>, fetched: &mut Fetched<S>) {
         let owner = fetched.owner;
         let open = async |(files, path): (Arc<Files<S>>, PathBuf)| {
@@ -324,7 +323,6 @@ where
         self.send(wanted, fetched, &mut |_| ControlFlow::Continue(())).await;
     }
 
-    /// Opens a file and reads its start.
     async fn open_file(&self, path: PathBuf, owner: Task) -> io::Result<Arc<Held<S>>> {
         let held = Held::new((self.open)(path).await?);
         let len = held.source.byte_len();
@@ -349,7 +347,7 @@ where
         let _ = each(requests, at_once.unwrap_or(1), done).await;
     }
 
-    /// Returns `true` if the open indexes are current, as far as their sources can detect.
+    /// Compares the versions of the open indexes.
     pub(crate) async fn has_current_indexes(&self) -> Result<bool> {
         let version = |(path, file): (&PathBuf, &Opened<S>)| {
             let is_index = path.extension().is_some_and(|end| end == "json");

@@ -38,14 +38,14 @@ struct Pieces {
     longest: u64,
 }
 
-/// The pieces of a range, by their starts, and the parts that have not been fetched.
+/// The pieces of a range, by start, and the parts that are missing.
 type Found = (Vec<(u64, Arc<Piece>)>, Vec<Range<u64>>);
 
-/// The owner of pieces that stay as long as the file is open. It has no errors.
+/// The owner of pieces that stay as long as the file is open, without errors.
 pub(super) const FOREVER: Task = Task::NONE;
 
 impl Pieces {
-    /// Returns a piece with this byte, of any owner, or otherwise the error of this one.
+    /// Returns a piece of any owner, or otherwise the error of this one.
     fn at(&self, offset: u64, owner: Task) -> Option<(u64, &Arc<Piece>)> {
         let earlier = self.by_start.range(..=(offset, Task::LAST)).rev();
         let near = earlier.take_while(|((start, _), _)| offset - start < self.longest);
@@ -88,7 +88,7 @@ impl<S> Held<S> {
         Self { source, pieces: Mutex::default() }
     }
 
-    /// Adds bytes, or the error of their request, until the owner [releases](Held::release) them.
+    /// Keeps bytes, or an error, until the owner [releases](Held::release) them.
     pub(super) fn add(
         &self,
         range: Range<u64>,
@@ -104,7 +104,7 @@ impl<S> Held<S> {
         pieces.by_start.insert((range.start, owner), piece);
     }
 
-    /// Shares the pieces of a range with an owner. Returns the parts that have not been fetched.
+    /// Shares the pieces of a range with an owner, and returns the missing parts.
     pub(super) fn claim(&self, range: Range<u64>, owner: Task) -> Vec<Range<u64>> {
         let mut pieces = lock(&self.pieces);
         let (found, holes) = pieces.find(range, owner);
@@ -122,7 +122,7 @@ impl<S> Held<S> {
         lock(&self.pieces).by_start.retain(|(_, of), _| *of != owner);
     }
 
-    /// Copies fetched bytes, up to the first hole, and returns their number.
+    /// Copies up to the first hole, and returns the number of bytes.
     fn copy(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         let owner = Task::current();
@@ -141,7 +141,6 @@ impl<S> Held<S> {
     }
 }
 
-/// The opened files, or the errors of opening them.
 pub(super) struct Files<S>(pub(super) Mutex<HashMap<PathBuf, Opened<S>>>);
 
 pub(super) type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
@@ -152,7 +151,7 @@ impl<S> Default for Files<S> {
     }
 }
 
-/// The files and bytes that a task has asked for and lacks.
+/// The files and bytes that a task lacks.
 pub(super) struct Missing<S> {
     pub(super) paths: Vec<(Arc<Files<S>>, PathBuf)>,
     pub(super) ranges: Vec<(Arc<Held<S>>, Range<u64>)>,
@@ -164,7 +163,7 @@ impl<S> Default for Missing<S> {
     }
 }
 
-/// Records the files and bytes that tasks lack, each separately.
+/// Each task has its own record.
 pub(super) struct Recorder<S>(Mutex<HashMap<Task, Missing<S>>>);
 
 impl<S> Default for Recorder<S> {
@@ -174,7 +173,7 @@ impl<S> Default for Recorder<S> {
 }
 
 impl<S> Recorder<S> {
-    /// Returns `Err` if `work` lacks files or bytes: its result is then useless.
+    /// After `Err` the result of `work` is useless.
     pub(super) fn record<T>(&self, task: Task, work: impl FnOnce() -> T) -> Result<T, Missing<S>> {
         /// Ends the record, even if `work` panics.
         struct Recording<'r, S>(&'r Recorder<S>, Task);
@@ -209,7 +208,6 @@ impl<S> Recorder<S> {
         }
     }
 
-    /// Notes bytes of a file, if they have not been fetched.
     fn range(&self, file: &Arc<Held<S>>, range: Range<u64>) {
         let task = Task::current();
         if let Some(missing) = lock(&self.0).get_mut(&task)
@@ -277,7 +275,6 @@ pub(crate) fn is_not_fetched(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Copies an error.
 pub(super) fn again(error: &Arc<io::Error>) -> io::Error {
     io::Error::new(error.kind(), Again(Arc::clone(error)))
 }

@@ -34,7 +34,7 @@ impl Store for LocalStore {
         list(directory).map_err(|error| Error::io(error, directory))
     }
 
-    /// The file's identity, its length and the time of the last write.
+    /// The identity, the length and the time of the last write.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let source = match FileSource::open(path) {
             Ok(source) => source,
@@ -47,7 +47,7 @@ impl Store for LocalStore {
 }
 
 impl LocalStore {
-    /// Writes a new file, and creates the directories above it.
+    /// Creates the directories above the file, too.
     pub(crate) fn write(path: &Path, copy: &CopyFile<'_>, durable: bool) -> Result<()> {
         failpoint::hit("copy")?;
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -73,7 +73,7 @@ pub(crate) fn is_not_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Files that a function opens. They need not be on the local disk.
+/// The files need not be on the local disk.
 pub(crate) struct OpenedBy<F>(pub(in crate::checkpoint) F);
 
 impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {

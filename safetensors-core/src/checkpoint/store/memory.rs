@@ -34,7 +34,7 @@ use crate::format::tensor::TensorSource;
 #[derive(Debug)]
 pub struct MemoryStore<B = Vec<u8>> {
     files: BTreeMap<String, MemoryFile<B>>,
-    /// Files that are written and have no names yet.
+    /// Files without a name yet.
     written: BTreeMap<String, B>,
 }
 
@@ -217,7 +217,7 @@ impl WritableDirectory for MemoryStore {
 }
 
 impl<B> MemoryStore<B> {
-    /// Returns the relative names of all files in a directory and below it.
+    /// Names are relative to the directory.
     fn below(&self, directory: &Path) -> impl Iterator<Item = &str> {
         let mut prefix = key(directory);
         if !prefix.is_empty() {

@@ -154,7 +154,7 @@ pub struct StoreEntry {
 #[derive(Clone)]
 pub struct Version {
     text: String,
-    /// While it is open, the system gives its identity to no other file.
+    // While it is open, the system gives its identity to no other file.
     _held: Option<Arc<FileSource>>,
 }
 

@@ -86,13 +86,12 @@ pub struct Samples<F: Framework, S = LocalStore> {
     prefetch: usize,
 }
 
-/// The files, and how they are read.
 #[derive(Debug)]
 struct Files<S> {
     store: S,
     paths: Vec<PathBuf>,
     options: LoadOptions,
-    /// The names of the tensors that are read; `None` for all.
+    /// `None` reads all tensors.
     only: Option<BTreeSet<String>>,
 }
 
@@ -299,7 +298,6 @@ impl<F: Framework, S: Store> Samples<F, S> {
         })
     }
 
-    /// Moves tensors to the device.
     fn place(&self, tensors: BTreeMap<String, TensorBuf>) -> Result<BTreeMap<String, F::Tensor>> {
         let place = |(name, buf): (String, TensorBuf)| match F::from_exact(buf, &self.device) {
             Ok(tensor) => Ok((name, tensor)),
@@ -326,7 +324,6 @@ impl<S: Store> Files<S> {
         Opener { store: &self.store, limits: &Limits::default(), joins: false }.alone(path)
     }
 
-    /// Reads a sample into main memory.
     fn read(&self, position: usize) -> Result<Sample<TensorBuf>> {
         let file = self.open(position)?;
         // Samples are read side by side.
@@ -352,7 +349,6 @@ impl<S: Store> Files<S> {
     }
 }
 
-/// Adds the samples in a directory and below it.
 fn list(
     store: &impl Store,
     directory: &Path,

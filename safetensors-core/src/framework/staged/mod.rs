@@ -163,7 +163,6 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     Ok(())
 }
 
-/// Fills slots as a plan says, and reports progress.
 struct PlanFiller<'t, 'a, S> {
     plan: Plan<'t, 'a, S>,
     progress: Meter,

@@ -12,17 +12,16 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, shape, swap_on_big_endian};
 
-/// Each part begins at a multiple of this in its slot, so that elements of all dtypes are aligned.
+// Aligns elements of all dtypes.
 const ALIGNMENT: usize = 8;
 
-/// The elements of a part are a multiple of this, unless the tensor ends. So a part of any packed
-/// dtype has whole bytes.
+// A part of any packed dtype has whole bytes if its elements are a multiple of this.
 const GROUP: usize = 8;
 
-/// A slot must hold at least one group of the widest elements.
+// One group of the widest elements.
 const SMALLEST_SLOT: usize = GROUP * 16;
 
-/// Larger slots gain nothing, and a `usize` can still count the bits of this one.
+// Larger slots gain nothing, and a `usize` can still count the bits of this one.
 const LARGEST_SLOT: usize = 256 << 20;
 
 struct Source<'t, 'a, S> {
@@ -33,7 +32,7 @@ struct Source<'t, 'a, S> {
     bits: usize,
 }
 
-/// The bytes of each slot, in the order in which the slots are filled.
+/// The parts in each slot, in the order of filling.
 pub(super) struct Plan<'t, 'a, S> {
     sources: Vec<Source<'t, 'a, S>>,
     fills: Vec<Vec<StagedPart>>,
@@ -43,7 +42,7 @@ pub(super) struct Plan<'t, 'a, S> {
 }
 
 impl<'t, 'a, S> Plan<'t, 'a, S> {
-    /// Plans slots of this many bytes. Large tensors are cut, and small ones share a slot.
+    /// Cuts large tensors, and lets small ones share a slot.
     pub(super) fn new(
         wanted: &'t [TensorRead<'t, 'a, S>],
         options: &'t LoadOptions,
@@ -80,17 +79,16 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         Ok(plan)
     }
 
-    /// Returns the bytes of all tensors, as they come into the slots.
+    /// The bytes of all tensors in the slots.
     pub(super) fn byte_len(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the bytes of a slot, which are enough for every part.
+    /// Enough for every part.
     pub(super) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// Returns the number of slots to be filled.
     pub(super) fn len(&self) -> usize {
         self.fills.len()
     }
@@ -139,7 +137,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
         Ok(())
     }
 
-    /// Returns `true` if the bytes of a part follow in the same file, and both are read unchanged.
+    /// Both are read unchanged, one after the other in a file.
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
         let source = &self.sources[part.tensor];
         let following = &self.sources[next.tensor];
@@ -148,7 +146,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
             && source.file_offset(part) + part.slot.len() as u64 == following.file_offset(next)
     }
 
-    /// Reads parts that are not converted, and are neighbours in one file.
+    /// Reads neighbours in a file that are not converted.
     fn read_plain(&self, mut parts: Vec<(&StagedPart, &mut [u8])>) -> Result<()> {
         let Some((first, _)) = parts.first() else { return Ok(()) };
         let reader = self.tensor(first).source();
@@ -172,7 +170,6 @@ impl<S: ReadAt> Plan<'_, '_, S> {
     }
 }
 
-/// Cuts a slot into the places of its parts.
 fn places<'p, 's>(
     parts: &'p [StagedPart],
     mut slot: &'s mut [u8],
@@ -188,7 +185,7 @@ fn places<'p, 's>(
 }
 
 impl<'t, 'a, S> Source<'t, 'a, S> {
-    /// Decides how a tensor is read, and how many bytes it then has.
+    /// Also returns the bytes that the tensor then has.
     fn new(wanted: &'t TensorRead<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
         let tensor = wanted.tensor;
         let loaded = wanted.loaded;
@@ -199,14 +196,13 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         Ok((Self { tensor, loaded, conversion, bits }, len))
     }
 
-    /// Returns `true` if the bytes of the file come into the slot unchanged. Bytes of BOOL are
-    /// checked.
+    /// The bytes of the file come into the slot unchanged. Bytes of BOOL are checked.
     fn is_plain(&self) -> bool {
         let file = self.tensor.dtype();
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
     }
 
-    /// Returns the elements of a part, counted over the tensor.
+    /// Counted over the tensor.
     fn elements(&self, part: &StagedPart) -> Range<usize> {
         let start = elements_of(part.offset, self.bits);
         start..start + elements_of(part.slot.len(), self.bits)

@@ -14,11 +14,8 @@ use super::{StagedPart, Staging, StagingBuffers};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::{OnPanic, Task, default_threads, lock};
 
-/// From a thread to the calling thread.
 enum Message<S> {
-    /// The slot of this number is filled.
     Filled(usize, S),
-    /// It could not be filled.
     Failed(usize, Error),
     Panicked,
 }
@@ -29,9 +26,8 @@ struct Queue<S> {
     next: usize,
 }
 
-/// Fills slots, and names the parts that are copied from them.
+/// Fills slots, and names their parts.
 pub(super) trait Filler<T: Staging>: Sync {
-    /// Each thread has a value of this type.
     type Scratch: Default;
 
     fn count(&self) -> usize;
@@ -41,7 +37,6 @@ pub(super) trait Filler<T: Staging>: Sync {
     fn parts(&self, number: usize) -> &[StagedPart];
 }
 
-/// Shared by the threads that fill slots.
 struct Readers<'f, T: Staging, F> {
     queue: Mutex<Queue<T::Slot>>,
     stop: AtomicBool,
@@ -49,8 +44,7 @@ struct Readers<'f, T: Staging, F> {
 }
 
 impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
-    /// Returns a free slot and its number. A thread that waits for a slot keeps the others from the
-    /// queue, so numbers are begun in order. `None` at the end, and when the work is to stop.
+    /// Returns a free slot in order of the numbers, or `None` at the end.
     fn next(&self) -> Option<(usize, T::Slot)> {
         let mut queue = lock(&self.queue);
         if queue.next == self.filler.count() || self.stop.load(Ordering::Relaxed) {
@@ -62,7 +56,6 @@ impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
         Some((queue.next - 1, slot))
     }
 
-    /// Fills slots in one of the threads.
     fn work(&self, messages: Sender<Message<T::Slot>>) {
         let _stop = OnPanic(|| {
             self.stop.store(true, Ordering::Relaxed);
@@ -84,8 +77,8 @@ impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
     }
 }
 
-/// Fills slots in several threads, 0 for the default number, and has each copied. The first failure
-/// stops all threads, each after its slot; the error is of the first slot that failed.
+/// The first failure stops all threads, each after its slot; the error is of the first slot that
+/// failed.
 pub(super) fn run<T: Staging, F: Filler<T>>(
     filler: &F,
     threads: usize,
@@ -131,7 +124,7 @@ pub(super) fn run<T: Staging, F: Filler<T>>(
     })
 }
 
-/// Returns the failure of the first slot, if several failed. The slots before it have been begun.
+/// Slots before the failed one have been begun.
 fn first_failure<S>(
     result: Result<(), Stopped>,
     messages: Receiver<Message<S>>,
@@ -158,11 +151,9 @@ fn ended_early() -> Error {
     ErrorKind::Io(std::io::Error::other("a thread that reads ended early")).into()
 }
 
-/// Why slots are copied no more.
+/// Why no more slots are copied.
 enum Stopped {
-    /// The slot of this number could not be filled.
     Failed(usize, Error),
-    /// The device failed.
     Copy(Error),
     Panicked,
 }
@@ -173,7 +164,7 @@ impl From<Error> for Stopped {
     }
 }
 
-/// The device, to which only the calling thread talks, and the parts to copy.
+/// Only the calling thread talks to the device.
 struct Device<'d, T, F> {
     slots: usize,
     slot_bytes: usize,
@@ -182,7 +173,7 @@ struct Device<'d, T, F> {
 }
 
 impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
-    /// Hands out slots, has them copied when they are filled, and hands them out again.
+    /// Hands out slots, and has filled ones copied.
     fn copy(
         &mut self,
         free: &Sender<T::Slot>,
@@ -250,7 +241,6 @@ mod tests {
 
     use super::*;
 
-    /// Notes the bytes that arrive.
     #[derive(Default)]
     struct Noting {
         made: usize,
@@ -282,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Fills a number of slots with their numbers; slots from `failing` on fail, later ones sooner.
+    /// Fills slots with their numbers; slots from `failing` on fail, later ones sooner.
     struct Numbers {
         count: usize,
         failing: usize,

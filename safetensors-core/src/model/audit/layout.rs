@@ -6,7 +6,7 @@ use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::error::{ErrorKind, Result};
 use crate::format::header::TensorInfo;
 
-/// A memory page, for files that are made to be mapped.
+// A memory page, for files that are made to be mapped.
 const LARGEST_ALIGNMENT: u64 = 4096;
 
 /// Facts about the layout of a file that do not matter for its validity. Lengths and offsets are in
@@ -42,7 +42,7 @@ pub struct FileLayout {
     pub data_alignment: u64,
     /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,
-    /// In file order.
+    /// The first in file order.
     pub(super) first_misaligned: Option<MisalignedTensor>,
 }
 
@@ -52,7 +52,6 @@ pub(super) struct MisalignedTensor {
     pub(super) name: String,
     /// From the start of the file.
     pub(super) offset: u64,
-    /// The alignment of its dtype.
     pub(super) alignment: u64,
 }
 
@@ -92,11 +91,11 @@ fn misaligned(data_start: u64, tensor: &TensorInfo<'_>) -> Option<MisalignedTens
 
 struct WhiteSpace {
     bytes: u64,
-    /// It has characters other than spaces.
+    /// Not only spaces.
     is_foreign: bool,
 }
 
-/// Returns the white space at one end of a header.
+/// Looks at one end of a header.
 fn white_space(source: &impl ReadAt, start: u64, end: u64, at_end: bool) -> io::Result<WhiteSpace> {
     let mut found = WhiteSpace { bytes: 0, is_foreign: false };
     let mut buf = [0; 4096];

@@ -25,7 +25,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::tensor::non_bools;
 
-/// The format asks for data that begins at a multiple of this offset.
+/// The format asks for this.
 const DATA_ALIGNMENT: u64 = 8;
 
 impl<S: ReadAt> CheckpointFile<S> {
@@ -101,7 +101,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// Reports an index next to `model.safetensors`, if a directory was opened as that file.
+    /// Finds an index next to a `model.safetensors` that the directory opens as.
     fn shadowed_finding(&self) -> Result<Option<Finding>> {
         let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
             return Ok(None);
@@ -111,7 +111,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
     }
 
-    /// Reports files of tensors that no index in the index's directory names, sorted by path.
+    /// Finds files of tensors that no index in the directory names.
     fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
@@ -153,7 +153,6 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Reports bytes of a BOOL tensor that are neither 0 nor 1.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
     let mut first = None;
     let mut count = 0;
@@ -178,7 +177,7 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     Ok(first.map(finding))
 }
 
-/// Adds the findings about how one file departs from the text of the format.
+/// Adds departures from the text of the format.
 fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>) {
     let file = || file.to_owned();
     if layout.leading_space > 0 {

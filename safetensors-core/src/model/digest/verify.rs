@@ -97,7 +97,6 @@ pub fn verify_all<'a, S: ReadAt>(
     })
 }
 
-/// One file, and the digests that it records.
 struct Recorded<'a, S> {
     archive: &'a SafeTensors<S>,
     file: &'a Path,
@@ -184,8 +183,8 @@ enum Job<'f, 'a, S> {
     Data(&'f Recorded<'a, S>),
 }
 
-/// Compares all recorded digests. The tensors of a file come before all its data, because they show
-/// the place of the change. `keep` decides whether an error ends the work or is listed.
+/// Tensors come before the file's SHA-256, to show the place of a change. `keep` lists an error, or
+/// ends the work.
 fn run<'a, S: ReadAt>(
     files: &'a [CheckpointFile<S>],
     options: &DigestOptions,

@@ -5,8 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::file::hash::{Digest, KEY, TensorDigests};
 use crate::format::header::Metadata;
 
-/// Renames and removes the digests of tensors, and adds digests for added ones, as if they were
-/// empty. A record that cannot be parsed stays unchanged.
+/// Appended tensors get a digest of no bytes. A record that cannot be parsed stays.
 pub(super) fn follow(
     metadata: &mut Metadata,
     renamed: &HashMap<&str, &str>,

@@ -21,20 +21,19 @@ use crate::file::save::atomic::sync;
 use crate::format::error::Result;
 use crate::format::header::{LENGTH_BYTES, mark};
 
-/// The state of a header that an edit may have left half written.
+/// After an edit that may have been interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderState {
     /// The header is complete.
     Whole,
-    /// The header was half written, and the old one has been restored.
+    /// It was half written, and is the old one again.
     Restored,
-    /// The header is half written, and no matching backup is next to the file.
+    /// It is half written, without a matching backup.
     Torn,
 }
 
-/// Writes a header over the old one with the same length. Returns `false`, and leaves the old one,
-/// if the file system records times too coarsely, because readers could then accept a mixture of
-/// the two, or if the file's owner cannot be given the backup.
+/// Returns `false`, with the old header in place, if the file system records times too coarsely or
+/// the file's owner cannot be given the backup.
 pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; new.len()];
@@ -49,7 +48,6 @@ pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
 struct Write<'a> {
     file: &'a File,
     mark: [u8; LENGTH_BYTES],
-    /// The part of the header that changes.
     changed: Range<usize>,
     durable: bool,
 }
@@ -84,8 +82,7 @@ impl Write<'_> {
         written
     }
 
-    /// Replaces the length by the mark. This must change the file's time of writing, by which
-    /// readers notice the edit. Returns `false`, with the length written back, if it does not.
+    /// Returns `false` if the time of writing stays, because readers then do not notice the edit.
     fn set_mark(&self, header: &[u8]) -> io::Result<bool> {
         const PAUSES: [u64; 6] = [0, 1, 2, 4, 8, 16];
         let modified = || Ok::<_, io::Error>(self.file.metadata()?.modified().ok());
@@ -104,7 +101,7 @@ impl Write<'_> {
         Ok(false)
     }
 
-    /// Writes the bytes that change in a single write, and then replaces the mark by the length.
+    /// Writes the changed bytes at once, and then the length.
     fn set_text(&self, header: &[u8]) -> io::Result<()> {
         write_all_at(self.file, &header[self.changed.clone()], self.changed.start as u64)?;
         self.sync()?;
@@ -131,8 +128,7 @@ fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-/// Restores the old header if the header is half written and a matching backup is next to the file.
-/// Removes the backup then, and if the header is complete.
+/// Also removes a backup that is not needed any more.
 pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<HeaderState> {
     let path = header_backup(destination);
     if !source.is_marked() {
@@ -148,7 +144,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
     Ok(HeaderState::Restored)
 }
 
-/// Returns `true` if [`restore`] can restore the header. Nothing is written.
+/// Writes nothing.
 pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
     Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
 }
@@ -160,7 +156,6 @@ fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>
     }
 }
 
-/// Returns the range from the first byte that differs to the last.
 fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     let differs = |(old, new): (&u8, &u8)| old != new;
     let start = old.iter().zip(new).position(differs).unwrap_or(old.len());
@@ -168,7 +163,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-/// For the mark, so that the backup of an earlier edit does not match.
+/// For the mark: the backup of an earlier edit must not match.
 pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;
@@ -176,7 +171,7 @@ pub(super) fn random() -> u16 {
     RandomState::new().hash_one((SystemTime::now(), process_id())) as u16
 }
 
-/// Errors are ignored, because a backup that stays does no harm.
+// A backup that stays does no harm.
 fn remove_backup(path: &Path) {
     let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
 }

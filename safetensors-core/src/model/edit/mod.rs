@@ -135,18 +135,17 @@ pub enum Edited {
 /// ```
 #[must_use]
 pub struct Edit<'a> {
-    /// The caller's path, for messages.
+    /// For messages.
     path: PathBuf,
-    /// The path after following links.
+    /// After following links.
     destination: PathBuf,
     archive: SafeTensors<FileSource>,
     /// The edit can only be planned.
     read_only: bool,
     restored: bool,
-    /// The metadata of the file, without the entries that are removed.
+    /// Without the removed entries.
     metadata: Metadata,
     set: Metadata,
-    /// The digests to record, of the present file, and how they are computed.
     recorded: Metadata,
     recording: DigestOptions,
     renamed: Vec<(String, String)>,
@@ -323,7 +322,7 @@ impl<'a> Edit<'a> {
         Ok(notes)
     }
 
-    /// Fails for a file that a manifest describes, or in a cache of the Hub unless that is allowed.
+    /// Fails if a manifest or a cache of the Hub has the file.
     fn check_place(&self, outcome: Edited, change: Change) -> Result<Edited> {
         if outcome != Edited::Unchanged {
             if !self.change_cached {

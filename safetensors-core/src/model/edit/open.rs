@@ -20,7 +20,7 @@ use crate::format::header::Metadata;
 pub(super) enum Access {
     Preview,
     Write,
-    /// Like `Write`, even if the file is read-only.
+    /// Even if the file is read-only.
     Replace,
 }
 
@@ -128,8 +128,7 @@ fn lock_and_restore(source: &mut FileSource, destination: &Path) -> io::Result<H
     Ok(found)
 }
 
-/// Checks that the file was neither written to nor replaced since it was opened. The edit would
-/// undo such a change.
+// The edit would undo such a change.
 pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Result<()> {
     source.check_unchanged()?;
     if is_named(source.file(), destination)? {
@@ -138,7 +137,7 @@ pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Re
     Err(io::Error::other("the file has been replaced since it was opened"))
 }
 
-/// Locks the file against other edits until it is closed.
+/// Against other edits, until the file is closed.
 #[cfg(unix)]
 fn lock(file: &File, path: &Path) -> io::Result<()> {
     use std::fs::TryLockError;
@@ -159,12 +158,12 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
     if is_named(file, path)? { Ok(()) } else { Err(busy()) }
 }
 
-/// Returns `true` if the path still leads to this file.
+/// The path still leads to this file.
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
 }
 
-/// On other systems a lock would keep readers out as well.
+// On other systems a lock would keep readers out as well.
 #[cfg(not(unix))]
 fn lock(_: &File, _: &Path) -> io::Result<()> {
     Ok(())

@@ -18,13 +18,12 @@ pub(super) struct EditPlan<'e> {
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
     pub(super) change: Change,
-    /// The side effects.
     pub(super) notes: Vec<Note>,
-    /// Only the header changes, and the new one fills the space of the old one.
+    /// The new header fills the space of the old one.
     pub(super) data_stays: bool,
 }
 
-/// A range of bytes to copy. Offsets count from the start of each file.
+/// Bytes to copy. Offsets count from the start of each file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) from: u64,
@@ -70,13 +69,12 @@ impl<'e> EditPlan<'e> {
         Ok(plan)
     }
 
-    /// Returns `true` if the edit records digests of data that it changes.
+    /// Recorded digests depend on changed data.
     pub(super) fn records_later(&self, edit: &Edit<'_>) -> bool {
         self.change == Change::Data && !edit.recorded.is_empty()
     }
 
-    /// Returns the bytes before the data, with these entries of the metadata, which are as long as
-    /// the planned ones.
+    /// The entries are as long as the planned ones.
     pub(super) fn prefix_with(&self, edit: &Edit<'_>, entries: Metadata) -> Result<Vec<u8>> {
         let mut metadata = self.metadata.clone();
         metadata.extend(entries);
@@ -84,7 +82,7 @@ impl<'e> EditPlan<'e> {
         Ok(Layout::plan(&self.specs, &options(edit, &metadata))?.prefix)
     }
 
-    /// Gives the new header the length of the old one, if only the header changes, and fits.
+    /// Gives the new header the length of the old one, if it fits and the data stays.
     fn fill_header(&mut self, edit: &Edit<'_>) {
         let start = edit.header().data_start() as usize;
         let text = self.layout.prefix.trim_ascii_end().len();
@@ -96,7 +94,6 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// Returns how the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
         if self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
@@ -109,7 +106,7 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// Returns the runs in the order of the new file. Neighbours are joined.
+    /// In the order of the new file, with neighbours joined.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
@@ -127,8 +124,7 @@ impl<'e> EditPlan<'e> {
         runs
     }
 
-    /// Returns the position of each appended tensor among these, and its range in the new file, in
-    /// file order.
+    /// The position among appended tensors, and the range in the new file, in file order.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
         self.layout
             .places
@@ -136,7 +132,6 @@ impl<'e> EditPlan<'e> {
             .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
-    /// Returns `true` if all bytes after the header stay, at the same offsets.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
         let whole = Run {
@@ -149,7 +144,7 @@ impl<'e> EditPlan<'e> {
         kept && self.appended().all(|(_, place)| place.is_empty())
     }
 
-    /// Returns `true` if the new header means the same as the old one, even if its text differs.
+    /// The new header means the same as the old one.
     fn keeps_header(&self, header: &Header) -> bool {
         let planned = self.layout.places.iter().map(|(i, _)| self.specs[*i]);
         let same = |(spec, tensor): (Spec<'_>, TensorInfo<'_>)| {
@@ -161,8 +156,7 @@ impl<'e> EditPlan<'e> {
     }
 }
 
-/// Maps old names to new ones. Fails if a tensor does not exist, or is renamed twice, or both
-/// renamed and removed.
+/// Maps old names to new ones. Fails for missing names, and names used twice.
 fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     let mut names = HashMap::new();
     for (old, new) in &edit.renamed {
@@ -186,7 +180,6 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     Ok(names)
 }
 
-/// Returns how the new file is laid out.
 fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     let mut options = SaveOptions::new().order(Order::Given).durable(edit.durable);
     options.align = alignment(edit.header().data_start());
@@ -194,7 +187,7 @@ fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     options
 }
 
-/// Returns the metadata, with the attributes and the digests of the tensors under their new names.
+/// Attributes and digests follow their tensors.
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
     metadata.extend(edit.recorded.clone());
@@ -211,7 +204,7 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     metadata
 }
 
-/// The largest power of two that divides the offset of the data, from 8 to 4096.
+/// The largest power of two from 8 to 4096 that divides the offset of the data.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

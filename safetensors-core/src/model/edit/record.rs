@@ -56,7 +56,6 @@ impl Edit<'_> {
         Ok(self)
     }
 
-    /// Computes the digests of a file that the edit has written.
     pub(super) fn digests_of(&self, written: &SafeTensors<FileSource>) -> Result<Metadata> {
         let options = self.recording.clone().tensors(self.recorded.contains_key(KEY));
         let sha256 = self.recorded.contains_key(SHA256_KEY);

@@ -10,21 +10,20 @@ use crate::checkpoint::Checkpoint;
 use crate::format::error::{Error, OptimizerProblem, Result};
 use crate::format::header::UniqueMap;
 
-/// The settings of a group by their names.
 type Group = BTreeMap<String, Value>;
 
-/// None if the checkpoint lacks them, for example because a program has flattened it in Python.
+/// None if a program has flattened the checkpoint in Python, for example.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     key: String,
     groups: Vec<Group>,
-    /// `None` without groups, and if these have names for the parameters.
+    /// `None` without groups, or if these have names.
     count: Option<usize>,
     names: Option<Vec<String>>,
 }
 
 impl Groups {
-    /// Reads the groups from the entry `key` of the metadata.
+    /// From the entry `key` of the metadata.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, key: &str) -> Result<Self> {
         let none = Self { key: key.into(), groups: Vec::new(), count: None, names: None };
         // A learning rate that is a tensor, which the settings do not show.
@@ -79,7 +78,7 @@ impl Groups {
         self.names.as_deref()
     }
 
-    /// Returns a setting that all groups have alike; `None` if no group has it.
+    /// All groups must have it alike; `None` if no group has it.
     pub(super) fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         let Some((first, others)) = self.groups.split_first() else { return Ok(None) };
         let of = |group| Group::get(group, setting).filter(|value| !value.is_null());
@@ -97,7 +96,7 @@ impl Groups {
         }
     }
 
-    /// Adds a setting to the groups that do not have it.
+    /// Changes only groups without the setting.
     pub(super) fn complete(&mut self, setting: &str, value: Value) {
         for group in &mut self.groups {
             let found = group.entry(setting.into()).or_default();

@@ -153,8 +153,7 @@ impl PyTorchTraining {
         state().map_err(|error| checkpoint.in_first_path(error))
     }
 
-    /// Returns the names of the parameters by their numbers; none if the checkpoint has names
-    /// instead.
+    /// By their numbers; none if the checkpoint has names instead.
     fn names(&self, owners: &Owners, groups: &Groups) -> Result<Vec<String>> {
         let Some(most) = owners.most() else {
             return match self.parameters.as_slice() {

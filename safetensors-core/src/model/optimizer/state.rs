@@ -15,7 +15,7 @@ use crate::format::error::{Error, Mismatch, OptimizerProblem, Result};
 
 const STEP: &str = "step";
 
-/// F64 counts up to this number without a gap.
+// F64 counts up to this number without a gap.
 const MOST_STEPS: u64 = 1 << 53;
 
 /// By number or by name, each with the kinds of its tensors.
@@ -46,7 +46,7 @@ impl Owners {
         Ok(Self(owners))
     }
 
-    /// Returns the highest number; `None` if the owners are not all numbers.
+    /// `None` if not all owners are numbers.
     pub(super) fn most(&self) -> Option<usize> {
         let numbers = self.0.keys().map(|owner| number(owner));
         numbers.collect::<Option<Vec<_>>>()?.into_iter().max()
@@ -78,7 +78,7 @@ pub struct ParameterState {
 }
 
 impl OptimizerState {
-    /// Names the owners, and reads their steps. `names` has the name of each number.
+    /// `names` has the name of each number.
     pub(super) fn new<S: ReadAt>(
         checkpoint: &Checkpoint<S>,
         prefix: String,

@@ -130,8 +130,7 @@ impl<S: ReadAt> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    /// Returns the tensors as they are stored, as the same type as
-    /// [`dequantized`](Checkpoint::dequantized).
+    /// Returns the stored tensors as the type of [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }

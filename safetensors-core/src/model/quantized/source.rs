@@ -71,16 +71,15 @@ pub(super) fn dequantized<S: ReadAt>(
     })
 }
 
-/// The changes to the metadata of a checkpoint.
+/// Changes the metadata of a checkpoint.
 struct View<'a> {
-    /// The weights that are numbers.
     names: HashSet<&'a str>,
-    /// The tensors that store them. Codes have the name of their weight, scales and others none.
+    /// Codes have the name of their weight, scales and others none.
     stored: HashMap<&'a str, Option<&'a str>>,
 }
 
 impl View<'_> {
-    /// Returns the metadata without descriptions of how the weights are stored.
+    /// Removes descriptions of how the weights are stored.
     fn metadata(&self, metadata: &Metadata) -> Metadata {
         let mut kept = metadata.clone();
         if self.names.is_empty() {
@@ -106,7 +105,7 @@ impl View<'_> {
         kept
     }
 
-    /// Turns other names of codes into names of their weights, and removes other names of scales.
+    /// Makes names of codes names of their weights, and removes names of scales.
     fn rename_aliases(&self, metadata: &mut Metadata) {
         let is_alias =
             |key: &str, value: &str| !is_reserved(key) && self.stored.contains_key(value);
@@ -123,8 +122,7 @@ impl View<'_> {
         }
     }
 
-    /// Removes the modules of these weights from the object or list at a pointer. `None` if nothing
-    /// is left.
+    /// Removes the modules of these weights at a JSON pointer. `None` if nothing is left.
     fn without(&self, json: &str, pointer: &str) -> Option<String> {
         let Ok(mut value) = serde_json::from_str::<Value>(json) else {
             return Some(json.to_owned());
@@ -146,8 +144,7 @@ impl View<'_> {
     }
 }
 
-/// Returns another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also
-/// called `b.qweight`.
+/// Returns `b.weight` if the codes `a.qweight` of `a.weight` are also called `b.qweight`.
 fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
     let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
     let same: usize = same.map(|(char, _)| char.len_utf8()).sum();

@@ -83,8 +83,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Replaces each lost tensor by its first alias, and not sooner: otherwise a later
-    /// [`exclude`](Rewrite::exclude) for that alias would skip the other aliases too.
+    // Not sooner: a later [`exclude`] of the first alias would then skip the other aliases too.
     pub(super) fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self
             .tensors

@@ -10,7 +10,6 @@ use crate::format::tensor::shape::byte_len;
 use crate::format::tensor::{TensorBuf, TensorView, write_exactly};
 use crate::weights::{Known, Stored, Tensors, may_be_codes};
 
-/// The tensors of a rewrite under their present names.
 struct Together<'r, 'a, S> {
     rewrite: &'r Rewrite<'a, S>,
     positions: HashMap<&'r str, usize>,

@@ -80,17 +80,15 @@ use crate::model::quantized::Quantization;
 pub struct Rewrite<'a, S = Assembled> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
-    /// The checkpoints that tensors come from.
     sources: Vec<&'a Checkpoint<S>>,
-    /// The number of tensors before a selection left none; otherwise 0.
+    /// The tensors before a selection left none; otherwise 0.
     deselected: usize,
-    /// The tie number of the next tensor that is not tied to an earlier one.
+    /// Of the next tensor that is not tied to an earlier one.
     next_tie: u64,
-    /// How weights were quantised, if any were.
     quantization: Option<Quantization>,
-    /// The tie numbers of added tensors that fill a storage. Equal keys mean one tensor.
+    /// The tie numbers of added tensors that fill a storage.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
-    /// The keys of digests that the sources have, and the new checkpoint lacks.
+    /// Digests of the sources that the new checkpoint lacks.
     removed: BTreeSet<&'static str>,
 }
 
@@ -264,8 +262,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// Refuses to write nothing because of a mistake in the selection: it could cost an existing
-    /// checkpoint.
+    // A selection of nothing is a mistake that could cost an existing checkpoint.
     fn refuse_deselected(&self) -> Result<()> {
         match self.deselected {
             found if found > 0 && self.tensors.is_empty() => {
@@ -382,7 +379,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 }
 
-/// Returns the next number of a counter.
 fn take(next: &mut u64) -> u64 {
     *next += 1;
     *next

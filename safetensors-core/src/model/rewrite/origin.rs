@@ -10,9 +10,8 @@ use crate::format::error::{Error, Result};
 use crate::format::tensor::{Sink, TensorSource};
 
 pub(super) enum Origin<'a, S> {
-    /// A tensor of a checkpoint.
     Lazy(LazyTensor<'a, S>),
-    /// An added tensor, with the name under which it was added.
+    /// With the name under which it was added.
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
 

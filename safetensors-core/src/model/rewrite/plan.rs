@@ -42,14 +42,14 @@ use crate::format::tied;
 pub struct Plan<'r, 'a, S = Assembled> {
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     aliases: BTreeMap<String, String>,
-    /// The names of the files, with the positions of their tensors in `tensors`.
+    /// Each with the positions of its tensors in `tensors`.
     shards: Vec<(String, Vec<usize>)>,
     /// `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
-    /// The digests that the sources have, and the new checkpoint lacks.
+    /// Digests of the sources that the new checkpoint lacks.
     removed: Vec<Note>,
-    /// Which files may be replaced.
+    /// Decides which files may be replaced.
     pub(super) options: SaveOptions,
 }
 
@@ -86,7 +86,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// Returns the digests of the sources that a save with these options does not record again.
+    /// The digests of the sources that a save with these options does not record again.
     fn removed_records(&self, options: &SaveOptions) -> Vec<Note> {
         let removed = self.removed.iter().filter(|key| !(options.digests && **key == hash::KEY));
         removed.map(|&key| Note::Removed { key }).collect()

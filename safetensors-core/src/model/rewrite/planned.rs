@@ -20,23 +20,21 @@ pub struct PlannedTensor<'a, S = Assembled> {
     written: Written<'a, S>,
     byte_len: u64,
     source_name: Cow<'a, str>,
-    /// The tie number: equal for all names of a tensor.
+    /// Equal for all names of a tensor.
     pub(super) tie: u64,
     /// Neither the tensor's name in its file, nor a replacement of the tensor.
     pub(super) alias: bool,
 }
 
-/// How the source is written.
 #[derive(Debug)]
 enum Written<'a, S> {
     AsIs,
     Cast(Converted<Origin<'a, S>>),
-    /// One of the tensors that store the weight.
     Quantized(QuantizedPart<Origin<'a, S>>),
 }
 
 impl<'a, S> PlannedTensor<'a, S> {
-    /// Plans a tensor of a checkpoint, under its own name or an alias.
+    /// The name may be an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
@@ -52,7 +50,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         Self { origin, written: Written::AsIs, byte_len, source_name, tie, alias }
     }
 
-    /// Plans an added tensor. Fails if no tensor can have its dtype and shape.
+    /// Fails if no tensor can have its dtype and shape.
     pub(super) fn added(
         name: &str,
         tensor: impl TensorSource + Send + 'a,
@@ -72,7 +70,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns the tensor in its file, if it is written unchanged.
+    /// Returns the tensor if it is written as it is in its file.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
@@ -152,24 +150,23 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns `true` for floats, other than codes or scales of this rewrite.
+    /// Not codes or scales of this rewrite.
     pub(super) fn is_plain_float(&self) -> bool {
         self.dtype().is_float() && !self.is_quantized()
     }
 
-    /// Returns `true` for scales of codes that this rewrite makes.
+    /// Scales of codes that this rewrite makes.
     pub(super) fn is_of_codes(&self) -> bool {
         matches!(&self.written, Written::Quantized(part) if !part.is_codes())
     }
 
-    /// Sets the conversion, from the original dtype.
+    /// From the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
             .map_err(|error| self.origin.locate(error))?;
         self.set(Written::Cast(cast))
     }
 
-    /// Returns the tensors that store the weight, each with its name.
     pub(super) fn quantized(
         &self,
         name: &str,
@@ -219,7 +216,7 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
         if self.is_quantized() { Ok(()) } else { self.origin.refuse_codes() }
     }
 
-    /// Returns one storage for all names of a tensor that are saved in one dtype.
+    /// Names of a tensor that are saved in one dtype share it.
     fn storage(&self) -> Option<Storage> {
         // The tie number serves as an address: `Tied` only compares them. An empty tensor gets one
         // byte, so that it can be tied. See `Tied::with_empty`.

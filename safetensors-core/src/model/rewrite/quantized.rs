@@ -111,7 +111,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Decides for each tensor whether it is quantised.
     fn chosen(
         &self,
         how: Quantization,
@@ -152,7 +151,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         chosen
     }
 
-    /// Returns the weights of each matrix of several, by the tie numbers of these.
+    /// By the tie numbers of the weights that form a matrix.
     fn fused(&self, chosen: &[bool], options: &ConvertOptions) -> Result<FusedByTie<'a, S>> {
         let mut groups = Groups::default();
         let mut of_key = HashMap::new();
@@ -287,7 +286,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
 type FusedByTie<'a, S> = HashMap<u64, Arc<Fused<Origin<'a, S>>>>;
 
-/// Groups that are joined: each has the number of another, or its own.
+/// Each group has the number of another, or its own.
 #[derive(Default)]
 struct Groups(Vec<usize>);
 
@@ -323,5 +322,5 @@ fn name_of_torch(dtype: Dtype) -> &'static str {
     }
 }
 
-/// The module that transformers takes for a matrix to be quantised unless it is named.
+/// transformers takes it for a matrix to be quantised unless it is named.
 const HEAD: &str = "lm_head";

@@ -11,11 +11,11 @@ struct Launcher {
     rank: &'static str,
     world_size: &'static str,
     local_rank: &'static str,
-    /// Slurm has no such variable, see [`tasks_on_node`].
+    /// Slurm has none, see [`tasks_on_node`].
     local_world_size: Option<&'static str>,
 }
 
-/// Launchers that start the processes of a job themselves.
+/// These start the processes of a job themselves.
 const INNER: [Launcher; 3] = [
     Launcher {
         rank: "RANK",
@@ -37,9 +37,8 @@ const INNER: [Launcher; 3] = [
     },
 ];
 
-/// Slurm also starts other launchers. `SLURM_NTASKS` is not the world size: in a batch script, in
-/// an interactive shell, and in the daemons that `mpirun` starts by srun it counts the tasks of the
-/// entire job.
+// `SLURM_NTASKS` is not the world size: in a batch script, in an interactive shell, and in the
+// daemons that `mpirun` starts by srun it counts the tasks of the entire job.
 const SLURM: Launcher = Launcher {
     rank: "SLURM_PROCID",
     world_size: "SLURM_STEP_NUM_TASKS",
@@ -47,7 +46,7 @@ const SLURM: Launcher = Launcher {
     local_world_size: None,
 };
 
-/// A number, and the variable that it comes from.
+/// With the variable that it comes from.
 #[derive(Clone, Copy)]
 struct Number {
     variable: &'static str,
@@ -128,7 +127,7 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     }))
 }
 
-/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.
+/// Slurm's numbers belong to the process that started the inner launcher.
 // Slurm is always the outermost launcher: `srun` starts `mpirun` or `torchrun`, often one for each
 // machine, and never the other way round.
 fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
@@ -160,7 +159,6 @@ fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues
     Ok(Some(LauncherValues { rank, world_size, local_rank, local_world_size }))
 }
 
-/// Returns the numbers of two launchers that should agree.
 fn agreed(one: LauncherValues, other: LauncherValues) -> Result<LauncherValues, ErrorKind> {
     let pairs = [
         (Some(one.world_size), Some(other.world_size)),
@@ -198,7 +196,7 @@ fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, 
     }
 }
 
-/// Parses plain digits. `parse` alone would take a sign.
+// `parse` would take a sign.
 fn digits(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -208,8 +206,7 @@ fn bad(variable: &str, expected: &'static str, found: String) -> ErrorKind {
     RankProblem::BadVariable { variable: variable.into(), expected, found }.into()
 }
 
-/// Returns the number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two
-/// machines, and 3 on the next.
+/// `4(x2),3` means 4 tasks on each of two machines, and 3 on the next.
 fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let variable = "SLURM_STEP_TASKS_PER_NODE";
     let (Some(text), Some(node)) = (lookup(variable), number("SLURM_NODEID", lookup)?) else {

@@ -18,8 +18,7 @@ use crate::format::tensor::shape::byte_len;
 
 pub(super) use crate::format::slice::read_range::Files;
 
-/// The longest dimension of a tensor that can belong to a weight. A longer one has no elements, and
-/// its number of bits may exceed 64 bits.
+// A longer dimension has no elements, and its number of bits may exceed 64 bits.
 pub(super) const LONGEST: u64 = 1 << 40;
 
 /// A tensor of a file of the checkpoint.
@@ -28,9 +27,9 @@ pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// The number of the file in the checkpoint.
+    /// The number of the file.
     pub(crate) file: usize,
-    /// The offset of the first byte in the file.
+    /// The first byte in the file.
     pub(crate) start: u64,
     pub(crate) byte_len: u64,
 }
@@ -42,7 +41,7 @@ impl Stored {
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
     }
 
-    /// Makes a tensor that is in no file.
+    /// In no file.
     pub(crate) fn of_parts(name: &str, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         let can_belong = shape.iter().all(|&dim| dim as u64 <= LONGEST);
         let byte_len = byte_len(dtype, shape).ok().filter(|_| can_belong)?;
@@ -55,7 +54,7 @@ impl Stored {
         self.shape.iter().product()
     }
 
-    /// Returns the last two dimensions; a vector is one row.
+    /// The last two dimensions; a vector is one row.
     pub(super) fn matrix(&self) -> [usize; 2] {
         match *self.shape {
             [.., rows, columns] => [rows, columns],
@@ -72,22 +71,18 @@ impl Stored {
     }
 }
 
-/// The kind of a stored matrix's elements.
 #[derive(Clone, Debug)]
 pub(super) enum Numbers {
-    /// A code of at most eight bits.
     Codes(Codes),
-    /// A number of this dtype.
     Of(Dtype),
 }
 
 impl Numbers {
-    /// The numbers of a dtype; codes of a few bits have this order.
+    /// Codes of a few bits have this order.
     pub(super) fn of(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
 
-    /// Changes the number of a code.
     pub(super) fn with(self, code: usize, value: f32) -> Self {
         match self {
             Self::Codes(codes) => Self::Codes(codes.with(code, value)),
@@ -108,34 +103,33 @@ impl From<Codes> for Numbers {
     }
 }
 
-/// The layout of a stored matrix's rows in the tensor.
+/// The layout of rows in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
-    /// One after the other, each of this many bits.
+    /// One after the other.
     Rows { bits: u64 },
-    /// Down the columns of a matrix of words of 8 or 32 bits: each column is a stream of codes, the
-    /// first in the lowest bits.
+    /// A stream of codes down each column of words of 8 or 32 bits, from the lowest bits on.
     Down { word: usize },
-    /// A row of words of this many bytes holds several rows of codes, which are this many rows
-    /// apart. The first is in the highest bits, or otherwise in the lowest.
+    /// A row of words holds several rows of codes, `apart` rows from each other, from the highest
+    /// or lowest bits on.
     Planes { word: usize, apart: usize, high_first: bool },
-    /// Bytes in tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
+    /// Tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
     Tiles,
 }
 
-/// A matrix that can be read in parts. The rows of consecutive matrices follow one another.
+/// Consecutive matrices of a tensor, which can be read in parts.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     tensor: Stored,
     numbers: Numbers,
     lies: Lies,
-    /// The number of columns in the tensor, and of rows of each matrix if they are transposed.
+    /// Columns in the tensor, and rows of each transposed matrix.
     stored: [usize; 2],
     is_transposed: bool,
 }
 
 impl Matrix {
-    /// Consecutive rows of a tensor. Rows of codes begin in new bytes.
+    /// Rows of codes begin in new bytes.
     pub(super) fn rows(tensor: &Stored, numbers: impl Into<Numbers>, columns: usize) -> Self {
         let numbers = numbers.into();
         let bits = match &numbers {
@@ -160,19 +154,18 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
-    /// Transposes each matrix, with `rows` rows in the tensor.
+    /// Each matrix has `rows` rows in the tensor.
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self
     }
 
-    /// Returns `true` if the rows are columns in the tensor, so that each row is in many pieces of
-    /// a file.
+    // Each row is then in many pieces of a file.
     pub(super) fn is_transposed(&self) -> bool {
         self.is_transposed
     }
 
-    /// Reads these rows and columns as F32, row by row.
+    /// As F32, row by row.
     pub(super) fn read(
         &self,
         files: &dyn Files,
@@ -190,7 +183,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Reads the bytes that hold these rows and columns. Neither is empty.
+    /// Reads the bytes of these rows and columns. Neither is empty.
     pub(super) fn fetch(
         &self,
         files: &dyn Files,
@@ -252,7 +245,6 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// The bits of a code or a number.
     pub(super) fn bits(&self) -> usize {
         match &self.numbers {
             Numbers::Codes(codes) => codes.bits,
@@ -260,7 +252,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the line of the tensor with the first bits of a row.
+    /// The line of the tensor with the first bits of a row.
     fn line_of(&self, row: usize) -> usize {
         match self.lies {
             Lies::Rows { .. } | Lies::Planes { .. } => row,
@@ -269,7 +261,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the bytes of a line with these columns, counted from the start of the tensor.
+    /// Counted from the start of the tensor.
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
@@ -300,7 +292,7 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row. The bytes must include all of them.
+    /// The bytes must include these columns.
     pub(super) fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         match self.is_transposed {
             false => self.decode_line(raw, row, columns, out),
@@ -358,14 +350,13 @@ impl Matrix {
     }
 }
 
-/// The bytes of a part of a matrix.
 #[derive(Debug)]
 pub(super) struct Raw {
     bytes: Vec<u8>,
     starts: Vec<usize>,
     /// The number of the first line.
     first: usize,
-    /// The columns of the matrix that a line has.
+    /// The columns that a line has.
     columns: Range<usize>,
 }
 
@@ -384,12 +375,11 @@ impl Raw {
     }
 }
 
-/// Returns a word of at most four bytes.
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Widens numbers in the byte order of files.
+/// In the byte order of files.
 fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     let (pairs, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();

@@ -14,7 +14,7 @@ use super::scales::{FLOATS, is_of_all};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The dtypes of scales that are powers of two.
+/// Powers of two.
 const EXPONENTS: [Dtype; 2] = [Dtype::U8, Dtype::F8_E8M0];
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
@@ -45,8 +45,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// Returns the scale of an entire weight that multiplies the scales of groups: `W_scale_2`, for
-/// stacked experts also `W_weight_scale_2`.
+/// `W_scale_2` multiplies the scales of groups, for stacked experts also `W_weight_scale_2`.
 pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m Stored> {
     let of_experts = (!name.ends_with(".weight")).then(|| format!("{name}_weight_scale_2"));
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
@@ -84,7 +83,7 @@ fn modelopt(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     candidate.times_columns(found, factors).map(Some)
 }
 
-/// The experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
+/// Two codes in each I8 of `X.weight`, and `X.scale`.
 fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     let Candidate { model, tensor, .. } = *candidate;
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
@@ -92,9 +91,7 @@ fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     scales.map(|scales| of_groups(candidate, scales, None)).transpose()
 }
 
-/// Rows of codes with a scale for each group of columns, and perhaps one for all. Stacked matrices
-/// may have columns of codes with a scale for each group of rows, as ModelOpt stores experts with
-/// inputs as rows.
+/// Groups of columns or, in stacked matrices as of ModelOpt, of rows.
 fn of_groups(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -141,7 +138,6 @@ fn of_groups(
     Ok(Candidate { scheme, ..*candidate }.weight(&tensor.name, &shape, &tensors, codes))
 }
 
-/// Returns the dtype and the number of columns of codes.
 fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result<(Dtype, usize)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, packed] = tensor.matrix();
@@ -159,8 +155,7 @@ fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result
     })
 }
 
-/// Returns the second scale of a weight or of each of its matrices. The halves of the rows may have
-/// their own, where the name shows that they are two matrices (`w13`).
+/// The halves of `w13` may have their own scales.
 fn of_matrices(
     candidate: &Candidate<'_>,
     scale: &Stored,
@@ -188,8 +183,8 @@ fn of_matrices(
     Ok(Grid::new(numbers, rows, count, [rows / count, columns]))
 }
 
-/// The experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]` exponents.
-/// transformers' names mean the transposed matrices; OpenAI's do not.
+/// `[.., rows, groups, 16]` bytes and `[.., rows, groups]` exponents. transformers' names mean the
+/// transposed matrices; OpenAI's do not.
 fn experts(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -220,8 +215,7 @@ fn experts(
     Ok(candidate.weight(name, &shape, &[tensor, scales], codes.scaled(grid)))
 }
 
-/// Checks that a weight of a module without a mark is not ComfyUI's: its NVFP4 and MXFP8 have equal
-/// names, and other bits.
+// ComfyUI's NVFP4 and MXFP8 have equal names, and other bits.
 pub(super) fn check_no_tiles(candidate: &Candidate<'_>, scales: &Stored) -> Result<()> {
     let Candidate { scheme, model, tensor } = *candidate;
     let [rows, groups] = scales.shape[..] else { return Ok(()) };

@@ -45,7 +45,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     Ok(Some(candidate.weight(format!("{module}.weight"), &[rows, columns], &tensors, codes)))
 }
 
-/// By the expression that is found first in the module's name, or otherwise by the setting for all.
+/// By the first expression in the module's name, or otherwise for all.
 fn bits(model: &Model<'_>, module: &str) -> Result<usize> {
     let all = model.config.number("num_bits").unwrap_or(4);
     let patterns = model.config.bits_by_name()?.iter();

@@ -60,7 +60,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     Ok(Some(candidate.weight(format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
 }
 
-/// Returns the tensor with the group of each input, which weights in another order need.
+/// Only weights in another order need the group of each input.
 fn indices<'a>(
     candidate: &Candidate<'a>,
     module: &str,
@@ -73,7 +73,7 @@ fn indices<'a>(
     }
 }
 
-/// Returns the number of bits that the zero points show. The settings must agree.
+/// The settings must agree with the zero points.
 fn bits(candidate: &Candidate<'_>, zeros: &Stored, outputs: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let words = zeros.matrix()[1];

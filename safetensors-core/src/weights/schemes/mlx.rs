@@ -14,10 +14,10 @@ use super::super::weight::{Formula, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-/// The bits and the size of a group of integers, where a module's own settings name none.
+/// Bits and the size of a group, where a module's settings name none.
 const DEFAULTS: [usize; 2] = [4, 64];
 
-/// The modes of floats: the dtype of the codes and of the scales, and the size of a group.
+/// The dtypes of codes and scales, and the size of a group.
 const FLOATS: &[(&str, Dtype, Dtype, usize)] = &[
     ("mxfp4", Dtype::F4, Dtype::F8_E8M0, 32),
     ("mxfp8", Dtype::F8_E4M3, Dtype::F8_E8M0, 32),
@@ -96,7 +96,7 @@ fn affine(
     Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales, biases], numbers))
 }
 
-/// `X.weight` and `X.scales`, with bytes that are floats.
+/// `X.weight` and `X.scales`.
 fn floats(
     candidate: &Candidate<'_>,
     scales: &Stored,

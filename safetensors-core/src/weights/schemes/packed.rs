@@ -12,7 +12,7 @@ use super::companions::comfy_mark;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The first version of compressed-tensors that packs codes as one stream.
+/// The first version of compressed-tensors that packs codes as a stream.
 const STREAMS: (u32, u32) = (0, 18);
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
@@ -73,7 +73,7 @@ fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<
     Ok(candidate.weight(name, &shape, &tensors, numbers))
 }
 
-/// Returns the tensor with the shape of a weight. Only stacked ones have none.
+/// Only stacked weights have none.
 fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stored>> {
     let shape = format!("{name}_shape");
     match candidate.tensor.shape.len() {
@@ -109,7 +109,7 @@ fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usi
     Err(candidate.mismatch(of_shape, expected, found))
 }
 
-/// Returns the zero points, one for each scale: I8, or packed down the rows like the weight.
+/// One for each scale: I8, or packed down the rows like the weight.
 fn zeros_of(
     candidate: &Candidate<'_>,
     shape: &[usize],
@@ -137,7 +137,7 @@ fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// Returns the number of bits of a code, and the layout of codes, by the number of words in a row.
+/// By the number of words in a row.
 fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, words] = tensor.matrix();
@@ -194,7 +194,7 @@ fn modelopt(candidate: &Candidate<'_>, module: &str, scales: &Stored) -> Result<
     candidate.times_columns(found, factors)
 }
 
-/// Returns the scales of `W_packed`, which `X.weight_packed` cannot do without.
+/// `X.weight_packed` needs them.
 pub(super) fn scales_of_packed<'a>(
     candidate: &Candidate<'a>,
     name: &str,

@@ -15,7 +15,7 @@ use super::scales::FLOATS;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The sizes of groups, which rows of more than 128 columns have.
+/// For rows of more than 128 columns.
 const GROUPS: [usize; 4] = [32, 64, 96, 128];
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
@@ -65,7 +65,7 @@ fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result
     Ok(candidate.weight(name, &shape, &[tensor, scales, shifts], numbers))
 }
 
-/// Returns the number of bits that the packed rows show. The settings must agree.
+/// The settings must agree with the packed rows.
 fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);

@@ -6,12 +6,11 @@ use super::super::weight::{Grid, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The dtypes of plain scales.
+/// Of plain scales.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
 impl<'a> Candidate<'a> {
-    /// Returns the scales that the codes need. If there are none, that is an error only if the
-    /// settings name this scheme.
+    /// Missing scales are an error only if the settings name this scheme.
     pub(super) fn scales(&self, name: &str) -> Result<Option<&'a Stored>> {
         match self.model.get(name) {
             None if self.model.config.method.is_some() => self.need(name).map(Some),
@@ -19,7 +18,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Returns `W_zero_point` of compressed-tensors, which the settings may require.
+    /// `W_zero_point` of compressed-tensors, which the settings may require.
     pub(super) fn zero_points(&self, name: &str) -> Result<Option<&'a Stored>> {
         let name = format!("{name}_zero_point");
         match self.model.config.has_zero_points() {
@@ -121,7 +120,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Checks that the number of scales matches one of the `sizes` that the settings name, if any.
+    /// Compares the number of scales with the `sizes` of the settings.
     pub(super) fn check_group_size(
         &self,
         scales: &Stored,
@@ -137,7 +136,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(scales, expected, format_args!("{groups} groups")))
     }
 
-    /// Multiplies the columns by factors of the module's input, such as `X.pre_quant_scale`.
+    /// Factors of the module's input, such as `X.pre_quant_scale`.
     pub(super) fn times_columns(
         &self,
         mut weight: Weight,
@@ -155,7 +154,7 @@ impl<'a> Candidate<'a> {
         Ok(weight)
     }
 
-    /// Makes a weight: (code − zero point) · scale, times the factors.
+    /// (code − zero point) · scale, times the factors.
     pub(super) fn plain(
         &self,
         name: impl Into<String>,
@@ -176,13 +175,13 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns another usual size of blocks that divides a length into as many blocks.
+/// Another usual size of blocks of which there are as many.
 fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
     let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
     other.filter(|&other| other != size && other.is_multiple_of(32))
 }
 
-/// Returns `true` for the number of an entire weight, and not of the only one of several matrices.
+/// One number for an entire weight, not for the only one of several matrices.
 pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
     tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }

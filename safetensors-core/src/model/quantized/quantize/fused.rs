@@ -11,8 +11,7 @@ use crate::format::error::{Error, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::TensorSource;
 
-/// The last names of modules that vLLM joins: queries, keys and values, the gate and its factor,
-/// and others that read the same numbers.
+/// The last names of modules that vLLM joins, because they read the same numbers.
 // vLLM takes the largest scale of all for such a matrix, so they get one scale, as llm-compressor
 // writes them.
 const FUSED: [&[&str]; 9] = [
@@ -27,20 +26,18 @@ const FUSED: [&[&str]; 9] = [
     &["in_proj_b", "in_proj_a"],
 ];
 
-/// Returns the key that the weights of a matrix share, by the name of any of them: their module,
-/// and the names. `None` for a separate matrix.
+/// Returns the key of the matrix that a weight belongs to: the module, and the names.
 pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
     let module = name.strip_suffix(".weight")?;
     let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
     Some((parent, FUSED.iter().position(|names| names.contains(&last))?))
 }
 
-/// The weights of a joined matrix, and their largest magnitude.
 #[derive(Debug)]
 pub(crate) struct Fused<S> {
     weights: Vec<(S, Converted<S>)>,
     locate: fn(&S, Error) -> Error,
-    /// Once it is found.
+    /// Set once it is found.
     largest: Mutex<Option<f32>>,
 }
 
@@ -61,7 +58,7 @@ impl<S: TensorSource + Clone> Fused<S> {
 }
 
 impl<S: TensorSource> Fused<S> {
-    /// Returns the largest magnitude of all weights, which are read the first time.
+    /// Reads the weights the first time.
     pub(super) fn largest(&self) -> Result<f32> {
         let mut known = lock(&self.largest);
         if let Some(known) = *known {

@@ -84,8 +84,7 @@ impl LinearLayers {
     }
 }
 
-/// Modules that stay unchanged: routers and heads, and then embeddings of transformers without that
-/// word in their names.
+/// Modules that stay unchanged: routers, heads, and embeddings with other names.
 // These lists are from transformers 5.24. Files have no classes, so names decide.
 const OTHERS: [&str; 23] = [
     "shared_expert_gate",
@@ -119,10 +118,9 @@ const PARTS: [&str; 3] = ["lm_head", "relative_attention_bias", "token"];
 /// Modules of these full names: heads, and embeddings.
 const WHOLE: [&str; 4] = ["output", "proj_out", "query", "transformer.w"];
 
-/// The names of the transposed layers of GPT-2 (`Conv1D`). Other models have linear layers with
-/// these names.
+/// Transposed layers of GPT-2 (`Conv1D`). Other models have linear layers of these names.
 const CONV1D: [&str; 5] = ["c_attn", "c_fc", "c_fc2", "c_proj", "q_attn"];
 
-/// The architectures with such layers.
+/// Architectures with such layers.
 const WITH_CONV1D: [&str; 7] =
     ["clvp", "clvp_decoder", "decision_transformer", "gpt2", "imagegpt", "jais", "openai-gpt"];

@@ -67,15 +67,14 @@ impl Quantization {
         }
     }
 
-    /// Returns the shape of a matrix with complete groups, at least one, in each row.
+    /// `None` unless each row has at least one group, and complete ones.
     fn matrix(self, shape: &[usize]) -> Option<[usize; 2]> {
         let matrix: [usize; 2] = shape.try_into().ok()?;
         let group = self.group();
         (group == 1 || matrix[1] > 0 && matrix[1].is_multiple_of(group)).then_some(matrix)
     }
 
-    /// Returns the number of columns that share a scale, if the rows must be complete groups of
-    /// them; otherwise 1.
+    /// The columns that share a scale, if rows must be complete groups; otherwise 1.
     fn group(self) -> usize {
         match self {
             Self::Nvfp4 => 16,

@@ -12,7 +12,7 @@ use crate::format::tensor::{TensorSource, shape, write_in_pieces};
 /// Whole groups of all schemes.
 pub(super) const ELEMENTS: usize = STREAMED / 8;
 
-/// Passes on the numbers in pieces of whole groups, each with the index of its first number.
+/// Passes on pieces of whole groups, each with the index of its first number.
 pub(super) fn pieces<S: TensorSource>(
     weight: &Converted<S>,
     how: Quantization,

@@ -17,8 +17,7 @@ use crate::format::error::Result;
 use crate::format::parallel::lock;
 use crate::format::tensor::{Sink, TensorSource};
 
-/// Codes, or scales, made piece by piece while they are written. The tensors of a weight share
-/// results, such as the largest magnitude of each row.
+/// Codes, or scales, made piece by piece while they are written.
 #[derive(Debug)]
 pub(crate) struct QuantizedPart<S> {
     weight: Arc<Weight<S>>,
@@ -35,7 +34,6 @@ enum Kind {
     Global,
 }
 
-/// The weight as F32.
 #[derive(Debug)]
 struct Weight<S> {
     source: Converted<S>,
@@ -44,15 +42,13 @@ struct Weight<S> {
     /// The rows and columns that share a magnitude, and the number of such cells.
     cell: [usize; 2],
     cells: usize,
-    /// The largest magnitude of each cell, from when they are found until they are used again.
+    /// Kept until they are used again.
     magnitudes: Mutex<Option<Arc<[f32]>>>,
-    /// The weights that share their largest magnitude with this one, which is among them.
+    /// The weights, this one among them, that share their largest magnitude.
     fused: Option<Arc<Fused<S>>>,
-    /// The error of the codes, once they are written.
     error: Mutex<Option<QuantizationError>>,
 }
 
-/// Returns the parts of a weight of this shape, with their names.
 pub(super) fn parts<S: TensorSource + Send>(
     how: Quantization,
     name: &str,
@@ -140,8 +136,8 @@ impl<S: TensorSource> Weight<S> {
         pieces(&self.source, self.how, take)
     }
 
-    /// Calls `take` for each longest run of numbers in one cell, with its place in a piece that
-    /// begins with the number of index `first`, and the number of the cell.
+    /// Calls `take` for each run in a cell: its place in the piece that begins with the number of
+    /// index `first`, and the cell.
     fn runs(&self, first: u64, len: usize, mut take: impl FnMut(Range<usize>, usize)) {
         let [height, width] = self.cell;
         let columns = self.matrix[1];
@@ -157,7 +153,7 @@ impl<S: TensorSource> Weight<S> {
         }
     }
 
-    /// Returns the largest magnitude of each cell. The weight is read the first time.
+    /// Of each cell. Reads the weight the first time.
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
         let mut known = lock(&self.magnitudes);
         if let Some(magnitudes) = known.take() {
@@ -203,7 +199,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(if scale.is_finite() { scale } else { 1.0 })
     }
 
-    /// Returns the codes of the scales of complete groups, and the divisor of each group's numbers.
+    /// Returns the codes of the scales, and the divisor of each group.
     fn scales_of_groups(&self, numbers: &[f32], global: f32) -> Result<(Vec<u8>, Vec<f32>)> {
         let mut scales: Vec<_> = numbers.chunks(self.how.group()).map(largest).collect();
         if self.how == Quantization::Mxfp4 {
@@ -214,7 +210,7 @@ impl<S: TensorSource> Weight<S> {
         Ok((codes, scales))
     }
 
-    /// Writes the codes, and measures their error.
+    /// Also measures the error of the codes.
     fn write_codes(&self, sink: &mut Sink<'_>) -> Result<()> {
         let is_packed = self.how.group() > 1;
         let (scales, global) =
@@ -239,7 +235,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of eight bits, and the numbers that they encode.
+    /// Makes codes of eight bits, and their numbers.
     fn encode_cells(
         &self,
         (first, numbers): (u64, &[f32]),
@@ -263,8 +259,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of four bits, the first of two in the low bits, and the numbers that they
-    /// encode.
+    /// Makes codes of four bits, the first of two in the low bits, and their numbers.
     fn encode_groups(
         &self,
         numbers: &[f32],
