@@ -1,14 +1,13 @@
 //! Checkpoints: the tensors of a model, in one file or in several.
 //!
-//! [`Checkpoint`] opens a file, a directory or an index, finds each tensor, and refuses files that
-//! do not belong together. [`save_sharded`] divides tensors over files and replaces an older
-//! checkpoint, so that readers never see a mixture. A [`store`] is the place of the files: a
-//! directory, memory, a bucket.
+//! [`Checkpoint`] opens files and refuses ones that do not belong together. [`save_sharded`]
+//! replaces an older checkpoint so that readers never see a mixture. A [`store`] is the place of
+//! the files: a directory, memory, a bucket.
 //!
 //! | files | are about |
 //! |---|---|
 //! | `names.rs`, `pattern.rs`, `index/` | the names of a checkpoint's files, and its index |
-//! | `open/` | finding and opening all files, again if they change |
+//! | `open/` | finding and opening all files |
 //! | `save/` | dividing tensors over files, and replacing an older checkpoint |
 //! | `other_files/` | the files of a model next to its tensors |
 //! | `pieces/` | tensors in pieces, joined |
@@ -73,10 +72,9 @@ use crate::format::tensor::TensorBuf;
 
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
-/// [`open`](Checkpoint::open) takes the path of a file, of an index, or of their directory, and
-/// checks the headers. Tensors are read on request, each into its own buffer. The default `S` reads
-/// the files at positions, which is safe even if they change. With [`mmap`](Checkpoint::mmap)
-/// tensors can also be borrowed.
+/// [`open`](Checkpoint::open) takes the path of a file, an index, or their directory, and checks
+/// the headers. Tensors are read on request, each into its own buffer, which is safe even if the
+/// files change. With [`mmap`](Checkpoint::mmap) they can also be borrowed.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -230,9 +228,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Before any data is read, [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound),
-    /// and as for [`TensorPart::ranges`] and [`TensorView::slice`](crate::TensorView::slice).
-    /// Otherwise as for [`read_slices`].
+    /// As for [`read_named`](Self::read_named), and for [`TensorPart::ranges`] before any data is
+    /// read.
     pub fn read_parts<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, TensorPart)>,
@@ -254,11 +251,10 @@ impl<S> Checkpoint<S> {
     /// storage, which is saved once.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record each in the metadata of a file or of
-    /// the index: the key is the alias, the value the name of the tensor. An entry is taken for an
-    /// alias if its value names a tensor, even by chance, and its key neither names a tensor nor
-    /// has a fixed meaning: `format`, `modelspec.*`, and the keys of [digests](crate::digest) and
-    /// [attributes](crate::header::attributes()).
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata, as the key of
+    /// the tensor's name. An entry is an alias if its value names a tensor, even by chance, and its
+    /// key neither names a tensor nor has a fixed meaning: `format`, `modelspec.*`, and the keys of
+    /// [digests](crate::digest) and [attributes](crate::header::attributes()).
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.catalog.aliases()
     }
@@ -305,8 +301,8 @@ impl<S> Checkpoint<S> {
         self.catalog.places().is_empty()
     }
 
-    /// Returns the `__metadata__` of all files, and the strings in the index's `metadata`. If a key
-    /// has several values, the first file wins; the index comes last.
+    /// Returns the `__metadata__` of all files, and the strings in the index's `metadata`. The
+    /// first file that has a key wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
         self.catalog.metadata()
     }
@@ -321,8 +317,8 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::PartsOfTensors`] if the tensors are joined from parts that ranks have saved;
-    /// [`into_parts`](Checkpoint::into_parts) returns the files of these.
+    /// [`RankProblem::PartsOfTensors`] for joined parts of ranks;
+    /// [`into_parts`](Checkpoint::into_parts) returns their files.
     pub fn stored_files(&self) -> Result<&[CheckpointFile<S>]> {
         if self.about.is_joined {
             return Err(self.in_first_path(RankProblem::PartsOfTensors.into()));

@@ -84,8 +84,7 @@ impl FilePattern {
     }
 
     /// Parses the name of a shard, the reverse of [`file_name`](FilePattern::file_name): returns
-    /// the pattern, the number of the shard, counted from 0, and the number of shards. `None` for
-    /// any other name, including the second name of a shard that is replaced.
+    /// the pattern, the number of the shard, counted from 0, and the number of shards.
     ///
     /// ```
     /// use safetensors_core::checkpoint::FilePattern;
@@ -108,9 +107,8 @@ impl FilePattern {
         (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
-    /// Returns `true` for the name of the single file, of a shard of any number, or a second name
-    /// that a save has given one of these. A save may remove such a file once the new files are in
-    /// place.
+    /// Returns `true` for the name of a file that a save by this pattern may remove: the single
+    /// file, a shard of any number, or a second name of one of these.
     #[doc(hidden)]
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };

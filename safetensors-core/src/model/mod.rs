@@ -1,10 +1,6 @@
-//! Computations over a checkpoint, and changes to it.
-//!
-//! Each module takes a `Checkpoint` and makes a view, a report, or changed files. A view is
-//! computed tensor by tensor when it is read. Only `edit` and `rewrite` use the results of the
-//! other modules.
-//!
-//! Begin with `rewrite/mod.rs`: most operations are a rewrite.
+//! Computations over a checkpoint, and changes to it: views, which are computed tensor by tensor
+//! when they are read, reports, and changed files. Only `edit` and `rewrite` use the results of the
+//! other modules. Begin with `rewrite/mod.rs`: most operations are a rewrite.
 //!
 //! | module | is about |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! [`Attempt`]: the parts of all ranks, until they are complete and put in place.
 //!
-//! The state of an attempt is a hidden directory next to the checkpoint's files:
+//! The state of an attempt is a hidden directory next to the checkpoint's files, which changes only
+//! under the lock of the checkpoint's directory:
 //!
 //! | file | content |
 //! |---|---|
@@ -8,11 +9,10 @@
 //! | a file of tensors | the parts of a rank |
 //! | `rank-00002.done` | marks that all files of the rank are there, and have reached the disk |
 //!
-//! It changes only under the lock of the checkpoint's directory. So exactly one rank finds that no
-//! mark is missing, and puts everything in place before it releases the lock: the files get second
-//! names (hard links) in the hidden directory of a [`LocalDirectory`], and from there replace the
-//! old checkpoint as in any save ([`StagedShards`]). If that rank is killed, any rank that saves
-//! again tries again.
+//! So exactly one rank finds that no mark is missing, and puts everything in place before it
+//! releases the lock: the files get second names in the hidden directory of a [`LocalDirectory`],
+//! and from there replace the old checkpoint ([`StagedShards`]). If that rank is killed, any rank
+//! that saves again tries again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -44,9 +44,8 @@ pub(super) struct SavedPart<'p> {
 }
 
 impl RankPlan {
-    /// Checks that the files that ranks [save](super::RankSaver::save) by this plan can be opened
-    /// with the default [`Limits`](crate::Limits) for an index. Saving checks this, too, before a
-    /// byte is written.
+    /// Checks that the index of the files that ranks [save](super::RankSaver::save) by this plan
+    /// can be opened with the default [`Limits`](crate::Limits). Saving checks this, too.
     ///
     /// # Errors
     ///

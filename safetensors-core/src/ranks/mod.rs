@@ -1,8 +1,8 @@
 //! Ranks: the processes of a job, which each hold a part of a model.
 //!
-//! A plan assigns each rank a part of each tensor. A rank reads only its parts, and saves them next
-//! to the parts of the others; the last one makes them one checkpoint. Ranks do not communicate:
-//! each needs its number, the number of ranks, and files that all can reach.
+//! A plan assigns each rank a part of each tensor. A rank reads its parts, and saves them next to
+//! the parts of the others; the last one makes them one checkpoint. Ranks do not communicate: each
+//! needs its number, the number of ranks, and files that all can reach.
 //!
 //! | to | use |
 //! |---|---|

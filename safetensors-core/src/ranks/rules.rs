@@ -67,17 +67,16 @@ impl RankRules {
     }
 
     /// Returns rules for the names of Llama's tensors, which Mistral, Qwen, Gemma and Mixtral
-    /// share: the projections into the heads and into the hidden layer are split by rows, the
-    /// projections out of them by columns, the vocabulary by rows. Norms, routers and the scales of
+    /// share: the projections into the heads and into the hidden layer, and the vocabulary, are
+    /// split by rows, the projections out of them by columns. Norms, routers and the scales of
     /// quantised weights are replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need
     /// separate rules.
     pub fn llama() -> Self {
         Self::preset(LLAMA)
     }
 
-    /// Returns rules for the names of BERT's tensors, which RoBERTa shares: as
-    /// [`llama`](RankRules::llama), but embeddings and the layers at the top are replicated,
-    /// because BERT's vocabulary seldom divides evenly.
+    /// Returns rules for BERT's and RoBERTa's names: as [`llama`](RankRules::llama), but embeddings
+    /// and the layers at the top are replicated, because BERT's vocabulary seldom divides evenly.
     pub fn bert() -> Self {
         Self::preset(BERT)
     }
@@ -174,9 +173,9 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::WorldSize`]. For each tensor, [`RankProblem::NoRule`]; a division that does
-    /// not fit it, see [`RankTensor::part`](super::RankTensor::part); [`DuplicateTensor`]; and
-    /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
+    /// [`RankProblem::WorldSize`]; [`RankProblem::NoRule`]; a division that does not fit a tensor;
+    /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
+    /// inside a byte.
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
     /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte

@@ -22,7 +22,7 @@ use crate::format::tensor::TensorSource;
 ///
 /// The attempt is a name that all ranks share and that no other save to this directory has. A job
 /// that is started again and trains the same step again needs another name: for example the step
-/// with the number of the restart, `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
+/// with `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
 ///
 /// - **A rank that dies** leaves the earlier checkpoint unchanged. Started again with the same
 ///   values, it saves the same attempt again. Otherwise all ranks begin a new one.
@@ -30,15 +30,13 @@ use crate::format::tensor::TensorSource;
 /// - **An attempt that is overtaken** by a later one, which is complete first, is removed.
 ///
 /// At every moment the directory opens as the complete earlier checkpoint or as the complete new
-/// one, as with [`save_sharded`](crate::save_sharded). The disk needs space for both.
+/// one, as with [`save_sharded`](crate::save_sharded). The disk needs space for both. Without locks
+/// that reach all machines, if two ranks come last at the same time, one fails with
+/// [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
 ///
-/// The directory needs a file system with locks that reach all machines. Without them, if two ranks
-/// come last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
-///
-/// [`ShardOptions::dcp`] saves like PyTorch's distributed checkpoints, to a separate directory,
-/// which does not open while the files get their names. [`ShardOptions::max_shard_size`] divides
-/// the parts of a rank further. All ranks need equal options. [`ShardOptions::contention`] has no
-/// effect.
+/// All ranks need equal options. [`ShardOptions::dcp`] needs a separate directory, which does not
+/// open while the files get their names. [`ShardOptions::max_shard_size`] divides the parts of a
+/// rank further. [`ShardOptions::contention`] has no effect.
 ///
 /// ```
 /// use safetensors_core::ranks::{RankRules, RankSaved, RankSaver};
@@ -65,21 +63,18 @@ use crate::format::tensor::TensorSource;
 ///
 /// # Parts in files
 ///
-/// Each file that a rank saves is an ordinary safetensors file, and the index names the tensors of
-/// all files. A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004`, so that no
-/// program takes it for the full tensor. A replicated tensor keeps its name.
-///
-/// The entry `safetensors_bridge.parts` in the metadata of each file maps the names of its parts to
-/// their places:
+/// A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004` of a safetensors file, so
+/// that no program takes it for the full tensor. A replicated tensor keeps its name.
+/// `safetensors_bridge.parts` in the metadata maps the names of parts to their places, which meet
+/// without gap and overlap:
 ///
 /// ```json
 /// {"up.part-00002-of-00004": {"tensor": "up", "shape": [64, 16], "dim": 0, "offset": 16}}
 /// ```
 ///
-/// The length of the part is the length of the tensor in the file. The parts of a tensor meet
-/// without gap and overlap. The metadata of the index, or of the one file, has the name of the
-/// attempt as `safetensors_bridge.attempt`. Each file of [`ShardOptions::dcp`] has that name, and
-/// the number of all files as `safetensors_bridge.files`.
+/// The metadata of the index, or of the one file, has the name of the attempt as
+/// `safetensors_bridge.attempt`. Each file of [`ShardOptions::dcp`] has that name, and the number
+/// of all files as `safetensors_bridge.files`.
 #[derive(Clone, Copy, Debug)]
 pub struct RankSaver<'a> {
     plan: &'a RankPlan,
@@ -100,8 +95,7 @@ impl<'a> RankSaver<'a> {
     /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
     ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
     ///   plan.
-    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other
-    ///   options.
+    /// - [`RankProblem::AttemptDiffers`] if another rank has another plan or other options.
     /// - [`RankProblem::AttemptComplete`] if nothing needs to be done;
     ///   [`RankProblem::AttemptSuperseded`] if a later attempt was complete first.
     /// - As for [`save_sharded`](crate::save_sharded).

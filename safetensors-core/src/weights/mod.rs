@@ -1,10 +1,8 @@
 //! Quantised weights as tensors store them.
 //!
 //! [`Known::weights`] finds the weights of a checkpoint, [`Known::of_tensor`] the weight of a
-//! tensor. Every way to read asks here, so that none takes codes for numbers. This module knows no
-//! files, only the [`Tensors`] that it is given.
-//!
-//! Begin with `schemes/mod.rs`, a row for each scheme, and `recognise.rs`.
+//! tensor. Every way to read asks here, so that none takes codes for numbers. Begin with
+//! `schemes/mod.rs`, a row for each scheme, and `recognise.rs`.
 //!
 //! | files | are about |
 //! |---|---|

@@ -13,9 +13,9 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Opens the files of a foreign index, which every other way to open a checkpoint refuses with
-    /// [`ErrorKind::IsDelta`], for the package that defines the meaning of the tensors. It also
-    /// returns the strings in the metadata of the index alone.
+    /// Opens the files of a foreign index, which others refuse with [`ErrorKind::IsDelta`], for the
+    /// package that defines their meaning. Also returns the strings in the metadata of the index
+    /// alone.
     ///
     /// # Errors
     ///

@@ -25,13 +25,13 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
-    /// Finds the file or index that [`Checkpoint::open`](crate::checkpoint::Checkpoint::open) opens
-    /// for this path: a `*.json` file is an index, every other file contains tensors, and a
-    /// directory is searched for either.
+    /// Finds the file or index that [`Checkpoint::open`](crate::checkpoint::Checkpoint::open)
+    /// opens: a `*.json` file is an index, every other file contains tensors, and a directory is
+    /// searched for either.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several.
     pub fn find(path: impl AsRef<Path>) -> Result<Self> {
         locate(&LocalStore, path.as_ref())
     }
@@ -72,8 +72,8 @@ impl CheckpointPath {
         name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
     }
 
-    /// Returns the files of tensors: the file itself, or the files in the index, in order of their
-    /// names. The index is read and checked; the files need not exist.
+    /// Returns the files of tensors: the file itself, or the files in the index, which is checked,
+    /// in order of their names. They need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -92,7 +92,7 @@ impl CheckpointPath {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::IsDelta`]; [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::IsDelta`]; [`ErrorKind::BadIndex`].
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         self.files_by(&LocalStore, Index::read)
     }
@@ -152,12 +152,10 @@ pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 /// Chooses the file or index that a directory opens as, like transformers and huggingface_hub.
 ///
 /// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
-/// other index, then the only file. A file that is a shard by its name, or that is next to `.uqff`
-/// files, is no checkpoint.
+/// other index, then the only file, unless its name is of a shard, or `.uqff` files are next to it.
 ///
-/// A foreign index in the [`FOREIGN_FOLDER`] comes before the only file if `manifest.json` shows
-/// that this is an epoch of a training, where the file may be the state of a scheduler; otherwise
-/// after it.
+/// A foreign index in the [`FOREIGN_FOLDER`] comes before the only file if `manifest.json` shows an
+/// epoch of a training, where the file may be the state of a scheduler; otherwise after it.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are looked up by name. A listing that is read while files are renamed may lack a
     // file that existed all the time.

@@ -2,8 +2,7 @@
 //!
 //! If any process changes a mapped file, the bytes behind a `&[u8]` change, which Rust forbids; if
 //! it truncates the file, touching the lost pages ends this process with `SIGBUS`. No check can
-//! rule that out, so mapping is an `unsafe fn`. With reads at positions ([`FileSource`]), a change
-//! causes an error or another value, never undefined behaviour.
+//! rule that out. Reads at positions ([`FileSource`]) have no such hazard.
 
 #![allow(
     unsafe_code,
@@ -24,9 +23,8 @@ use crate::format::header::Limits;
 
 impl Checkpoint<Mmap> {
     /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
-    /// can be lent as [views](crate::LazyTensor::view).
-    ///
-    /// Each mapping can be given advice on how its bytes will be used:
+    /// can be lent as [views](crate::LazyTensor::view). Each mapping can be given advice on its
+    /// use:
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -53,9 +51,9 @@ impl Checkpoint<Mmap> {
     ///
     /// # Errors
     ///
-    /// As for [`open`](Checkpoint::open).
+    /// As for [`open`](Checkpoint::open);
     /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for tensors in
-    /// parts, which no mapping holds together.
+    /// parts.
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // SAFETY: the caller promises that the files stay as they are while the checkpoint, which

@@ -28,26 +28,23 @@ impl Checkpoint {
     /// `model.safetensors`, otherwise the index `model.safetensors.index.json`, otherwise the only
     /// other index, otherwise the only `*.safetensors` file.
     ///
-    /// The size of an index is limited, and shard names must be plain relative paths to regular
-    /// `*.safetensors` files.
-    ///
-    /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this
-    /// opens the old one or the new one, never a mixture.
+    /// Shards are plain relative paths to regular `*.safetensors` files. If
+    /// [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this opens
+    /// the old one or the new one, never a mixture.
     ///
     /// # Parts of tensors
     ///
     /// The parts that ranks have saved open as joined tensors:
     ///
-    /// - with [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the
-    ///   directory or its index;
-    /// - with PyTorch's `torch.distributed.checkpoint` and
-    ///   `HuggingFaceStorageWriter(save_distributed=True)`, or with
-    ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory.
+    /// - of [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the directory
+    ///   or its index;
+    /// - of PyTorch's `HuggingFaceStorageWriter(save_distributed=True)` or
+    ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory, with all of its
+    ///   `*.safetensors` files.
     ///
-    /// Where there is no index, all `*.safetensors` files of the directory must be parts of one
-    /// save. PyTorch's files record neither their number nor the shape of a tensor, so **a missing
-    /// last part of PyTorch's files is not noticed**, unless the caller compares the shapes, for
-    /// example by [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
+    /// PyTorch's files record neither their number nor the shape of a tensor, so **a missing last
+    /// part of PyTorch's files is not noticed**, unless the caller compares the shapes, for example
+    /// by [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -70,24 +67,18 @@ impl Checkpoint {
     /// # Errors
     ///
     /// - [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
-    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-    ///   [`ErrorKind::KeepsChanging`]; [`ErrorKind::Io`]; and for each file as for
-    ///   [`Header::parse`](crate::header::Header::parse).
+    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`]; [`ErrorKind::KeepsChanging`]; and for
+    ///   each file as for [`Header::parse`](crate::header::Header::parse).
     /// - [`RankProblem::PartsOfTensors`] for the path of a file with parts;
-    ///   [`RankProblem::BadParts`] for parts that overlap, leave a gap or differ in dtype, and for
-    ///   files that are missing or belong to two saves.
+    ///   [`RankProblem::BadParts`] for parts that do not fit together.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
 }
 
 impl<S: ReadAt> Checkpoint<Assembled<S>> {
-    /// Opens a checkpoint in a [`Store`], for example in memory. To lend their bytes, call
-    /// [`into_stored`](Checkpoint::into_stored) afterwards.
-    ///
-    /// # Errors
-    ///
-    /// As for [`open`](Checkpoint::open); any error of the store.
+    /// Opens a checkpoint in a [`Store`], for example in memory. Call
+    /// [`into_stored`](Checkpoint::into_stored) to lend its bytes.
     pub fn open_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
@@ -122,8 +113,7 @@ impl Checkpoint<FileSource> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; and for each file as for
-    /// [`Header::parse`](crate::header::Header::parse).
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have.
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
@@ -167,8 +157,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; otherwise as for
-    /// [`SafeTensors::from_source`].
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have.
     pub fn from_sources<P: Into<PathBuf>>(
         sources: impl IntoIterator<Item = (P, S)>,
     ) -> Result<Self> {
@@ -198,15 +187,13 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A path that ends in `.safetensors` or `.json` is passed to `open`. Every other path is
-    /// looked up on the disk, where it may be a directory; see also
-    /// [`open_in`](Checkpoint::open_in). Several threads call `open` at once if there are several
-    /// shards.
+    /// A path that ends in `.safetensors` or `.json` is passed to `open`, which several threads
+    /// call at once. Any other path is looked up on the disk; see also
+    /// [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
-    /// As for [`open`](Checkpoint::open). [`RankProblem::PartsOfTensors`] for tensors in parts,
-    /// which have no bytes that could be lent.
+    /// As for [`open`](Checkpoint::open); [`RankProblem::PartsOfTensors`] for tensors in parts.
     pub fn open_by(
         path: impl AsRef<Path>,
         limits: &Limits,

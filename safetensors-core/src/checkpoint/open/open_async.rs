@@ -12,8 +12,8 @@ use crate::format::header::Limits;
 
 impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
     /// Opens a checkpoint without blocking. It fetches the index, the first 64 KiB of each file,
-    /// and longer headers, all shards at once. [`AsyncStore`] has an example, and reads the
-    /// tensors. Other ways to open work in [`AsyncStore::run`].
+    /// and longer headers, all shards at once. [`AsyncStore`] reads the tensors;
+    /// [`AsyncStore::run`] opens in other ways.
     ///
     /// An index that is replaced during this is noticed if its source has a
     /// [version](AsyncReadAt::version).

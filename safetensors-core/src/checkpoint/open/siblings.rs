@@ -126,12 +126,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     /// [Checks that nothing has changed](Self::check_unchanged) if a save to this file or directory
-    /// would undo another writer's save. For a save to another place, a replaced file can still be
-    /// read.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`], which describes the change.
+    /// would undo another writer's save.
     #[doc(hidden)]
     pub fn check_before_replacing(&self, place: impl AsRef<Path>) -> Result<()> {
         self.check_unchanged()?;
@@ -187,14 +182,14 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`] for anything
-    /// but a regular file, and for a link that leads out of the directory.
+    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`], also for a
+    /// link that leads out of the directory.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.catalog.read_beside(name, most)
     }
 
-    /// Sets the store in which files next to the checkpoint's are found. With `is_directory`, the
-    /// checkpoint's own path is a directory of another format, and the files are in it.
+    /// Sets the store for files next to the checkpoint's. With `is_directory`, the checkpoint's
+    /// path is a directory of another format that has them.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
         self.beside(Arc::new(store), is_directory)

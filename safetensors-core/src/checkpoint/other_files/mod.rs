@@ -97,14 +97,13 @@ const MOST_FOLDERS: usize = 2;
 /// The files next to a checkpoint that belong to its model, such as `config.json`, tokenizers and
 /// licences. Names are relative to its directory, with `/` between their parts.
 ///
-/// Only a checkpoint that was opened by the directory of a model has such files: it has an index,
-/// or settings such as `config.json`. A folder goes along if transformers saves it, or if
-/// `modules.json` or `model_index.json` names it. There are at most 1,000 files with 1 GiB, each
-/// with 256 MiB.
+/// The checkpoint must be opened by its directory, which has an index, or settings such as
+/// `config.json`. A folder goes along if transformers saves it, or if `modules.json` or
+/// `model_index.json` names it. There are at most 1,000 files with 1 GiB, each with 256 MiB.
 ///
-/// Skipped are files of other models' tensors, signatures, manifests, hidden files, files with
-/// credentials (`token`, `*.pem`), special files, links that lead out of the directory, and folders
-/// with tensors, except those of `modules.json`. [`left_out`](Self::left_out) lists them.
+/// Skipped are other tensors, signatures, manifests, hidden and special files, credentials
+/// (`token`, `*.pem`), links that lead out of the directory, and folders with tensors, except those
+/// of `modules.json`.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {
@@ -119,11 +118,7 @@ pub struct OtherFiles {
 
 impl OtherFiles {
     /// Lists the files. There are none if `destination` is the directory itself, where all of them
-    /// stay.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io), also for a file that cannot be read.
+    /// stay. A file that cannot be read is an error now.
     pub fn new<S: ReadAt>(checkpoint: &Checkpoint<S>, destination: &Path) -> Result<Self> {
         let about = &checkpoint.about;
         let (Some(store), Some(home), true) = (&about.siblings, &about.home, about.is_of_directory)

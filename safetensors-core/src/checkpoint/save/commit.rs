@@ -1,4 +1,5 @@
-//! [`commit`]: several new files replace an earlier checkpoint, in steps. After each step the old or the new checkpoint is complete.
+//! [`commit`]: several new files replace an earlier checkpoint, in steps. After each step the old or
+//! the new checkpoint is complete.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -35,34 +36,33 @@ pub(crate) struct Done<V> {
 }
 
 /// Replaces the checkpoint of a directory, with the files `before`, by a new one.
-///
-/// Several files cannot be renamed at once, and new shards may have the names of old ones. So a
-/// single file always decides the checkpoint that the directory opens as: `model.safetensors` if it
-/// exists, otherwise the index. It is replaced or removed in one step. No file changes while the
-/// index names it.
-///
-/// 1. All new files are written, and have reached the disk. Then the directory is locked, if it can
-///    be.
-/// 2. If new shards need names that the current index uses, these old shards get second names, and
-///    an index with the second names replaces the current one. If there is no index, but one file
-///    with another name than `model.safetensors`, an index of that file is written: without it, the
-///    new shards would make the directory ambiguous.
-/// 3. The files next to the checkpoint get their names, so that older ones never describe new
-///    tensors. Then the new files do. Nothing refers to them yet, except to `model.safetensors`,
-///    which counts from here on.
-/// 4. The new index replaces the current one. A new checkpoint in one file also gets an index for
-///    this step if the old one has an index.
-/// 5. The old files and the second names are removed. `model.safetensors` goes first, because it
-///    comes before the index. If the new checkpoint has one file, the index goes last; if that file
-///    is `model.safetensors`, first.
-///
-/// After an interruption the next save takes the same steps with the index that it finds, and
-/// removes the leftovers. A process that reads the old index and then new shards notices that the
-/// index has changed, and starts again (`opening.rs`).
-///
-/// Without a lock, another save may take these steps at the same time. So before each file gets its
-/// name, and before the old files go, each save checks that the index and its own files are still
-/// in place, and fails if they are not. Each removes only files that existed before it began.
+// Several files cannot be renamed at once, and new shards may have the names of old ones. So a
+// single file always decides the checkpoint that the directory opens as: `model.safetensors` if it
+// exists, otherwise the index. It is replaced or removed in one step. No file changes while the
+// index names it.
+//
+// 1. All new files are written, and have reached the disk. Then the directory is locked, if it can
+//    be.
+// 2. If new shards need names that the current index uses, these old shards get second names, and
+//    an index with the second names replaces the current one. If there is no index, but one file
+//    with another name than `model.safetensors`, an index of that file is written: without it, the
+//    new shards would make the directory ambiguous.
+// 3. The files next to the checkpoint get their names, so that older ones never describe new
+//    tensors. Then the new files do. Nothing refers to them yet, but a `model.safetensors` counts
+//    from here on.
+// 4. The new index replaces the current one. A new checkpoint in one file also gets an index for
+//    this step if the old one has an index.
+// 5. The old files and the second names are removed. `model.safetensors` goes first, because it
+//    comes before the index. If the new checkpoint has one file, the index goes last; if that file
+//    is `model.safetensors`, first.
+//
+// After an interruption the next save takes the same steps with the index that it finds, and
+// removes the leftovers. A process that reads the old index and then new shards notices that the
+// index has changed, and starts again (`opening.rs`).
+//
+// Without a lock, another save may take these steps at the same time. So before each file gets its
+// name, and before the old files go, each save checks that the index and its own files are still
+// in place, and fails if they are not. Each removes only files that existed before it began.
 pub(crate) fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,

@@ -11,13 +11,11 @@ use crate::file::io::{FileSource, SafeTensors};
 use crate::format::error::Result;
 use crate::format::header::ATTEMPT_KEY;
 
-/// Gives the written files of all ranks their names, in a directory without other files of tensors
-/// ([`check_alone`]).
-///
-/// Each file records their number, so nothing opens until all are there. The last file goes first:
-/// it has the ends of divided tensors, so until their other parts follow, they have a gap, which
-/// PyTorch finds as well. After a failure the earlier state is restored. An attempt that is killed
-/// here can be repeated.
+/// Gives the written files of all ranks their names. An attempt that is killed here can be
+/// repeated.
+// Each file records their number, so nothing opens until all are there. The last file goes first: it
+// has the ends of divided tensors, so until their other parts follow, they have a gap, which PyTorch
+// finds as well.
 pub(crate) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,

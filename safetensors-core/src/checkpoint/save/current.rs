@@ -13,11 +13,7 @@ use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::format::header::Limits;
 
 /// Returns the checkpoint that the index describes or, without an index, the one file that the
-/// directory opens as. `None` if there is none, or if it is malformed: then there is nothing to
-/// keep loadable. The files that an index names need not exist.
-///
-/// A file without tensors is skipped, because no index can describe it, and so is
-/// `model.safetensors`, which the directory opens as until it is removed.
+/// directory opens as; `None` if there is none, or if it is malformed.
 pub(crate) fn current<T: Store>(
     store: &T,
     directory: &Path,
@@ -35,11 +31,13 @@ pub(crate) fn current<T: Store>(
 fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(store, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
+    // The directory opens as the standard file until that is removed, and needs no index.
     let Some(name) = name.filter(|name| *name != STANDARD_FILE) else { return Ok(None) };
     let archive = SafeTensors::from_source_with(store.open(&path)?, &highest_limits())
         .map_err(|error| error.in_path(&path))?;
     let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
     if names.is_empty() {
+        // No index can describe a file without tensors.
         return Ok(None);
     }
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))

@@ -26,27 +26,23 @@ use crate::format::tied;
 use local_directory::LocalDirectory;
 use staged::{SavedShards, StagedShards, unless_refused};
 
-/// Saves tensors to a directory as a checkpoint in one file, or in several files with an index if
-/// they do not fit into one.
+/// Saves tensors to a directory as a checkpoint in one file, or in several files with an index.
 ///
 /// The tensors are divided in the given order, by their bytes in the file. All files of earlier
-/// saves with the same pattern are replaced; other files stay. Links are replaced, not followed.
+/// saves with the same pattern are replaced; other files stay. Links are replaced, not followed. A
+/// new file gets the permissions of the file that it replaces, otherwise the strictest among the
+/// earlier checkpoint's files, otherwise those of the umask.
 ///
 /// At every moment the directory opens as the complete earlier checkpoint or as the complete new
 /// one, so the disk needs space for both. After an interruption the earlier files may have other
 /// names, until the next save.
 ///
-/// If the directory contains another checkpoint under names of another pattern, it may open as that
-/// one or, if neither is named `model{suffix}.safetensors`, as none. Open such a checkpoint by the
-/// path of its file or index.
+/// Next to another checkpoint under names of another pattern, the new one may have to be opened by
+/// the path of its file or index.
 ///
 /// Saves to one directory at the same time do not mix;
-/// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. On network file
-/// systems locks may not reach other machines: there a save fails with [`ErrorKind::Overtaken`] if
-/// another one was done first.
-///
-/// A new file gets the permissions of the file that it replaces, otherwise the strictest among the
-/// earlier checkpoint's files, otherwise those of the umask.
+/// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. Where locks do not
+/// reach other machines, a save fails with [`ErrorKind::Overtaken`] if another one was done first.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -67,12 +63,12 @@ use staged::{SavedShards, StagedShards, unless_refused};
 ///
 /// # Errors
 ///
-/// For each file as for [`save`](crate::save()); [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::BadIndex`] if the index would exceed the default [`Limits`](crate::Limits), before
-/// anything is written; [`ErrorKind::NotAFile`] and [`ErrorKind::ReadOnlyFile`] for a file in the
-/// way; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with
-/// parts that ranks have saved; [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`];
-/// [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
+/// As for [`save`](crate::save()); [`ErrorKind::BadIndex`] if the index would exceed the default
+/// [`Limits`](crate::Limits), before anything is written; [`ErrorKind::NotAFile`] and
+/// [`ErrorKind::ReadOnlyFile`] for a file in the way;
+/// [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with parts
+/// that ranks have saved; [`ErrorKind::DirectoryBusy`]; [`ErrorKind::Io`] also if the earlier
+/// checkpoint cannot be read.
 ///
 /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the directory opens as the new
 /// checkpoint. After [`ErrorKind::Overtaken`] it opens as the other writer's checkpoint, or as the

@@ -50,10 +50,8 @@ impl ShardOptions {
         self
     }
 
-    /// Sets how each file is saved.
-    ///
-    /// If there are several files, the metadata goes into their index, as `huggingface_hub` does
-    /// it. Only `format` goes into each file; it is `pt` unless it is given.
+    /// Sets how each file is saved. If there are several, the metadata goes into their index, as of
+    /// `huggingface_hub`, and only `format`, which is `pt` by default, into each file.
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
         self
@@ -76,11 +74,11 @@ impl ShardOptions {
     }
 
     /// Puts a small file next to the tensors in the same save, such as their `config.json`. It gets
-    /// its name just before they do. So a reader may see the new file and the earlier tensors, but
+    /// its name just before they do, so readers may see the new file and the earlier tensors, but
     /// never the reverse. If the save fails, the earlier file is put back.
     ///
-    /// A save fails with [`ErrorKind::Io`], before it writes, if the name is a path, or ends in
-    /// `.safetensors` or `.safetensors.index.json`.
+    /// A save fails with [`ErrorKind::Io`] if the name is a path, or ends in `.safetensors` or
+    /// `.safetensors.index.json`.
     ///
     /// ```
     /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
@@ -105,16 +103,15 @@ impl ShardOptions {
         self
     }
 
-    /// Sets whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in
-    /// safetensors files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them,
-    /// `consolidate_safetensors_files` and [`Checkpoint::open`](crate::Checkpoint::open) join them.
-    /// `false` by default.
+    /// Sets whether ranks save their parts as PyTorch's distributed checkpoints (DCP) in
+    /// safetensors files: `HuggingFaceStorageReader` reads them, `consolidate_safetensors_files`
+    /// and [`Checkpoint::open`](crate::Checkpoint::open) join them. `false` by default.
     ///
-    /// The files are named `shard-00001-model-00001-of-00001.safetensors` after the rank and its
-    /// files; the [pattern](ShardOptions::file_pattern) is ignored. A part has the name of its
-    /// tensor, and `DCP_SHARDING_INFO` in the metadata its place. The metadata of the options goes
-    /// into each file, with the number of all files. There is no index, so the directory must have
-    /// no other files of tensors, and a save replaces none.
+    /// The files are named `shard-00001-model-00001-of-00001.safetensors`; the
+    /// [pattern](ShardOptions::file_pattern) is ignored. A part has the name of its tensor, and its
+    /// place in `DCP_SHARDING_INFO` of the metadata. Each file has the metadata of the options, and
+    /// the number of all files. There is no index, so the directory must have no other files of
+    /// tensors.
     ///
     /// Only [`RankSaver`](crate::ranks::RankSaver) and
     /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks) on the local disk support it. Other
@@ -177,10 +174,8 @@ impl AsMut<SaveOptions> for ShardOptions {
     }
 }
 
-/// How a sharded save reacts if another one writes to the same directory.
-///
-/// Several saves can write at the same time. They put their complete files in place one after the
-/// other.
+/// How a sharded save reacts if another one writes to the same directory. They put their complete
+/// files in place one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
     /// Waits until the other save has put its files in place, and then replaces them.

@@ -23,11 +23,9 @@ pub struct SavedShards {
     pub total_size: u64,
 }
 
-/// A checkpoint with all its files written, but not yet named. Dropping it removes them.
-///
-/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. Check conditions of
-/// that moment, for example that no source has changed, between [`begin`](Self::begin) and
-/// `commit`.
+/// A checkpoint with all its files written, but not yet named. Dropping it removes them. Check
+/// conditions of the last moment, for example that no source has changed, between
+/// [`begin`](Self::begin) and [`commit`](Self::commit).
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -88,13 +86,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         Self { directory, options, files, saved, before: None, is_in_place: false, done }
     }
 
-    /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
-    /// notices other writers from here on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; any error of the store. Nothing has
-    /// changed, and this can be called again.
+    /// Takes the lock of the directory, if it has one, until the commit, or begins to notice other
+    /// writers. After an error nothing has changed, and this can be called again.
     #[doc(hidden)]
     pub fn begin(&mut self) -> Result<()> {
         if self.before.is_some() || self.is_in_place {
@@ -126,7 +119,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
     ///
     /// After an error other than [`ErrorKind::Overtaken`] this can be called again, even if the
     /// directory already opens as the new checkpoint. A store other than the local disk and memory
-    /// may have lost files by then, which the next call reports.
+    /// may have lost files by then.
     ///
     /// # Errors
     ///
@@ -150,9 +143,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 }
 
 impl LocalDirectory {
-    /// Removes the hidden files and directories that killed processes have left in a directory for
-    /// a file of this name, or for its checkpoint, unless a process uses them. Errors are ignored.
-    /// [`create`](Self::create) does this, too.
+    /// Removes the hidden files that killed processes have left for a file of this name, or for its
+    /// checkpoint. Errors are ignored. [`create`](Self::create) does this, too.
     #[doc(hidden)]
     pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
         remove_leftovers_now(directory.as_ref(), file_name.as_ref());
@@ -165,14 +157,13 @@ impl LocalDirectory {
         error.moved_below(self.staging(), &self.directory)
     }
 
-    /// Stages a checkpoint, or files of a foreign index, with their own names. They are in the
-    /// [`staging`](Self::staging) directory: `main`, which is its single file or its index, the
-    /// files that this index names, and the files that go `beside` them, as paths relative to that
-    /// directory.
+    /// Stages a checkpoint, or files of a foreign index, that were written to the
+    /// [`staging`](Self::staging) directory: `main`, its file or index, the files that this index
+    /// names, and `beside`, by paths relative to that directory.
     ///
-    /// The commit replaces the checkpoint that the directory opens as, and keeps all other files. A
-    /// file of `beside` replaces an earlier one, unless the options forbid that. A commit that
-    /// fails after that puts the earlier one back, and cannot be repeated.
+    /// The commit replaces the checkpoint that the directory opens as. A file of `beside` replaces
+    /// an earlier one, unless the options forbid that. A commit that fails after that puts the
+    /// earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;

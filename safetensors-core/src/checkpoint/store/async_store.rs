@@ -31,8 +31,7 @@ const GROUP: u64 = 64 << 20;
 ///
 /// It is made from a function that opens the file of a path, for example by a request. An error of
 /// the kind [`NotFound`](io::ErrorKind::NotFound) means that there is none. A directory opens as
-/// its `model.safetensors`, or otherwise as the shards of its `model.safetensors.index.json`,
-/// because the store does not list directories.
+/// its `model.safetensors`, or otherwise by its `model.safetensors.index.json`.
 ///
 /// | to | use |
 /// |---|---|
@@ -41,12 +40,11 @@ const GROUP: u64 = 64 << 20;
 /// | read in any other way: slices, quantised weights, ranks | [`run`](Self::run) |
 /// | read by code that must not block, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
 ///
-/// Tensors are converted as from any other store, without a yield, up to 64 MiB at once, with the
-/// help of other [threads](LoadOptions::threads). A server that must answer others within
-/// milliseconds should give loads a separate worker.
+/// Up to 64 MiB are converted without a yield, with the help of other
+/// [threads](LoadOptions::threads). A server that must answer others within milliseconds should
+/// give loads a separate worker.
 ///
-/// The store keeps no file open. A checkpoint keeps its files open, and files of at most 64 KiB in
-/// memory, including the settings next to its weights.
+/// A checkpoint, not the store, keeps its files open, and files of at most 64 KiB in memory.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::AsyncStore;
@@ -178,21 +176,17 @@ where
         Self { open: Arc::new(open), files: Arc::default(), missing: Arc::default() }
     }
 
-    /// Runs `work`, which may read files of the store in every way that does not wait. If it lacks
-    /// bytes, it fails; all bytes that it announced are fetched at once, and `work` runs again from
-    /// its start, until nothing is missing. Then the fetched bytes are dropped.
+    /// Runs `work`, which may read files of the store in every way that does not wait. When it
+    /// lacks bytes, all that it announced are fetched at once, and `work` runs again from its
+    /// start.
     ///
-    /// The store that `work` gets has its own files, which stay open as long as a clone of it. Only
-    /// reads by this thread and by the threads of loads count.
+    /// Its store has its own files, which stay open as long as a clone of it. Only reads by this
+    /// thread and by the threads of loads count.
     ///
     /// So memory holds all bytes that `work` reads, in addition to its result, and `work` must not
     /// have effects that may happen only once. Opening, [`read_tensors`] and the other loads
-    /// announce their reads, and take few runs. Single reads are not announced: a loop that reads
-    /// 100 tensors one by one runs 100 times.
-    ///
-    /// # Errors
-    ///
-    /// Any error of `work`, including errors of the sources.
+    /// announce their reads. Single reads are not announced: a loop that reads 100 tensors one by
+    /// one runs 100 times.
     pub async fn run<T>(&self, mut work: impl FnMut(&Self) -> Result<T>) -> Result<T> {
         let mut fetched = Fetched::new();
         let store = self.with_files(Arc::default());
@@ -206,16 +200,12 @@ where
 
     /// Fetches tensors, and keeps their bytes in memory until the result is dropped. All code that
     /// reads these tensors finds them there, even if it cannot wait, such as candle's `VarBuilder`.
-    /// For quantised weights as numbers, fetch all stored tensors, and before that
-    /// [list](crate::Checkpoint::quantized_weights) the weights by [`run`](Self::run), which
-    /// fetches the settings next to the files.
+    /// For quantised weights as numbers, first [list](crate::Checkpoint::quantized_weights) them by
+    /// [`run`](Self::run), which fetches the settings next to the files, and then fetch all stored
+    /// tensors.
     ///
     /// The [progress](LoadOptions::progress) of the options counts the bytes as they arrive. Other
-    /// options have no effect. Bytes in memory are not fetched again.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`].
+    /// options have no effect.
     pub async fn fetch(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
@@ -257,9 +247,9 @@ where
     }
 
     /// Reads tensors asynchronously, like [`read_tensors`], except that
-    /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
-    /// tensors are fetched together, then converted, and then dropped: until then they are in
-    /// memory twice. A larger tensor is fetched alone.
+    /// [progress](LoadOptions::progress) counts bytes as they arrive. Up to 64 MiB of tensors are
+    /// fetched together and then converted: until then they are in memory twice. A larger tensor is
+    /// fetched alone.
     ///
     /// Dropping the future cancels the load.
     pub async fn load(

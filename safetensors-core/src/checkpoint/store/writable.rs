@@ -18,19 +18,16 @@ pub type Versions<V> = BTreeMap<String, V>;
 #[doc(hidden)]
 pub type CopyFile<'c> = dyn Fn(&mut dyn Write) -> Result<Option<Permissions>> + 'c;
 
-/// A directory of a [`Store`] that [`save_sharded_to`](crate::checkpoint::save_sharded_to) saves
-/// to.
-///
-/// Several files cannot be put in place at once, so a save goes in steps. After each of them the
-/// directory opens as the earlier checkpoint or as the new one. To notice another save, a place
-/// needs locks or conditional writes.
+/// A directory of a [`Store`] that [`save_sharded_to`](crate::checkpoint::save_sharded_to) saves to
+/// in steps. After each of them it opens as the earlier checkpoint or as the new one. To notice
+/// another save, a place needs locks or conditional writes.
 ///
 /// Names are file names without a directory. All methods block.
 ///
 /// The local disk is `LocalDirectory`, memory is [`MemoryStore`](super::MemoryStore), and
 /// `safetensors-hub` has buckets. A place that is always new, such as an archive, needs only
 /// [`store`](Self::store), [`path`](Self::path), [`write`](Self::write), [`place`](Self::place) and
-/// [`replace`](Self::replace): the other methods are called for a directory with earlier files.
+/// [`replace`](Self::replace).
 pub trait WritableDirectory {
     /// Distinguishes files with the same name. Two are equal if no other writer has replaced the
     /// file in between.
@@ -64,8 +61,8 @@ pub trait WritableDirectory {
         Err(ErrorKind::Io(io::ErrorKind::Unsupported.into()).into())
     }
 
-    /// Begins to change the directory: all new files are written. Takes the lock, if there is one,
-    /// and fails if something is in the way. Returns the [`files`](Self::files).
+    /// Begins to change the directory, when all new files are written: takes the lock, if there is
+    /// one, and fails if something is in the way. Returns the [`files`](Self::files).
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Self::Version>> {
         let _ = new;
         self.files(pattern)

@@ -27,13 +27,12 @@ const PREFETCH: usize = 16;
 
 const DEEPEST: usize = 16;
 
-/// A directory of safetensors files as a data set: each `*.safetensors` file in it and in the
-/// directories below is a sample, in the order of the paths. The directory is on the local disk or
-/// in any [`Store`], such as a bucket.
+/// A directory of safetensors files as a data set: each `*.safetensors` file in it and below is a
+/// sample, in the order of the paths. The directory is on the local disk or in any [`Store`], such
+/// as a bucket.
 ///
-/// Files are opened when they are read, so any number of them takes little memory. Names that begin
-/// with a dot, synced steps of an unfinished file, and names on a local disk that are not UTF-8 are
-/// skipped.
+/// Files are opened when they are read. Names that begin with a dot, synced steps of an unfinished
+/// file, and names on a local disk that are not UTF-8 are skipped.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};
@@ -162,8 +161,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Self { threads, ..self }
     }
 
-    /// Sets the most samples that are read ahead, at least 1. With the default of 16, samples of 1
-    /// MiB take 16 MiB of memory, in addition to the samples that the program keeps.
+    /// Sets the most samples that are read ahead, at least 1, and 16 by default.
     #[must_use]
     pub fn prefetch(self, samples: usize) -> Self {
         Self { prefetch: samples.max(1), ..self }
@@ -184,8 +182,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.get(position).map(PathBuf::as_path)
     }
 
-    /// Reads the sample at a position, counted from 0 in the order of the names. One thread reads
-    /// it, so that the workers of a data loader can each call this.
+    /// Reads the sample at a position, counted from 0, with this thread, so that the workers of a
+    /// data loader can each call this.
     ///
     /// # Errors
     ///
@@ -242,9 +240,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ///
     /// # Errors
     ///
-    /// As for [`for_each`](Samples::for_each).
-    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) lists the tensors of a sample with
-    /// another name, dtype or shape than in the first sample of the batch.
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a sample with other names,
+    /// dtypes or shapes than the first of the batch.
     pub fn for_each_batch<E: From<Error>>(
         &self,
         order: impl IntoIterator<Item = usize, IntoIter: Send>,

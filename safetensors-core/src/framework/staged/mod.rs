@@ -1,4 +1,5 @@
-//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
+//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
+//! them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
 
 mod parts;
 mod ring;
@@ -15,11 +16,11 @@ use crate::file::load::{LazyTensor, LoadOptions, one_a_file};
 use crate::format::error::Result;
 use crate::format::parallel::Meter;
 
-/// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
-/// for [`read_staged`](crate::framework::read_staged).
+/// Memory of the host that a device copies from, in slots of equal size, for
+/// [`read_staged`](crate::framework::read_staged).
 ///
 /// A slot is either filled by a thread that reads, or copied from by the device:
-/// [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
+/// [`begin_copy`](Staging::begin_copy) takes a filled slot away,
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
 /// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
@@ -40,10 +41,7 @@ pub trait Staging {
     fn bytes_mut(slot: &mut Self::Slot) -> Result<&mut [u8]>;
 
     /// Begins to copy these parts of a slot into their tensors. May return before they are copied.
-    ///
-    /// # Errors
-    ///
-    /// The device fails. The error should name the tensor.
+    /// An error should name the tensor.
     fn begin_copy(&mut self, slot: Self::Slot, parts: &[StagedPart]) -> Result<()>;
 
     /// Waits for the oldest copies that were not yet waited for, and gives back their slot.
@@ -80,16 +78,15 @@ impl Default for StagingBuffers {
     }
 }
 
-/// Reads tensors in parallel into slots of host memory, and has each slot copied to a device. Reads
-/// and copies overlap.
+/// Reads tensors in parallel into slots of host memory, and has each slot copied to a device at the
+/// same time.
 ///
 /// Elements are converted before they come into a slot. Slots are filled in the order of the
 /// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
 /// read bytes.
 ///
-/// In addition to the slots this takes a few hundred KiB for each thread, and a few dozen bytes for
-/// each part. Reserve the memory of the device first, which fails if the tensors are too large for
-/// it.
+/// This takes a few hundred KiB for each thread, and a few dozen bytes for each part. Reserve the
+/// memory of the device first, which fails if the tensors are too large for it.
 ///
 /// ```
 /// use safetensors_core::framework::{StagingBuffers, StagedPart, Staging, read_staged};
@@ -142,8 +139,7 @@ impl Default for StagingBuffers {
 ///
 /// # Errors
 ///
-/// As for [`read_tensors`](crate::load::read_tensors); any error of the device. The first failure
-/// stops all threads.
+/// As for [`read_tensors`](crate::load::read_tensors); any error of the device.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,

@@ -1,8 +1,4 @@
 //! [`run`]: threads fill slots, and the calling thread has them copied, at the same time.
-//!
-//! A slot goes round: free, filled by a thread, copied from, free again. Only the calling thread
-//! talks to the device, because a device may tie its work to the thread (candle's CUDA devices have
-//! one stream of work per thread).
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -165,6 +161,7 @@ impl From<Error> for Stopped {
 }
 
 /// Only the calling thread talks to the device.
+// A device may tie its work to the thread: candle's CUDA devices have one stream for each thread.
 struct Device<'d, T, F> {
     slots: usize,
     slot_bytes: usize,

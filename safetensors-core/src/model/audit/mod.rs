@@ -1,9 +1,6 @@
 //! Finds oddities of a checkpoint that break no rule: [`Checkpoint::audit`] and
-//! [`Checkpoint::audit_values`] list them.
-//!
-//! The format asks more of writers than readers check, and an index may disagree with its files.
-//! The [`Severity`] of a [`Finding`] shows whether the file only departs from the text of the
-//! format, or probably from its author's intent. [`FileLayout`] has the facts about one file.
+//! [`Checkpoint::audit_values`] list them. The [`Severity`] of a [`Finding`] shows whether the file
+//! departs from the text of the format, or probably from its author's intent.
 
 mod finding;
 mod layout;
@@ -56,8 +53,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be
-    /// read; also as for [`stored_files`](Checkpoint::stored_files).
+    /// As for [`stored_files`](Checkpoint::stored_files).
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let files = self.stored_files()?;
         let mut findings = Vec::new();
@@ -144,9 +140,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(strays.into_iter().map(finding).collect())
     }
 
-    /// Lists the oddities of values: bytes of BOOL tensors that are neither 0 nor 1. The format
-    /// does not forbid them, but a tensor that has them can only be read as bytes. This reads only
-    /// BOOL tensors, because every bit pattern of the other dtypes is valid.
+    /// Lists BOOL tensors with bytes that are neither 0 nor 1, which can only be read as bytes. All
+    /// other dtypes have only valid bit patterns, and are not read.
     pub fn audit_values(&self) -> Result<Vec<Finding>> {
         let booleans = self.tensors().filter(|tensor| tensor.dtype() == Dtype::BOOL);
         booleans.filter_map(|tensor| invalid_bools(&tensor).transpose()).collect()

@@ -6,8 +6,7 @@ use crate::file::io::ReadAt;
 use crate::format::error::Result;
 
 /// Computes the SHA-256 of all bytes after the header of each file, in the order of
-/// [`files`](Checkpoint::files). The ModelSpec standard records it as `hash_sha256`. Several files
-/// are read at a time, each front to back in pieces of 1 MiB.
+/// [`files`](Checkpoint::files). The ModelSpec standard records it as `hash_sha256`.
 ///
 /// ```
 /// use safetensors_core::digest::{DigestOptions, hash_files};
@@ -53,8 +52,8 @@ pub fn hash_files<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) if the source cannot be read, or has changed since it
-/// was opened; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) also if the source has changed;
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
 pub fn hash_source<S: ReadAt>(source: &S, options: &DigestOptions) -> Result<Sha256> {
     let len = source.byte_len();
     let hash = of_range(source, 0..len, &mut Vec::new(), &options.work.meter(len))?;

@@ -31,8 +31,7 @@ pub struct VerifiedFile<'a> {
 ///
 /// All tensors of a file are checked, even those that the index places in another file. A tensor
 /// without a recorded digest is an error only with
-/// [`require_digests`](DigestOptions::require_digests). Several tensors are read at a time, each
-/// front to back in pieces of 1 MiB.
+/// [`require_digests`](DigestOptions::require_digests).
 ///
 /// ```
 /// use safetensors_core::digest::{self, DigestOptions};
@@ -61,18 +60,15 @@ pub struct VerifiedFile<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DigestMismatch`] if data has changed, with the first tensor that has changed,
-/// unless only the digest of all data differs.
+/// [`ErrorKind::DigestMismatch`] with the first tensor that has changed, unless only the digest of
+/// all data differs.
 ///
-/// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
-/// [`ErrorKind::BadModelSpec`] for malformed records; [`ErrorKind::DigestWithoutTensor`];
-/// [`ErrorKind::NoDigest`]; also as for [`stored_files`](Checkpoint::stored_files).
+/// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`],
+/// [`ErrorKind::BadModelSpec`], [`ErrorKind::DigestWithoutTensor`], [`ErrorKind::NoDigest`];
+/// [`ErrorKind::FeatureNeeded`] for a SHA-256 without the feature `sha256`, unless
+/// [`DigestOptions::sha256`] turns the check off.
 ///
-/// [`ErrorKind::FeatureNeeded`] if a file records a SHA-256 and this crate was built without its
-/// feature `sha256`, unless [`DigestOptions::sha256`] turns the check off.
-///
-/// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
-/// [`ErrorKind::Cancelled`].
+/// [`ErrorKind::Io`] also if a file has changed since it was opened; [`ErrorKind::Cancelled`].
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
@@ -80,12 +76,8 @@ pub fn verify<'a, S: ReadAt>(
     run(checkpoint.stored_files()?, options, Err).map(|(files, _)| files)
 }
 
-/// Like [`verify`], but continues after a file or a tensor that is at fault, and returns the errors
-/// in the order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
-///
-/// # Errors
-///
-/// [`ErrorKind::Cancelled`]; as for [`stored_files`](Checkpoint::stored_files).
+/// Like [`verify`], but continues after an error, and returns all of them in the order of the
+/// files. [`VerifiedFile::checked`] has only the tensors that agree.
 #[doc(hidden)]
 pub fn verify_all<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,

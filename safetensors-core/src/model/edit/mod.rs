@@ -1,66 +1,55 @@
 //! Changing an existing file: its metadata, the names of its tensors, and the set of its tensors.
 //!
-//! [`Edit`] collects changes and applies them at once. It writes a new file, which replaces the old
-//! one when it is complete and on the disk. After an interruption the path has the old file or the
-//! new one. A program that has the old file open or mapped continues to read the old one.
+//! [`Edit`] collects changes and applies them at once. A new file replaces the old one when it is
+//! complete and on the disk. A program that has the old file open or mapped continues to read it.
 //!
-//! The system copies the data between the files where it can. If the new header fits into the bytes
-//! of the old one with its padding, the data keeps its place, and file systems with reflinks
-//! (btrfs, XFS, APFS) share its blocks. If data moves, btrfs and XFS share full blocks if it keeps
-//! its place within the blocks, for example with
+//! The system copies the data where it can. If the new header fits into the old one with its
+//! padding, the data keeps its place, and file systems with reflinks (btrfs, XFS, APFS) share its
+//! blocks. btrfs and XFS also share blocks of data that moves by full blocks, for example with
 //! [`SaveOptions::align(4096)`](crate::SaveOptions::align). Otherwise an edit needs the time and
 //! the space for a second copy.
 //!
 //! # In place
 //!
-//! With [`Edit::in_place`], a header that fits is written over the old one, and the data is not
-//! touched. This takes no time and hardly any space. In return, readers refuse the file for a
-//! moment, and an interruption makes that last until the next edit:
+//! With [`Edit::in_place`], a header that fits is written over the old one, which takes no time and
+//! hardly any space. In return, readers refuse the file for a moment, and an interruption makes
+//! that last until the next edit:
 //!
 //! 1. The old and the new header are written to `.NAME.header-backup`, next to the file.
-//! 2. A mark replaces the header's length. It makes the file invalid for every reader of the
-//!    format.
+//! 2. A mark that makes the file invalid replaces the header's length.
 //! 3. The new header is written, except for its length.
 //! 4. The length replaces the mark, and the backup is removed.
 //!
-//! If a step fails, the old header is written back. If power or the process fails, the mark may
-//! stay: all readers then refuse the file
-//! ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)). [`restore_header`] and the next
-//! [`Edit::open`] restore the old header from the backup. A backup is used only if inode, length
-//! and mark match, and if each disk sector of the header is a possible result of an interrupted
-//! write. When a file is replaced, its backup is removed; [`audit`](crate::Checkpoint::audit)
-//! reports one that is left over.
+//! If a step fails, the old header is written back. If power or the process fails, readers may
+//! refuse the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)) until
+//! [`restore_header`] or the next [`Edit::open`] restores the old header from the backup. A backup
+//! is used only if inode, length and mark match, and if each disk sector of the header is a
+//! possible result of an interrupted write. [`audit`](crate::Checkpoint::audit) reports one that is
+//! left over.
 //!
-//! A reader that opens the file by its path gets the old header, the new one, or an error, never a
-//! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). This needs a file
-//! system that records different times for two writes some 30 ms apart. On others, and if the
-//! backup cannot be given to the owner of the file, a new file is written instead.
+//! A reader that opens the file by its path gets the old header, the new one, or an error: see
+//! [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). On file systems that do not
+//! record different times for two writes some 30 ms apart, and if the backup cannot be given to the
+//! owner of the file, a new file is written instead.
 //!
-//! Other implementations, such as the reference implementation, read the header once, and may read
-//! it while it is written. Do not edit in place while there are such readers, or while the file is
-//! [mapped](crate::Checkpoint::mmap).
+//! Other implementations may read the header while it is written. Do not edit in place while there
+//! are such readers, or while the file is [mapped](crate::Checkpoint::mmap).
 //!
 //! # Details
 //!
-//! - A new file replaces the old one under one name. Hard links keep the old file, so a file with
-//!   several names is never edited in place; [`Edit::notes`] reports it. The target of a symbolic
-//!   link is replaced, and the link stays.
+//! - Hard links keep the old file, so a file with several names is never edited in place. The
+//!   target of a symbolic link is replaced.
 //! - A new file has the mode of the old one and, where the system allows it, its owner and group.
 //!   Extended attributes and access control lists stay only in place.
-//! - A read-only file is edited only by [`Edit::open_to_replace`], a file in a cache of the Hub
-//!   only with [`Edit::change_cached`].
-//! - On Unix a file is locked (`flock`) while it is edited, against other edits, not against
-//!   readers.
+//! - On Unix a file is locked (`flock`) against other edits, not against readers.
 //! - Recorded [digests](crate::digest) stay correct: a tensor's digest is renamed or removed with
-//!   it, and the SHA-256 of all data is removed if the data changes. Digests that the edit
-//!   [records](Edit::record_digests) are computed from the new file.
+//!   it, and the SHA-256 of all data is removed if the data changes.
 //! - A file is not edited or replaced if a `manifest.json` records a digest of its header, as for
-//!   burn's epochs. [`Edit::notes`] names signatures that may be of the old file. A delta with a
-//!   digest of the file as its base no longer applies after a change of names or data.
+//!   burn's epochs. A delta with a digest of the file as its base no longer applies after a change
+//!   of names or data.
 //! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
-//!   tensor; an appended tensor of that name gets them. Other metadata that names tensors, such as
-//!   [tied](crate::tied) names, is not changed, nor are entries that the edit itself sets.
-//! - The index of a sharded checkpoint is not edited with its file.
+//!   tensor. Other metadata that names tensors, such as [tied](crate::tied) names, is not changed,
+//!   nor is the index of a sharded checkpoint.
 
 mod apply;
 mod backup;
@@ -158,16 +147,16 @@ pub struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// Opens a file to be edited and locks it against other edits. If an earlier edit was
-    /// interrupted while it wrote the header, the header is [restored](restore_header) first.
+    /// Opens a file to be edited and locks it against other edits. A header that an earlier edit
+    /// left half written is [restored](restore_header) first.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-    /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if an edit was interrupted and no
-    /// backup is next to the file; [`ErrorKind::Io`](crate::ErrorKind::Io) also if another edit has
-    /// locked the file; and as for [`Header::parse`].
+    /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the backup is missing;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) also if another edit has locked the file; and as for
+    /// [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), Access::Write)
     }
@@ -241,9 +230,8 @@ impl<'a> Edit<'a> {
     /// Adds tensors after the file's tensors, in this order. Names that this edit removes or
     /// renames are free. The bytes are read when the edit is applied.
     ///
-    /// A tensor may then be misaligned for its dtype, for example F32 after three bytes of U8. It
-    /// can be read, but not borrowed as a typed slice. [`Rewrite`](crate::Rewrite) sorts the
-    /// tensors of a file and aligns each.
+    /// A tensor may then be misaligned for its dtype, and so not be borrowed as a typed slice.
+    /// [`Rewrite`](crate::Rewrite) sorts the tensors of a file and aligns each.
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
         tensors: impl IntoIterator<Item = (N, S)>,
@@ -278,10 +266,6 @@ impl<'a> Edit<'a> {
     /// Predicts the result of [`apply`](Edit::apply), with all its checks, and changes nothing. On
     /// a file system that records times too coarsely, `apply` may write a new file instead of
     /// [`Edited::InPlace`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`apply`](Edit::apply), except for writing and for the bytes of appended tensors.
     pub fn dry_run(&self) -> Result<Edited> {
         Ok(self.checked_plan()?.1)
     }
@@ -337,18 +321,17 @@ impl<'a> Edit<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or
-    /// removed does not exist, or is to be both;
-    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
-    /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), also for a tensor that is
+    /// both renamed and removed; [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
+    /// also for a tensor that is renamed twice;
+    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
     /// [`ErrorKind::InManifest`](crate::ErrorKind::InManifest);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) also if the file has changed since it was opened, or
     /// was opened [read-only](Edit::open_read_only); and as for [`save`](crate::save()).
     ///
     /// After an error the file is unchanged, except after
-    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable), when the new file is in place, and
-    /// if [`ErrorKind::Io`](crate::ErrorKind::Io) states that the old header could not be written
-    /// back.
+    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable), or if the error states that the old
+    /// header could not be written back.
     pub fn apply(self) -> Result<Edited> {
         let path = self.path.clone();
         apply::apply(self).map_err(|error| error.in_path(&path))

@@ -59,7 +59,7 @@ fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
 }
 
 /// Restores the old header of a file if an [edit in place](crate::edit#in-place) was interrupted,
-/// like opening the file for the next [`Edit`]. Returns `true` if it did.
+/// like the next [`Edit`] does. Returns `true` if it did.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -74,11 +74,8 @@ fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
-/// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-/// [`ErrorKind::Io`](crate::ErrorKind::Io), also if another edit has locked the file;
-/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written and no
-/// matching backup is next to the file, because the file was moved or copied without it.
+/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if no matching backup is next to the
+/// file, because the file was moved or copied without it; otherwise as for [`Edit::open`].
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found =
@@ -90,9 +87,8 @@ pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     found.map_err(|error| error.in_path(path))
 }
 
-/// Returns `true` if an interrupted edit left the header half written, and [`restore_header`] or
-/// the next [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also
-/// be true for a moment.
+/// Returns `true` if an interrupted edit left the header half written, and [`restore_header`] can
+/// restore it. During an edit this may also be true for a moment.
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let destination = destination(path).map_err(|error| error.in_path(path))?;

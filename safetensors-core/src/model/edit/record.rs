@@ -13,12 +13,12 @@ use crate::format::header::{Metadata, SHA256_KEY};
 
 impl Edit<'_> {
     /// Computes the digests of the file's data now, and records them in its metadata. Digests that
-    /// the options turn off stay unchanged.
+    /// the options turn off stay unchanged. If the same edit changes the data,
+    /// [`apply`](Edit::apply) computes the digests of the new file.
     ///
-    /// If the same edit changes the data, [`apply`](Edit::apply) computes the digests of the new
-    /// file. For a checkpoint of several files, edit each of its
-    /// [`files`](crate::Checkpoint::files). To record digests while tensors are saved, use
-    /// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read the data again.
+    /// Edit each of the [`files`](crate::Checkpoint::files) of a checkpoint. To record digests
+    /// without reading the data again, save with
+    /// [`SaveOptions::digests`](crate::SaveOptions::digests).
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
@@ -42,10 +42,9 @@ impl Edit<'_> {
     ///
     /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache) unless
     /// [`change_cached`](Edit::change_cached) was set before;
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io);
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
-    /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256, if this crate
-    /// was built without its feature `sha256`.
+    /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256 without the
+    /// feature `sha256`.
     pub fn record_digests(mut self, options: &DigestOptions) -> Result<Self> {
         // The data may take long to read, so this comes first.
         self.check_place(Edited::Rewritten, Change::Header)

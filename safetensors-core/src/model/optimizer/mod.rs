@@ -1,9 +1,8 @@
 //! The state of an optimizer in PyTorch's training checkpoints, by the names of the parameters.
 //!
-//! A program that trains with PyTorch saves `{"model": model.state_dict(), "optimizer":
-//! optimizer.state_dict()}`. The modules `train` of the adapters load both, as [`PyTorchTraining`]
-//! describes them, to continue in Rust. Such a file, opened by `safetensors-formats` or converted
-//! by `safetensors convert`, has:
+//! The modules `train` of the adapters load a file of `{"model": model.state_dict(), "optimizer":
+//! optimizer.state_dict()}`, as [`PyTorchTraining`] describes it. Opened by `safetensors-formats`
+//! or converted by `safetensors convert`, it has:
 //!
 //! | tensor | |
 //! |---|---|
@@ -17,12 +16,11 @@
 //!
 //! # From numbers to parameters
 //!
-//! A number is the position of a parameter in the groups of the optimizer. The file has its name
-//! only if the parameters were given with names (`param_names`, PyTorch 2.6 and later). Otherwise
-//! the caller gives the names in that order, with [`parameters`](PyTorchTraining::parameters). For
-//! `AdamW(model.parameters())` they are `[name for name, _ in model.named_parameters()]`; the order
-//! of `model.state_dict()` differs. The order is never guessed: two parameters with the same shape
-//! would change places without a trace.
+//! A number is the position of a parameter in the groups of the optimizer. Unless the file has
+//! names for them (`param_names`, PyTorch 2.6 and later), the caller gives the names in that order,
+//! with [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are
+//! `[name for name, _ in model.named_parameters()]`; the order of `model.state_dict()` differs. The
+//! order is never guessed: two parameters with the same shape would change places without a trace.
 //!
 //! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`, and need nothing
 //! else. A parameter that never got a gradient has no state in PyTorch.
@@ -136,7 +134,7 @@ impl PyTorchTraining {
     /// # Errors
     ///
     /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if the parameter
-    /// of a number is not known, or if the parameter groups do not belong to this state;
+    /// of a number is not known, or if the groups do not belong to this state;
     /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
     /// parameter.
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {

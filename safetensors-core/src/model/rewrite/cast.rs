@@ -9,9 +9,8 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Converts every tensor for which `dtype` returns a dtype to it. `dtype` gets the name and the
-    /// tensor after the steps so far. A tensor that is cast twice is converted only once, from its
-    /// original dtype to the last one.
+    /// Converts every tensor for which `dtype` returns a dtype to it, once, from its original
+    /// dtype. `dtype` gets the name and the tensor after the steps so far.
     ///
     /// An alias for which `dtype` returns `None` follows its tensor; with another dtype than its
     /// tensor's, it becomes a separate tensor. If aliases are left without their tensor, the first
@@ -51,9 +50,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion) and
-    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization); for shapes see
-    /// [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the checkpoint is
-    /// saved.
+    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization). Values are checked only when
+    /// the checkpoint is saved.
     pub fn cast(
         mut self,
         options: &ConvertOptions,

@@ -1,4 +1,5 @@
-//! [`Rewrite`]: makes a new checkpoint from others. It merges, selects, renames, casts and re-shards their tensors without loading them all into memory.
+//! [`Rewrite`]: makes a new checkpoint from others: merges, selects, renames, casts and re-shards
+//! their tensors without loading them all into memory.
 
 mod cast;
 mod codes;
@@ -31,22 +32,21 @@ use crate::model::quantized::Quantization;
 ///
 /// Data is read piece by piece, when the new checkpoint is saved, with a few MiB of memory for each
 /// thread. Steps apply in the order in which they are called. The destination may be one of the
-/// sources. [`plan`](Rewrite::plan) shows the result, before anything is written.
+/// sources. [`plan`](Rewrite::plan) shows the result beforehand.
 ///
 /// [Attributes](crate::header::attributes()) of a tensor, such as units, and the id of a parameter
 /// of burn are renamed and skipped with it.
 ///
 /// # Tied weights
 ///
-/// A tensor with several names is in its file under one of them. The other names are
+/// A tensor with several names is in its file under one of them. The others are
 /// [aliases](Checkpoint::aliases), entries of the metadata:
 ///
 /// - a tensor that is [selected](Rewrite::select), [excluded](Rewrite::exclude) or
 ///   [cast](Rewrite::cast) takes its aliases along;
-/// - the tensor is written under its own name, and each alias is recorded, with the new names of
-///   both;
+/// - each alias is recorded, with the new names of both;
 /// - an alias becomes a separate tensor only if its own name is selected without its tensor, or
-///   cast to another dtype than its tensor.
+///   cast to another dtype.
 ///
 /// ```
 /// use safetensors_core::{
@@ -121,9 +121,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Self::default().merge(checkpoint)
     }
 
-    /// Adds all tensors of another checkpoint. A save fails if names are duplicate: rename or
-    /// exclude one of the tensors before the merge. For a metadata key that both have, the earlier
-    /// value stays. Ids of parameters and the numbers of records of burn are joined.
+    /// Adds all tensors of another checkpoint. Rename or exclude tensors with duplicate names
+    /// before: a save refuses them. For a metadata key that both have, the earlier value stays. Ids
+    /// of parameters and the numbers of records of burn are joined.
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
@@ -152,8 +152,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Adds a tensor from another source: from memory, or from a file of another format. Its bytes
     /// are read when the new checkpoint is saved.
     ///
-    /// Added tensors that [fill the same storage](crate::tied::Storage) are tied if their dtypes
-    /// and shapes are equal, and written under the first of their sorted names.
+    /// Added tensors that [fill the same storage](crate::tied::Storage) with equal dtypes and
+    /// shapes are tied, and written under the first of their sorted names.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -165,10 +165,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// assert_eq!(Checkpoint::open(&path)?.tensor("step")?.read()?.into_vec::<i64>()?, [1000]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`shape::byte_len`](crate::shape::byte_len).
     pub fn add(
         mut self,
         name: impl Into<String>,
@@ -302,10 +298,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`save`](crate::save()); any error of reading; [`ErrorKind::Io`] if a source has
-    /// [changed](Checkpoint::check_unchanged), or the file at `path` is a source and has been
-    /// replaced, before the file is put in place; [`ErrorKind::DoesNotFit`];
-    /// [`ErrorKind::NothingSelected`].
+    /// As for [`save`](crate::save()); [`ErrorKind::Io`] if a source has
+    /// [changed](Checkpoint::check_unchanged), or `path` is a source and has been replaced, before
+    /// the file is put in place; [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
@@ -347,10 +342,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Checks that the sources and their indexes have not changed, for programs that write the
     /// tensors of a [`plan`](Rewrite::plan) in another way. Saves check this themselves.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`] for a source or an index that has changed.
     pub fn check_unchanged(&self) -> Result<()> {
         self.sources.iter().try_for_each(|source| source.check_unchanged())
     }
@@ -359,9 +350,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
     }
 
-    /// Completes the options as [`save`](Rewrite::save) does, with the metadata of the sources and
-    /// with tied weights, for programs that save [`tensors`](Rewrite::tensors) in another way.
-    /// Metadata of the options comes first.
+    /// Completes the options as [`save`](Rewrite::save) does, with the metadata of the sources,
+    /// which the options override, and with tied weights, for programs that save
+    /// [`tensors`](Rewrite::tensors) in another way.
     #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();

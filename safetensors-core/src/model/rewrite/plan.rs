@@ -58,10 +58,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`save`](Rewrite::save) that are found before data is read, such as
-    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
-    /// [`TieProblem::NotRecorded`](crate::error::TieProblem::NotRecorded) and
-    /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
+    /// The errors of [`save`](Rewrite::save) that are found before data is read.
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
         let mut options = self.complete_options(options);
@@ -151,12 +148,11 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
             .map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
     }
 
-    /// Checks whether the plan can be written to this path: the path of the file, or of the
-    /// directory for a sharded save. Missing permissions and a full disk are not found.
+    /// Checks whether the plan can be written to this file, or to this directory for a sharded
+    /// save. Missing permissions and a full disk are not found.
     ///
-    /// Unlike a save, this refuses a directory with other `*.safetensors` files or another index,
-    /// because opening it would not find a new single file, unless that is named
-    /// `model.safetensors`.
+    /// Unlike a save, this refuses a directory that would not open as a new single file, because of
+    /// other `*.safetensors` files or another index.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -176,8 +172,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if a path to be written exists and is
-    /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
+    /// [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the path has no directory to be in.
@@ -203,10 +199,9 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         notes
     }
 
-    /// Returns the names of the files that a sharded save to this directory removes when the new
-    /// checkpoint is in place: all shards of the same pattern that are not written again, named by
-    /// an index or not, like `huggingface_hub`. Empty for a save to one file, and if there is no
-    /// such directory.
+    /// Returns the names of the files that a sharded save to this directory removes, like
+    /// `huggingface_hub`: all shards of the same pattern that are not written again, named by an
+    /// index or not.
     ///
     /// ```
     /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};

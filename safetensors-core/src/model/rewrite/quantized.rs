@@ -21,19 +21,17 @@ use crate::weights::bad_config;
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Quantises weights: the tensors that store a weight replace it, with the names that [the
     /// module](crate::quantized) reads. `wanted` gets the name and the tensor after the steps so
-    /// far, and returns whether it is quantised. `None` leaves that to `layers`: floats are
-    /// quantised if they are the weights of linear layers under all of their names. Read weights
-    /// that are quantised already by [`Checkpoint::dequantized`](crate::Checkpoint::dequantized)
-    /// first.
+    /// far, and returns whether it is quantised. `None` leaves that to `layers`: floats that are
+    /// weights of linear layers under all of their names. Read weights that are quantised already
+    /// by [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
     ///
     /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer.
     /// With another answer than its tensor's, it becomes a separate tensor.
     ///
-    /// A weight is converted to F32 before, from its values in the source, as the options say. It
-    /// is read two or three times, piece by piece, while it is saved. Its largest magnitudes are in
-    /// memory: one for each scale, except scales of groups of columns. Weights that vLLM joins into
-    /// one matrix, such as queries, keys and values, share the scale of all scales of NVFP4,
-    /// because vLLM takes one for all.
+    /// A weight is converted to F32 before, as the options say. It is read two or three times,
+    /// piece by piece, while it is saved; the largest magnitudes are in memory. Weights that vLLM
+    /// joins into one matrix, such as queries, keys and values, share the scale of all scales of
+    /// NVFP4.
     ///
     /// ```
     /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -182,10 +180,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Returns the text of a `config.json` with `dtype` or `torch_dtype` set to the dtype of most
     /// bytes of plain floats, if any were converted.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`] if `config` is not a JSON object.
     pub fn config(&self, config: &str) -> Result<String> {
         self.with_dtype(config, false)
     }
@@ -193,8 +187,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Returns the text of a [`config`](Rewrite::config), with the description of the
     /// [quantised](Rewrite::quantize) weights that transformers and vLLM expect. It names the
     /// modules of matrices and of [stacked experts](Rewrite::stacked_experts) that were not
-    /// quantised, and the head. If none were quantised, the text is without such a description, and
-    /// has the dtype of most bytes of plain floats.
+    /// quantised, and the head. If none were quantised, an earlier description is removed, and the
+    /// dtype set.
     ///
     /// ```
     /// use safetensors_core::Rewrite;
@@ -204,10 +198,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// assert_eq!(numbers, "{\n  \"vocab_size\": 8\n}\n");
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`] if `config` is not a JSON object.
     #[doc(hidden)]
     pub fn quantized_config(&self, config: &str) -> Result<String> {
         let module = |(name, planned): &(String, PlannedTensor<'a, S>)| {

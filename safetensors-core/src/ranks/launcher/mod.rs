@@ -77,16 +77,11 @@ impl Rank {
     /// | MPICH, Intel MPI | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` | `MPI_LOCALNRANKS` |
     /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
-    /// If several launchers have set their variables, the first three must agree. Slurm's must
-    /// agree too, unless they belong to the process that started the inner launcher. The inner
-    /// launcher's numbers are taken
+    /// If several launchers have set their variables, they must agree. But Slurm's are ignored next
+    /// to others if the world sizes differ, or if `TORCHELASTIC_RUN_ID` is set: torchrun numbers
+    /// its processes in the order in which they come.
     ///
-    /// - if the world sizes differ;
-    /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
-    ///   processes in the order in which they come.
-    ///
-    /// A world size without a rank is no rank, and nor is a batch script of Slurm, which has a rank
-    /// without a world size.
+    /// A batch script of Slurm, which has a rank without a world size, is no rank.
     ///
     /// # Errors
     ///

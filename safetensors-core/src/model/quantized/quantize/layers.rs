@@ -9,11 +9,11 @@ use crate::format::error::Result;
 use crate::format::python_json;
 use crate::weights::bad_config;
 
-/// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
-/// read codes of another tensor, such as an embedding, as its values.
+/// The linear layers of a model: transformers and vLLM would read codes of another tensor, such as
+/// an embedding, as its values.
 ///
-/// The name of a weight shows its kind, together with the architecture in `config.json`. Heads and
-/// routers do not count: as codes, they lose the most and save the least.
+/// The name of a weight and the architecture in `config.json` show its kind. Heads and routers do
+/// not count: as codes, they lose the most and save the least.
 ///
 /// ```
 /// use safetensors_core::quantized::{LinearLayers, Quantization};

@@ -23,10 +23,8 @@ use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::tensor::TensorSource;
 
 /// How weights are quantised. The largest magnitude of each group becomes the largest number of the
-/// codes. Codes are rounded to nearest, ties to even.
-///
-/// The formulas are from compressed-tensors for weights of F32; other dtypes are converted to F32
-/// before. [The module](crate::quantized) reads the stored tensors.
+/// codes, which are rounded to nearest, ties to even. The formulas are from compressed-tensors for
+/// weights of F32, to which other dtypes are converted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Quantization {
@@ -91,15 +89,12 @@ impl Quantization {
         }
     }
 
-    /// Makes the tensors that store `X.weight`: the codes, `X.weight` or `X.weight_packed`, and
-    /// then its scales. Each reads the weight when it is written. `fused` has the weights of NVFP4
-    /// that form one matrix with this one where the model is served.
+    /// Makes the codes `X.weight` or `X.weight_packed`, and then the scales, which read `X.weight`
+    /// when they are written. `fused` has the weights of NVFP4 that form one matrix with this one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`] if the name does not end in `.weight`, or if the shape is not a
-    /// matrix with complete groups in each row; also as for [`Converted::new`].
-    /// [`ErrorKind::DoesNotFit`], while it is written, for NaN and infinity.
+    /// As for [`Rewrite::quantize`](crate::Rewrite::quantize).
     pub(crate) fn quantize<S: TensorSource + Send>(
         self,
         name: &str,

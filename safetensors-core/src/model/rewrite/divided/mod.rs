@@ -19,7 +19,7 @@ use crate::ranks::{RankPlan, RankRules, stage_ranks};
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Plans how [`save_ranks`](Rewrite::save_ranks) divides the tensors among `world_size` ranks.
-    /// Tied weights are one tensor, under the name that is written.
+    /// Tied weights are one tensor.
     ///
     /// # Errors
     ///
@@ -43,9 +43,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Saves each rank's parts of a plan in separate files, like [ranks](crate::ranks) that hold
     /// them. [`open`](crate::Checkpoint::open) joins the tensors again.
     ///
-    /// Only its parts are read of a tensor that stays unchanged. A tensor that is cast or
-    /// [added](Rewrite::add) is read once for each rank. `attempt` is a name that no other save to
-    /// this directory has: the index records it, as after a [`RankSaver`](crate::ranks::RankSaver).
+    /// A tensor that is cast or [added](Rewrite::add) is read once for each rank; others only in
+    /// parts. `attempt` is a name that no other save to this directory has, as of a
+    /// [`RankSaver`](crate::ranks::RankSaver).
     ///
     /// ```
     /// use safetensors_core::ranks::RankRules;
