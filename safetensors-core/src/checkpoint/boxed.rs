@@ -64,7 +64,6 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// Changes the sources to another type with the same bytes.
     pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
         let Ok(changed) = self.try_map_sources::<T, Infallible>(|source| Ok(change(source)));
         changed

@@ -38,7 +38,6 @@ pub(super) fn is_shard_of_several(name: &str) -> bool {
     numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))
 }
 
-/// Returns the second name of a shard, while a new file takes its name.
 pub(super) fn set_aside(name: &str, number: u32) -> String {
     format!("{}{REPLACED}{number}{FILE_SUFFIX}", name.strip_suffix(FILE_SUFFIX).unwrap_or(name))
 }

@@ -82,7 +82,6 @@ pub(super) struct Attempt<'f> {
 }
 
 impl<'f> Attempt<'f> {
-    /// Begins the attempt, or joins the ranks that have begun it.
     pub(super) fn enter(
         directory: &'f Path,
         name: &'f str,
@@ -249,7 +248,6 @@ impl<'f> Attempt<'f> {
         fs::rename(from, to)
     }
 
-    /// Compares the header with the plan.
     fn check_file(&self, file: &super::files::RankFile) -> Result<()> {
         let path = self.path.join(&file.name);
         let found = open(&path)?;
@@ -304,7 +302,6 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Fails if the attempt is no longer under way.
     fn check_current(&self) -> Result<()> {
         let digest = self.files.digest().to_string();
         match read_manifest(&self.path)? {
@@ -342,7 +339,6 @@ impl<'f> Attempt<'f> {
         DirectoryLock::wait_for(self.directory).map_err(|error| Error::io(error, self.directory))
     }
 
-    /// Shows that all files of a rank are there.
     fn mark(&self, rank: usize) -> PathBuf {
         self.path.join(format!("rank-{rank:05}.done"))
     }

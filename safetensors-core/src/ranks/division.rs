@@ -98,7 +98,6 @@ impl Division {
         }
     }
 
-    /// How many different parts there are.
     pub(super) fn parts(&self, world_size: usize) -> usize {
         match *self {
             Self::Replicate => 1,
@@ -170,7 +169,6 @@ impl Division {
     }
 }
 
-/// The number of ranks that hold each part.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
     if parts > 0 && world_size.is_multiple_of(parts) {
         Ok(world_size / parts)

@@ -32,10 +32,8 @@ pub(super) struct RankFile {
     pub(super) tensors: Vec<usize>,
 }
 
-/// As it is written.
 pub(super) struct SavedPart<'p> {
     pub(super) tensor: &'p RankTensor,
-    /// In the file.
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     record: Option<PartRecord>,
@@ -192,7 +190,6 @@ impl<'p> RankFiles<'p> {
         Ok(index)
     }
 
-    /// Fails if the index of several files could not be read again.
     pub(super) fn check_index(&self, attempt: &str) -> Result<()> {
         match self.files.len() {
             0 | 1 => Ok(()),

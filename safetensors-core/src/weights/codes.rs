@@ -20,7 +20,6 @@ pub(crate) enum Order {
 /// The position in a word of each of eight columns.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Codes of at most eight bits, and their numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     pub(super) bits: usize,

@@ -84,7 +84,6 @@ impl Config {
         self.value.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
             self.value
@@ -129,7 +128,6 @@ impl Config {
         own.or_else(|| self.value.get(key))?.as_str()
     }
 
-    /// Modules with their own settings.
     pub(super) fn modules_of_mlx(&self) -> impl Iterator<Item = &str> {
         let is_of_mlx = matches!(self.method.as_deref(), Some("mlx" | "metal"));
         let entries = self.value.as_object().filter(|_| is_of_mlx).into_iter().flatten();

@@ -28,7 +28,6 @@ pub(crate) struct Weight {
     /// The codes come first.
     pub(crate) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
-    /// Parts that are read together.
     pub(super) panels: Panels,
 }
 
@@ -67,7 +66,6 @@ const NOTES: &[&str] = &[
     ".view_as_float",
 ];
 
-/// The largest description.
 const MOST: u64 = 1 << 16;
 
 impl<'a> Model<'a> {
@@ -118,7 +116,6 @@ impl<'a> Model<'a> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
 
-    /// The first that exists.
     pub(super) fn first<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -283,7 +280,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(self.tensor, expected, format_args!("{found} bytes")))
     }
 
-    /// Fails for integers and codes.
+    /// Fails for codes, and for numbers that F32 may not hold.
     pub(super) fn check_numbers(&self, tensor: &Stored) -> Result<()> {
         if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
             return Ok(());

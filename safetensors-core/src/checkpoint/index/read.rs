@@ -12,7 +12,6 @@ use crate::format::error::{Escaped, IndexProblem};
 use crate::format::header::{Limits, Metadata, duplicate_key};
 use crate::format::other_format::FOREIGN_KEY;
 
-/// The parts of an index file that are used.
 #[derive(Debug, Default)]
 pub(super) struct IndexFile {
     pub(super) shards: BTreeMap<String, Vec<String>>,

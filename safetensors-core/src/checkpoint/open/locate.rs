@@ -121,7 +121,6 @@ impl CheckpointPath {
         }
     }
 
-    /// Classifies a path that is not a directory.
     pub(crate) fn by_extension(path: &Path) -> Self {
         if path.extension().is_some_and(|extension| extension == "json") {
             Self::Index(path.into())
@@ -217,7 +216,6 @@ pub(crate) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<Stri
     Ok(files.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the sorted names of indexes, and of files of tensors.
 fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {

@@ -51,7 +51,6 @@ pub(crate) struct Opener<'a, T> {
 /// `None` if the files changed, so that they may not belong together.
 type Opened<T> = Result<Option<Checkpoint<Assembled<<T as Store>::File>>>>;
 
-/// An index and the shards that belong to it.
 pub(crate) struct Indexed<S> {
     pub(crate) index: Index,
     pub(crate) shards: Vec<CheckpointFile<S>>,
@@ -123,7 +122,6 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// Opens all files of a directory, if there is no checkpoint because they have parts.
     fn gather_or(&self, directory: &Path, error: Error) -> Opened<T> {
         if !self.is_of_parts(directory, &error) {
             return Err(error);
@@ -183,7 +181,6 @@ impl<T: Store> Opener<'_, T> {
         Checkpoint::from_single(file)
     }
 
-    /// Sorts the files by their paths.
     pub(crate) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
         files.iter().try_for_each(|file| self.refuse_foreign(file))?;

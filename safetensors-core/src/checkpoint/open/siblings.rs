@@ -219,7 +219,6 @@ impl<S> Checkpoint<S> {
         files.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Returns the backup of a file's header, if there is one.
     pub(crate) fn header_backup_of(&self, file: &Path) -> Option<PathBuf> {
         let backup = header_backup(file);
         let is_there = self.about.siblings.as_ref()?.is_header_backup(&backup);

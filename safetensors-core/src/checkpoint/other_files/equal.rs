@@ -15,7 +15,6 @@ impl<'f> Equal<'f> {
         Self { there, position: 0 }
     }
 
-    /// All bytes of the file were written.
     pub(super) fn is_whole(&self) -> bool {
         self.position == self.there.byte_len()
     }

@@ -6,12 +6,10 @@ use crate::file::io::ReadAt;
 use crate::file::io::read_at::read_to_vec;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The most bytes of earlier files that are kept in memory.
 const MOST_PUT_BACK: u64 = 64 << 20;
 
 pub(crate) struct Beside<V> {
     files: Vec<(String, V, Earlier)>,
-    /// How many more bytes can be kept.
     room: u64,
 }
 

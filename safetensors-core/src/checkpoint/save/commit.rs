@@ -16,7 +16,6 @@ use crate::file::io::SafeTensors;
 use crate::file::io::identity::process_id;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The files of a new checkpoint, all written.
 #[derive(Debug)]
 pub(crate) struct NewFiles {
     pub(crate) index: Index,
@@ -359,7 +358,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         finish(self.directory)
     }
 
-    /// Returns the unchanged old files, in order of removal.
     fn stale(
         &self,
         now: &Versions<D::Version>,

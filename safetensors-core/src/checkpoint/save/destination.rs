@@ -78,7 +78,6 @@ pub(crate) fn refuse_to_hide(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the file system does not take all names that a save may need.
 pub(crate) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Result<()> {
     let longest = directory.join(pattern.longest_name());
     refuse_impossible(&longest).map_err(|error| Error::io(error, &longest))

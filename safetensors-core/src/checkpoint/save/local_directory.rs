@@ -52,7 +52,6 @@ pub struct LocalDirectory {
     made: NewDirectories,
     /// For new files that replace no file of the same name.
     rights: Option<Rights>,
-    /// The directories below that have new files.
     folders: BTreeSet<PathBuf>,
     is_locked_by_caller: bool,
     removed: usize,

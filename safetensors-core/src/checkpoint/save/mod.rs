@@ -148,7 +148,6 @@ pub(crate) struct ShardPlan {
     pub(crate) split: Split,
     pub(crate) files: Vec<String>,
     pub(crate) each: SaveOptions,
-    /// Each alias, with the name of its tensor in the file.
     pub(crate) aliases: BTreeMap<String, String>,
     index: Index,
 }
@@ -198,14 +197,11 @@ fn refuse_dcp(options: &ShardOptions) -> Result<()> {
     Err(ErrorKind::Io(unsupported).into())
 }
 
-/// The metadata of a save, with its aliases.
 struct Recorded {
     each: SaveOptions,
-    /// The metadata of the index.
     metadata: Metadata,
 }
 
-/// Divides the metadata of the options between the files and their index.
 fn record(
     split: &Split,
     aliases: &BTreeMap<String, String>,

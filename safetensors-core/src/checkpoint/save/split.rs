@@ -66,7 +66,6 @@ pub(crate) fn split_into_shards<Id: Eq + Hash>(
     Split { shards, total_size }
 }
 
-/// Puts the other tensors of each storage into the shard of its first one.
 fn add_shared(shards: &mut [Vec<usize>], shared: Vec<(usize, Vec<usize>)>) {
     let mut places = HashMap::new();
     for (shard, tensors) in shards.iter().enumerate() {

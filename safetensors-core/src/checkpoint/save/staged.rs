@@ -49,7 +49,6 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     options: ShardOptions,
     files: NewFiles,
     saved: SavedShards,
-    /// Set once the commit has begun.
     before: Option<Versions<D::Version>>,
     /// At most old files are still to be removed.
     is_in_place: bool,

@@ -128,7 +128,6 @@ pub struct Fetched<S> {
     owner: Task,
     /// A file may occur several times.
     files: Vec<Arc<Held<S>>>,
-    /// Where opening failed.
     failed: Vec<Arc<Files<S>>>,
 }
 

@@ -26,12 +26,9 @@ pub(super) struct Request<S> {
     pub(super) range: Range<u64>,
     /// How many of the bytes are wanted.
     pub(super) wanted: u64,
-    /// The number of the first wanted bytes.
     pub(super) of: usize,
 }
 
-/// Joins neighbours if the gap is small, or the joint request fetches at most twice the wanted
-/// bytes.
 pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> Vec<Request<S>> {
     wanted.sort_by_key(|wanted| (Arc::as_ptr(&wanted.file).addr(), wanted.range.start));
     let mut requests: Vec<Request<S>> = Vec::new();

@@ -34,7 +34,6 @@ struct Piece {
 struct Pieces {
     /// By start and owner. Several owners may have the same bytes.
     by_start: BTreeMap<(u64, Task), Arc<Piece>>,
-    /// The most bytes that a piece has ever had.
     longest: u64,
 }
 
@@ -151,7 +150,6 @@ impl<S> Default for Files<S> {
     }
 }
 
-/// The files and bytes that a task lacks.
 pub(super) struct Missing<S> {
     pub(super) paths: Vec<(Arc<Files<S>>, PathBuf)>,
     pub(super) ranges: Vec<(Arc<Held<S>>, Range<u64>)>,
@@ -199,7 +197,6 @@ impl<S> Recorder<S> {
         }
     }
 
-    /// Notes a file that has not been opened.
     pub(super) fn path(&self, files: &Arc<Files<S>>, path: &Path) {
         if let Some(Missing { paths, .. }) = lock(&self.0).get_mut(&Task::current())
             && !paths.iter().any(|(of, known)| Arc::ptr_eq(of, files) && known == path)

@@ -217,7 +217,6 @@ impl WritableDirectory for MemoryStore {
 }
 
 impl<B> MemoryStore<B> {
-    /// Names are relative to the directory.
     fn below(&self, directory: &Path) -> impl Iterator<Item = &str> {
         let mut prefix = key(directory);
         if !prefix.is_empty() {

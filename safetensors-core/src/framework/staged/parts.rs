@@ -28,7 +28,6 @@ struct Source<'t, 'a, S> {
     tensor: &'t LazyTensor<'a, S>,
     loaded: DtypePlan,
     conversion: Option<ReadConversion<'t>>,
-    /// The bits of an element in a slot.
     bits: usize,
 }
 

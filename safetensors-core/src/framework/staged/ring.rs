@@ -147,7 +147,6 @@ fn ended_early() -> Error {
     ErrorKind::Io(std::io::Error::other("a thread that reads ended early")).into()
 }
 
-/// Why no more slots are copied.
 enum Stopped {
     Failed(usize, Error),
     Copy(Error),
@@ -170,7 +169,6 @@ struct Device<'d, T, F> {
 }
 
 impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
-    /// Hands out slots, and has filled ones copied.
     fn copy(
         &mut self,
         free: &Sender<T::Slot>,

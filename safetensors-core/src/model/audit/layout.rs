@@ -95,7 +95,6 @@ struct WhiteSpace {
     is_foreign: bool,
 }
 
-/// Looks at one end of a header.
 fn white_space(source: &impl ReadAt, start: u64, end: u64, at_end: bool) -> io::Result<WhiteSpace> {
     let mut found = WhiteSpace { bytes: 0, is_foreign: false };
     let mut buf = [0; 4096];

@@ -107,7 +107,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
     }
 
-    /// Finds files of tensors that no index in the directory names.
     fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
@@ -172,7 +171,6 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     Ok(first.map(finding))
 }
 
-/// Adds departures from the text of the format.
 fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>) {
     let file = || file.to_owned();
     if layout.leading_space > 0 {

@@ -23,7 +23,6 @@ use crate::format::header::{LENGTH_BYTES, mark};
 /// After an edit that may have been interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderState {
-    /// The header is complete.
     Whole,
     /// It was half written, and is the old one again.
     Restored,

@@ -124,7 +124,6 @@ pub enum Edited {
 /// ```
 #[must_use]
 pub struct Edit<'a> {
-    /// For messages.
     path: PathBuf,
     /// After following links.
     destination: PathBuf,

@@ -154,7 +154,6 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
     if is_named(file, path)? { Ok(()) } else { Err(busy()) }
 }
 
-/// The path still leads to this file.
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
 }

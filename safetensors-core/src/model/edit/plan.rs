@@ -187,7 +187,6 @@ fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     options
 }
 
-/// Attributes and digests follow their tensors.
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
     metadata.extend(edit.recorded.clone());

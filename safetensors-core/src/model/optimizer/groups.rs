@@ -42,7 +42,6 @@ impl Groups {
         }
     }
 
-    /// Counts the parameters, and finds their names.
     fn numbered(mut self) -> Result<Self> {
         let lists = |field: &str| -> Option<Vec<Value>> {
             let lists = self.groups.iter().map(|group| group.get(field)?.as_array());

@@ -71,7 +71,6 @@ pub(super) fn dequantized<S: ReadAt>(
     })
 }
 
-/// Changes the metadata of a checkpoint.
 struct View<'a> {
     names: HashSet<&'a str>,
     /// Codes have the name of their weight, scales and others none.
@@ -79,7 +78,6 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// Removes descriptions of how the weights are stored.
     fn metadata(&self, metadata: &Metadata) -> Metadata {
         let mut kept = metadata.clone();
         if self.names.is_empty() {

@@ -49,7 +49,6 @@ pub struct Plan<'r, 'a, S = Assembled> {
     total_size: u64,
     /// Digests of the sources that the new checkpoint lacks.
     removed: Vec<Note>,
-    /// Decides which files may be replaced.
     pub(super) options: SaveOptions,
 }
 

@@ -21,13 +21,11 @@ pub(super) use crate::format::slice::read_range::Files;
 // A longer dimension has no elements, and its number of bits may exceed 64 bits.
 pub(super) const LONGEST: u64 = 1 << 40;
 
-/// A tensor of a file of the checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// The number of the file.
     pub(crate) file: usize,
     /// The first byte in the file.
     pub(crate) start: u64,
@@ -354,14 +352,12 @@ impl Matrix {
 pub(super) struct Raw {
     bytes: Vec<u8>,
     starts: Vec<usize>,
-    /// The number of the first line.
     first: usize,
     /// The columns that a line has.
     columns: Range<usize>,
 }
 
 impl Raw {
-    /// The bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
     }

@@ -30,7 +30,6 @@ pub(crate) struct QuantizedPart<S> {
 enum Kind {
     Codes,
     Scales,
-    /// The scale of all scales.
     Global,
 }
 

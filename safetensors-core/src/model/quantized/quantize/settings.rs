@@ -92,7 +92,6 @@ fn remove_settings(entries: &mut Entries<'_>) -> bool {
     entries.len() < before
 }
 
-/// As transformers and vLLM expect them.
 fn settings(how: Quantization, modules: &[&str]) -> Value {
     let (format, bits, kind, strategy) = match how {
         Quantization::Fp8Block128 => {
