@@ -143,7 +143,7 @@ impl<'f> Attempt<'f> {
         made.map_err(|error| self.explain(Error::io(error, self.directory), &self.path))
     }
 
-    /// Adds the written files of a rank, and publishes those of all after the last one.
+    /// Adds the written files of a rank, and publishes all after the last one.
     pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;

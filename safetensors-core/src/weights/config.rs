@@ -206,7 +206,7 @@ pub(crate) fn bad_config(problem: String) -> Error {
 /// In the `config.json` of a model, or in its `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// The value is of `quantization` in a `config.json`.
+/// Takes the value of `quantization` in a `config.json`.
 pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }

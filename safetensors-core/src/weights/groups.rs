@@ -120,7 +120,7 @@ impl Formula {
         by_formula!(self, make => triples.for_each(|((x, scale), zero)| *x = make(*x, *scale, *zero)));
     }
 
-    /// Groups are of `size` neighbours; the first lacks `skipped` elements.
+    /// Groups have `size` neighbours; the first lacks `skipped` elements.
     pub(super) fn apply_to_groups(
         self,
         (size, skipped): (usize, usize),

@@ -151,7 +151,7 @@ pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
 /// Chooses the file or index that a directory opens as, like transformers and huggingface_hub.
 ///
 /// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
-/// other index, then the only file, unless its name is of a shard, or `.uqff` files are next to it.
+/// other index, then the only file, unless it is named as a shard, or `.uqff` files are next to it.
 ///
 /// A foreign index in the [`FOREIGN_FOLDER`] comes before the only file if `manifest.json` shows an
 /// epoch of a training, where the file may be the state of a scheduler; otherwise after it.

@@ -73,7 +73,7 @@ impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
     }
 }
 
-/// The first failure stops all threads, each after its slot; the error is of the first slot that
+/// The first failure stops all threads, each after its slot; the error names the first slot that
 /// failed.
 pub(super) fn run<T: Staging, F: Filler<T>>(
     filler: &F,

@@ -311,10 +311,7 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     } else if method.is_some() && (is_weight || !is_integer(tensor.dtype))
         || ONLY_CODES.iter().any(|end| name.ends_with(end))
     {
-        format!(
-            "this tensor of {} has no tensor with its scales beside it that is known",
-            tensor.dtype
-        )
+        format!("no known tensor has the scales of this tensor of {}", tensor.dtype)
     } else if is_weight && model.tensors.is_part() {
         let reason = "this file is one of several, and another may have its scales; open the \
                       directory, or the index";

@@ -8,7 +8,7 @@ use super::super::model::{Candidate, Weight};
 use super::super::weight::{Grid, Grouped};
 use crate::format::error::Result;
 
-/// Descriptions of a weight, all of which may be there.
+/// Descriptions of a weight.
 const OTHERS: &[&str] = &[
     "nbits",
     "group_size",

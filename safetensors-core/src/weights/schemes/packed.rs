@@ -91,7 +91,8 @@ fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usi
         return match bits[..] {
             [bits @ (1 | 2 | 4 | 8)] => Ok([lead, &[last[0] * (32 / bits)]].concat()),
             _ => {
-                let problem = "the settings have no number of bits that tells a weight's shape";
+                let problem =
+                    "the settings name no number of bits, which a weight's shape depends on";
                 Err(bad_config(problem.into()).in_tensor(&tensor.name))
             }
         };
@@ -165,9 +166,8 @@ fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
         [found] => Ok(found),
         _ => {
             let bits = if allowed.is_empty() { "1 to 8".into() } else { format!("{allowed:?}") };
-            let expected = format!(
-                "as many words in a row as {columns} codes of one number of bits ({bits}) need"
-            );
+            let expected =
+                format!("the words of {columns} codes of equal size ({bits} bits) in a row");
             Err(candidate.mismatch(tensor, expected, format_args!("{words} words")))
         }
     }

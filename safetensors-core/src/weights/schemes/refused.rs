@@ -5,7 +5,7 @@ use crate::format::dtype::Dtype;
 use crate::format::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
 use crate::format::error::Result;
 
-/// The name, the end of names of codes, their dtypes, and the ends of other names, one of which
+/// The name, the end of names of codes, their dtypes, and the ends of other names: one
 /// exists.
 type Row = (&'static str, &'static str, &'static [Dtype], &'static [&'static str]);
 

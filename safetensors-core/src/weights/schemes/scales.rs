@@ -98,7 +98,7 @@ impl<'a> Candidate<'a> {
         size.or(by_settings.filter(|&size| size > 0 && columns.div_ceil(size) == groups))
     }
 
-    /// Fails if blocks of another usual size would be as many, and no settings name the size.
+    /// Fails if another usual size would make the same number of blocks, and no settings name it.
     fn check_blocks(
         &self,
         scales: &Stored,
@@ -175,7 +175,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Another usual size of blocks of which there are as many.
+/// Another usual size that makes the same number of blocks.
 fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
     let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
     other.filter(|&other| other != size && other.is_multiple_of(32))

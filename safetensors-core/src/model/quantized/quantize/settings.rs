@@ -57,7 +57,7 @@ pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
     Ok(changed)
 }
 
-/// Finds those of an object before those of objects in it.
+/// Finds dtypes of an object before dtypes of objects in it.
 fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
     let Ok(entries) = python_json::entries(object) else { return };
     let own = ["dtype", "torch_dtype"].iter().filter_map(|key| entries.get(*key).copied());
