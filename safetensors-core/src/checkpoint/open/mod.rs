@@ -14,8 +14,6 @@ use std::sync::Arc;
 
 use crate::checkpoint::store::{FileKind, LocalStore, OpenedBy, Store};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath};
-#[cfg(doc)]
-use crate::file::io::SafeTensors;
 use crate::file::io::{FileSource, ReadAt};
 use crate::format::error::Result;
 #[cfg(doc)]
