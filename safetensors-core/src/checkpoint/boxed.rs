@@ -11,8 +11,7 @@ use crate::weights::Weight;
 pub(crate) type Leaves<'a> = &'a mut dyn FnMut(&Error) -> bool;
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Erases the type of the sources, so that checkpoints of the local disk and of remote stores
-    /// can be used alike.
+    /// Erases the type of the sources, so that checkpoints of any store can be used alike.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};

@@ -159,7 +159,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), with [similar
     /// names](Error::similar); [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for a
-    /// quantised weight that is stored under other names.
+    /// quantised weight under other names.
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| self.missing(name))
     }
@@ -228,8 +228,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// As for [`read_named`](Self::read_named), and for [`TensorPart::ranges`] before any data is
-    /// read.
+    /// As for [`read_named`](Self::read_named) and, before any data is read,
+    /// [`TensorPart::ranges`].
     pub fn read_parts<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, TensorPart)>,
@@ -259,8 +259,7 @@ impl<S> Checkpoint<S> {
         self.catalog.aliases()
     }
 
-    /// Finds a tensor by name or [alias](Checkpoint::aliases). It costs one or two lookups; nothing
-    /// is read or allocated.
+    /// Finds a tensor by name or [alias](Checkpoint::aliases), in constant time. Nothing is read.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.catalog.get(name)
     }
@@ -326,7 +325,7 @@ impl<S> Checkpoint<S> {
         Ok(self.files())
     }
 
-    /// Adds the path of the index or of the first file to an error.
+    /// Adds the path of the index or the first file to an error.
     #[doc(hidden)]
     pub fn in_first_path(&self, error: Error) -> Error {
         let first = || self.files().first().map(CheckpointFile::path);
@@ -336,7 +335,7 @@ impl<S> Checkpoint<S> {
         }
     }
 
-    /// Sets whether the checkpoint was opened by the path of its directory.
+    /// Sets whether the checkpoint was opened by its directory.
     #[must_use]
     #[doc(hidden)]
     pub fn of_directory(mut self, is_of_directory: bool) -> Self {
@@ -363,8 +362,8 @@ impl<S> Checkpoint<S> {
         self.about.index_total_size
     }
 
-    /// Returns the tensors that the index does not map to the file that contains them. They are not
-    /// part of the checkpoint.
+    /// Returns the tensors that the index does not map to their file. They are not part of the
+    /// checkpoint.
     #[doc(hidden)]
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.files().iter().enumerate().flat_map(|(number, file)| {

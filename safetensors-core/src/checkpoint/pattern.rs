@@ -7,8 +7,8 @@ use crate::format::error::{Error, ErrorKind};
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
 ///
-/// `{suffix}` is empty if there is one file, and `-00001-of-00003` and so on if there are several.
-/// Their index is named like the single file, with `.index.json` after it.
+/// `{suffix}` is empty for one file, and `-00001-of-00003` and so on for several. Their index is
+/// named like the single file, with `.index.json` after it.
 ///
 /// ```
 /// use safetensors_core::checkpoint::FilePattern;
@@ -107,8 +107,8 @@ impl FilePattern {
         (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
-    /// Returns `true` for the name of a file that a save by this pattern may remove: the single
-    /// file, a shard of any number, or a second name of one of these.
+    /// Returns `true` for a file that a save by this pattern may remove: the single file, a shard
+    /// of any number, or a second name of these.
     #[doc(hidden)]
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };

@@ -13,10 +13,9 @@ use crate::format::tensor::shape;
 
 /// The part of each tensor of a model that each rank holds.
 ///
-/// [`RankRules::plan`](super::RankRules::plan) makes the same plan on every rank.
-/// [`to_json`](RankPlan::to_json) keeps it, so that a later job divides the model in the same way.
-/// [`read`](RankPlan::read) reads a rank's parts, [`RankSaver::save`](super::RankSaver::save) saves
-/// them.
+/// [`RankRules::plan`](super::RankRules::plan) makes the same plan on every rank. As
+/// [JSON](RankPlan::to_json), it divides the model in the same way for a later job.
+/// [`read`](RankPlan::read) reads a rank's parts, [`RankSaver`](super::RankSaver) saves them.
 ///
 /// ```
 /// use safetensors_core::ranks::RankRules;
@@ -93,17 +92,13 @@ impl RankTensor {
     }
 
     /// Returns the number of bytes, in the file, of the part that a rank holds.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchRank`].
     pub fn byte_len(&self, rank: usize) -> Result<u64> {
         let len = self.division.byte_len(self.dtype, &self.shape, rank, self.world_size);
         len.map_err(|error| error.in_tensor(&self.name))
     }
 
-    /// Returns the number of bytes, in the file, of the part that each rank holds: ranges of ranks
-    /// in a row with equal numbers, each with its number.
+    /// Returns the number of bytes of the part of each rank: ranges of ranks in a row with equal
+    /// numbers, each with its number.
     #[doc(hidden)]
     pub fn byte_lens(&self) -> Result<Vec<(Range<usize>, u64)>> {
         let ranks = self.division.like_ranks(&self.shape, self.world_size).into_iter();
@@ -155,10 +150,6 @@ impl RankPlan {
     }
 
     /// Returns the number of bytes, in the files, of all parts that a rank holds.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchRank`].
     pub fn byte_len(&self, rank: usize) -> Result<u64> {
         self.check_rank(rank)?;
         self.tensors.iter().map(|tensor| tensor.byte_len(rank)).sum()

@@ -77,8 +77,8 @@ impl Rank {
         self.world_size
     }
 
-    /// Returns the number of this process among the processes of its machine, if it is known. A
-    /// program takes the device of this number.
+    /// Returns the number of this process on its machine, if it is known. A program takes the
+    /// device of this number.
     pub fn local_rank(&self) -> Option<usize> {
         self.local_rank
     }

@@ -8,10 +8,8 @@ use crate::format::error::{Error, RankProblem, Result};
 use crate::format::glob::Pattern;
 
 /// Rules for dividing the tensors of a model among ranks. The first rule with a pattern that
-/// matches the full name of a tensor counts.
-///
-/// A tensor that no rule matches is an error, because a misspelt pattern would cost the memory of
-/// an entire tensor on each rank.
+/// matches the full name of a tensor counts. A tensor that no rule matches is an error, because a
+/// misspelt pattern would cost the memory of an entire tensor on each rank.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -81,8 +79,7 @@ impl RankRules {
         Self::preset(BERT)
     }
 
-    /// Returns the preset for a model with tensors of these names; `None` if they are neither like
-    /// Llama's nor like BERT's.
+    /// Returns the preset for a model with these names, if they are Llama's or BERT's.
     pub fn for_names<'n>(names: impl IntoIterator<Item = &'n str>) -> Option<Self> {
         names.into_iter().find_map(|name| match name {
             _ if name.contains(".self_attn.q_proj.") || name.contains(".mlp.gate_proj.") => {

@@ -83,7 +83,7 @@ pub struct RankSaver<'a> {
 }
 
 impl<'a> RankSaver<'a> {
-    /// Makes a saver for this rank of a plan, in the attempt of this name.
+    /// Makes a saver for this rank, in the attempt of this name.
     pub fn new(plan: &'a RankPlan, rank: usize, attempt: &'a str) -> Self {
         Self { plan, rank, attempt }
     }

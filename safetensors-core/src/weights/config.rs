@@ -19,7 +19,7 @@ const FILES: [(&str, &str); 4] = [
     ("quant_model_description.json", "msmodelslim"),
 ];
 
-/// Returns the names of the files that may describe quantised weights in addition to `config.json`.
+/// Returns the names of files other than `config.json` that may describe quantised weights.
 #[doc(hidden)]
 pub fn settings_files() -> impl Iterator<Item = &'static str> {
     FILES.into_iter().map(|(file, _)| file)

@@ -9,8 +9,8 @@ use crate::checkpoint::{CheckpointPath, Opener};
 use crate::format::error::Error;
 use crate::format::header::Limits;
 
-/// Lists at most one error for each shard of an index, in order of their names. Empty if the path
-/// leads to no index, or the index itself is at fault.
+/// Lists at most one error for each shard of an index. Empty if the path leads to no index, or the
+/// index itself is at fault.
 #[doc(hidden)]
 pub fn faults<T: Store>(store: &T, path: &Path) -> Vec<Error> {
     let limits = &Limits::default();

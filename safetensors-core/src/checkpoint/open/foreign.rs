@@ -13,9 +13,8 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Opens the files of a foreign index, which others refuse with [`ErrorKind::IsDelta`], for the
-    /// package that defines their meaning. Also returns the strings in the metadata of the index
-    /// alone.
+    /// Opens the files of a foreign index, which others refuse, and returns the strings in the
+    /// metadata of the index alone.
     ///
     /// # Errors
     ///

@@ -36,8 +36,8 @@ impl CheckpointPath {
         locate(&LocalStore, path.as_ref())
     }
 
-    /// Like [`find`](Self::find), for files outside the local disk. Only names are needed, so the
-    /// store may have empty files, for example from a server's list:
+    /// Like [`find`](Self::find), in a store, which needs only names. It may have empty files, for
+    /// example from a server's list:
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -54,7 +54,7 @@ impl CheckpointPath {
     }
 
     /// Recognises an index or a file of tensors by the end of the name, `.safetensors.index.json`
-    /// or `.safetensors`. The file need not exist.
+    /// or `.safetensors`. It need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;

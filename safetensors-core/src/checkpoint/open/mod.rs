@@ -91,8 +91,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
 }
 
 impl Checkpoint<FileSource> {
-    /// Opens several files as one checkpoint, without an index. The files are sorted by their
-    /// paths.
+    /// Opens several files as one checkpoint, without an index. They are sorted by their paths.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
@@ -122,7 +121,7 @@ impl Checkpoint<FileSource> {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Makes a checkpoint of a single source: bytes in memory, borrowed or owned, or any other
-    /// [`ReadAt`]. `name` is its path in errors; nothing is opened under it.
+    /// [`ReadAt`]. `name` is its path in errors.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -137,8 +136,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::from_single(CheckpointFile::read(name.into(), source)?)
     }
 
-    /// Makes a checkpoint of several sources, without an index; each comes with its path for
-    /// errors. The files are sorted by their paths.
+    /// Makes a checkpoint of several sources, each with its path for errors, like
+    /// [`open_files`](Self::open_files).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -152,10 +151,6 @@ impl<S: ReadAt> Checkpoint<S> {
     /// assert_eq!(checkpoint.len(), 2);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have.
     pub fn from_sources<P: Into<PathBuf>>(
         sources: impl IntoIterator<Item = (P, S)>,
     ) -> Result<Self> {

@@ -108,10 +108,6 @@ impl<S: ReadAt> Checkpoint<S> {
     /// Checks that the files and the index have not changed since they were opened, as far as their
     /// sources and their store can detect. Call it after reading, to be sure that everything came
     /// from one checkpoint.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`], which describes the change.
     pub fn check_unchanged(&self) -> Result<()> {
         if let (Some(index), Some(siblings)) = (&self.about.index, &self.about.siblings)
             && siblings.version(index)? != self.about.index_version
@@ -188,8 +184,7 @@ impl<S> Checkpoint<S> {
         self.catalog.read_beside(name, most)
     }
 
-    /// Sets the store for files next to the checkpoint's. With `is_directory`, the checkpoint's
-    /// path is a directory of another format that has them.
+    /// Sets the store for files next to the checkpoint's, or with `is_directory` in its path.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
         self.beside(Arc::new(store), is_directory)

@@ -117,8 +117,8 @@ pub struct OtherFiles {
 }
 
 impl OtherFiles {
-    /// Lists the files. There are none if `destination` is the directory itself, where all of them
-    /// stay. A file that cannot be read is an error now.
+    /// Lists the files; none if `destination` is the directory itself. A file that cannot be read
+    /// is an error now.
     pub fn new<S: ReadAt>(checkpoint: &Checkpoint<S>, destination: &Path) -> Result<Self> {
         let about = &checkpoint.about;
         let (Some(store), Some(home), true) = (&about.siblings, &about.home, about.is_of_directory)
@@ -155,7 +155,7 @@ impl OtherFiles {
         Ok(listing.found)
     }
 
-    /// Returns `true` for the name of a file that goes along with a model.
+    /// Returns `true` for the name of a file that belongs to a model.
     pub fn belongs(name: &str) -> bool {
         may_belong(name) && !is_of_tensors(&name.to_ascii_lowercase())
     }
@@ -170,13 +170,12 @@ impl OtherFiles {
         &self.left_out
     }
 
-    /// Returns the skipped files and folders that the model's settings name, so that it cannot be
-    /// loaded.
+    /// Returns the skipped files and folders that the model's settings name.
     pub fn missing(&self) -> &[PathBuf] {
         &self.missing
     }
 
-    /// Returns `true` if the store denies a listing, so that some files may not be known.
+    /// Returns `true` if the store denies a listing, so that files may be missing.
     pub fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -188,14 +187,14 @@ impl OtherFiles {
         self.left_out.sort_unstable();
     }
 
-    /// Removes the files from the list that a directory of the disk has with equal bytes.
+    /// Removes files that a directory of the disk has with equal bytes from the list.
     pub fn remove_equal(&mut self, directory: &Path) {
         let mut files = std::mem::take(&mut self.files);
         files.retain(|name| !self.is_equal(name, &directory.join(name)));
         self.files = files;
     }
 
-    /// Removes a file from the list, because it is written in another way.
+    /// Removes a file, which is written in another way, from the list.
     pub fn remove(&mut self, name: &str) {
         self.files.retain(|file| file != name);
     }

@@ -22,7 +22,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
 /// A directory of the local disk, for [`save_sharded_to`](crate::checkpoint::save_sharded_to). New
-/// files are written into a hidden directory in it. The lock is held while they get their names.
+/// files are written into a hidden directory in it, and get their names under a lock.
 ///
 /// ```
 /// use safetensors_core::checkpoint::{LocalDirectory, save_sharded_to};
@@ -58,7 +58,7 @@ pub struct LocalDirectory {
 }
 
 impl LocalDirectory {
-    /// Prepares to save to a directory, which is created if it does not exist. Pass the options of
+    /// Prepares to save to a directory, which is created if it does not exist, with the options of
     /// the save. Existing files that it would refuse are an error now.
     #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {

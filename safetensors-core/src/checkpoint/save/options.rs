@@ -32,8 +32,7 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// Returns the default options: shards of at most 5 GB, named `model{suffix}.safetensors`,
-    /// saved with the default [`SaveOptions`].
+    /// Returns the default options: shards of at most 5 GB, named `model{suffix}.safetensors`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -161,7 +160,7 @@ impl ShardOptions {
         files.iter().copied().chain(beside).collect()
     }
 
-    /// Returns the names of the files, of the index, and of earlier saves' files.
+    /// Returns the pattern of the files and the index.
     #[doc(hidden)]
     pub fn pattern(&self) -> &FilePattern {
         &self.file_pattern
@@ -174,8 +173,8 @@ impl AsMut<SaveOptions> for ShardOptions {
     }
 }
 
-/// How a sharded save reacts if another one writes to the same directory. They put their complete
-/// files in place one after the other.
+/// How a sharded save reacts if another one writes to the same directory. Complete files are put in
+/// place by one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
     /// Waits until the other save has put its files in place, and then replaces them.

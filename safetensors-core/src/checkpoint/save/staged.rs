@@ -24,8 +24,8 @@ pub struct SavedShards {
 }
 
 /// A checkpoint with all its files written, but not yet named. Dropping it removes them. Check
-/// conditions of the last moment, for example that no source has changed, between
-/// [`begin`](Self::begin) and [`commit`](Self::commit).
+/// conditions of the last moment, such as unchanged sources, between [`begin`](Self::begin) and
+/// [`commit`](Self::commit).
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -85,8 +85,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         Self { directory, options, files, saved, before: None, is_in_place: false, done }
     }
 
-    /// Takes the lock of the directory, if it has one, until the commit, or begins to notice other
-    /// writers. After an error nothing has changed, and this can be called again.
+    /// Takes the lock of the directory, or begins to notice other writers, until the commit. After
+    /// an error this can be called again.
     #[doc(hidden)]
     pub fn begin(&mut self) -> Result<()> {
         if self.before.is_some() || self.is_in_place {
@@ -143,7 +143,7 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 
 impl LocalDirectory {
     /// Removes the hidden files that killed processes have left for a file of this name, or for its
-    /// checkpoint. Errors are ignored. [`create`](Self::create) does this, too.
+    /// checkpoint, as [`create`](Self::create) does. Errors are ignored.
     #[doc(hidden)]
     pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
         remove_leftovers_now(directory.as_ref(), file_name.as_ref());

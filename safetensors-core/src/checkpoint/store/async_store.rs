@@ -246,11 +246,9 @@ where
     }
 
     /// Reads tensors asynchronously, like [`read_tensors`], except that
-    /// [progress](LoadOptions::progress) counts bytes as they arrive. Up to 64 MiB of tensors are
-    /// fetched together and then converted: until then they are in memory twice. A larger tensor is
-    /// fetched alone.
-    ///
-    /// Dropping the future cancels the load.
+    /// [progress](LoadOptions::progress) counts bytes as they arrive. Up to 64 MiB of tensors, or a
+    /// larger one, are in memory twice until they are converted. Dropping the future cancels the
+    /// load.
     pub async fn load(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],

@@ -11,8 +11,8 @@ use crate::file::save::{SaveOptions, write_to};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
-/// Files in memory, by name. A name may contain directories, separated by `/`. Tensors of such a
-/// checkpoint can be borrowed as [views](crate::LazyTensor::view).
+/// Files in memory, by name, with `/` between directories. Tensors of such a checkpoint can be
+/// borrowed as [views](crate::LazyTensor::view).
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;

@@ -115,12 +115,8 @@ pub struct SampleBatch<T> {
 }
 
 impl<F: Framework> Samples<F> {
-    /// Lists the samples in a directory of the local disk, and below it. Tensors go to `device`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io), also for directories that are nested more than 16
-    /// deep.
+    /// Lists the samples in a directory of the local disk, and below it, at most 16 deep. Tensors
+    /// go to `device`.
     pub fn open(directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
         Self::open_in(LocalStore, directory, device)
     }
@@ -137,16 +133,16 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
     }
 
-    /// Sets how tensors are converted while they are read. The number of threads in `options` is
-    /// not used: one thread reads a sample.
+    /// Sets how tensors are converted while they are read. One thread reads a sample, so the number
+    /// of threads in `options` is not used.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.files.options = options.for_framework::<F>();
         self
     }
 
-    /// Reads only the tensors of these names, and of earlier calls. Without names, samples have
-    /// only their metadata. A sample that lacks one of the tensors is an error.
+    /// Reads only the tensors of these names, and of earlier calls; without names, only metadata. A
+    /// sample that lacks one of them is an error.
     #[must_use]
     pub fn only(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let names = names.into_iter().map(Into::into);
@@ -154,7 +150,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self
     }
 
-    /// Sets the number of threads that read samples, each an entire one; 0, the default, means
+    /// Sets the number of threads that each read entire samples; 0, the default, means
     /// [`default_threads`](super::default_threads).
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
@@ -201,7 +197,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Ok(self.files.open(position)?.metadata().clone())
     }
 
-    /// Returns all positions in an order that the seed decides, equally on every machine.
+    /// Returns all positions in an order that the seed decides, the same on every machine.
     pub fn shuffled(&self, seed: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         let mut state = seed;
@@ -219,11 +215,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Reads samples in the given order and passes each to `take`, with its position. Other threads
-    /// read [ahead](Samples::prefetch) at the same time.
-    ///
-    /// # Errors
-    ///
-    /// The first error of [`get`](Samples::get) or of `take`, in the order of the samples.
+    /// read [ahead](Samples::prefetch). The first error, in the order of the samples, ends it.
     pub fn for_each<E: From<Error>>(
         &self,
         order: impl IntoIterator<Item = usize, IntoIter: Send>,

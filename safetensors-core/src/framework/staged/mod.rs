@@ -48,11 +48,11 @@ pub trait Staging {
     fn finish_copy(&mut self) -> Result<Self::Slot>;
 }
 
-/// A part of a tensor in a slot: elements in C order, in native byte order, and in the dtype that
-/// the options of the load ask for.
+/// A part of a tensor in a slot: elements in C order, in native byte order, and in the converted
+/// dtype.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPart {
-    /// The position of the tensor in the list of tensors to be read.
+    /// The position of the tensor in the list to be read.
     pub tensor: usize,
     /// The start of the part in the tensor, in bytes.
     pub offset: usize,
@@ -60,11 +60,11 @@ pub struct StagedPart {
     pub slot: Range<usize>,
 }
 
-/// The memory that tensors are read through on their way to a device: at most `slots * slot_bytes`.
+/// The memory that tensors are read through on their way to a device, at most `slots * slot_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingBuffers {
-    /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
-    /// the device can copy from the others.
+    /// The most slots; at least 1. Half of them should be enough for all threads that read, while
+    /// the device copies from the others.
     pub slots: usize,
     /// The bytes of a slot; at least 128, at most 256 MiB. A larger tensor takes several slots, and
     /// small ones share one.

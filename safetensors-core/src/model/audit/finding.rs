@@ -17,8 +17,8 @@ pub enum Severity {
     Warning,
 }
 
-/// One oddity of a checkpoint that can be opened. `Display` describes it in a sentence. Offsets are
-/// in bytes, from the start of the file.
+/// One oddity of a checkpoint that can be opened, described by `Display`. Offsets are in bytes,
+/// from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {

@@ -9,8 +9,8 @@ use crate::format::header::TensorInfo;
 // A memory page, for files that are made to be mapped.
 const LARGEST_ALIGNMENT: u64 = 4096;
 
-/// Facts about the layout of a file that do not matter for its validity. Lengths and offsets are in
-/// bytes. Offsets count from the start of the file.
+/// Facts about the layout of a file that do not matter for its validity, in bytes from the start of
+/// the file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -38,7 +38,7 @@ pub struct FileLayout {
     pub is_padding_foreign: bool,
     /// The offset of the first byte of the data.
     pub data_start: u64,
-    /// The alignment of `data_start`: the largest power of two up to 4096 that divides it.
+    /// The largest power of two up to 4096 that divides `data_start`.
     pub data_alignment: u64,
     /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,

@@ -26,8 +26,7 @@ use crate::format::tensor::non_bools;
 const DATA_ALIGNMENT: u64 = 8;
 
 impl<S: ReadAt> CheckpointFile<S> {
-    /// Determines the layout of the file. It reads the white space at both ends of the header
-    /// again.
+    /// Determines the layout of the file, from the white space at both ends of the header.
     pub fn layout(&self) -> Result<FileLayout> {
         FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
     }

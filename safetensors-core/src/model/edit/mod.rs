@@ -161,13 +161,13 @@ impl<'a> Edit<'a> {
     }
 
     /// Opens a file like [`open`](Self::open), even if it is read-only. A new file with its
-    /// permissions replaces it, never [in place](Self::in_place).
+    /// permissions replaces it.
     pub fn open_to_replace(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), Access::Replace)
     }
 
-    /// Opens a file only for [`dry_run`](Edit::dry_run). It is neither locked nor written to, and
-    /// read permission is enough. A half-written header is not restored, see [`is_torn`].
+    /// Opens a file only for [`dry_run`](Edit::dry_run), without a lock. Read permission is enough.
+    /// A half-written header is not restored, see [`is_torn`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), Access::Preview)
     }
@@ -177,8 +177,7 @@ impl<'a> Edit<'a> {
         self.archive.header()
     }
 
-    /// Returns `true` if opening the file restored the header that an earlier edit had left half
-    /// written.
+    /// Returns `true` if opening the file restored a half-written header.
     pub fn was_restored(&self) -> bool {
         self.restored
     }
@@ -210,8 +209,8 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Renames tensors: pairs of the name in the file and the new name. All renames happen at once,
-    /// so two tensors can swap their names.
+    /// Renames tensors: pairs of the old and the new name. All renames happen at once, so two
+    /// tensors can swap their names.
     pub fn rename<K: Into<String>, V: Into<String>>(
         mut self,
         names: impl IntoIterator<Item = (K, V)>,
@@ -242,7 +241,7 @@ impl<'a> Edit<'a> {
     }
 
     /// Sets whether the header is written [in place](crate::edit#in-place) if it fits. Off by
-    /// default: every change makes a new file, which replaces the old one completely or not at all.
+    /// default: every change makes a new file.
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place && !self.is_protected;
         self
@@ -262,9 +261,9 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Predicts the result of [`apply`](Edit::apply), with all its checks, and changes nothing. On
-    /// a file system that records times too coarsely, `apply` may write a new file instead of
-    /// [`Edited::InPlace`].
+    /// Predicts the result of [`apply`](Edit::apply), with all its checks, and changes nothing.
+    /// `apply` may still write a new file instead of [`Edited::InPlace`], if the file system
+    /// records times too coarsely.
     pub fn dry_run(&self) -> Result<Edited> {
         Ok(self.checked_plan()?.1)
     }
@@ -278,7 +277,7 @@ impl<'a> Edit<'a> {
     }
 
     /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures
-    /// that may be of the old file, and other names that keep it.
+    /// that may be of the old file, and hard links that keep it.
     ///
     /// ```
     /// use safetensors_core::digest::{DigestOptions, Note};

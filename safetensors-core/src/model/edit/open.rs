@@ -74,8 +74,8 @@ fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if no matching backup is next to the
-/// file, because the file was moved or copied without it; otherwise as for [`Edit::open`].
+/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the file was moved or copied without
+/// its backup; otherwise as for [`Edit::open`].
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found =
@@ -87,8 +87,8 @@ pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     found.map_err(|error| error.in_path(path))
 }
 
-/// Returns `true` if an interrupted edit left the header half written, and [`restore_header`] can
-/// restore it. During an edit this may also be true for a moment.
+/// Returns `true` if [`restore_header`] can restore a half-written header. During an edit this may
+/// also be true for a moment.
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let destination = destination(path).map_err(|error| error.in_path(path))?;

@@ -38,8 +38,8 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::format::error::{OptimizerProblem, Result};
 
-/// Describes where a training checkpoint of PyTorch has the model and the state of its optimizer,
-/// and the parameter of each number.
+/// Describes a training checkpoint of PyTorch: the places of the model and the optimizer, and the
+/// parameter of each number.
 ///
 /// ```
 /// use safetensors_core::optimizer::PyTorchTraining;
@@ -88,15 +88,14 @@ impl PyTorchTraining {
         Self { model, optimizer, parameters: Vec::new(), decoupled: None }
     }
 
-    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Nested keys are
-    /// joined by dots. An empty key is for a model that is the entire file.
+    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`, with dots between
+    /// nested keys. An empty key is for a model that is the entire file.
     pub fn model(mut self, key: impl Into<String>) -> Self {
         self.model = key.into();
         self
     }
 
-    /// Sets the key of the optimizer's `state_dict()`. An empty key is for an optimizer that is the
-    /// entire file.
+    /// Sets the key of the optimizer's `state_dict()`, like [`model`](Self::model).
     pub fn optimizer(mut self, key: impl Into<String>) -> Self {
         self.optimizer = key.into();
         self
@@ -109,14 +108,14 @@ impl PyTorchTraining {
         self
     }
 
-    /// Sets whether the weight decay is decoupled, as in `AdamW`, or not, as in `Adam`, for groups
-    /// that do not record it: PyTorch before 2.7 writes equal groups for both.
+    /// Sets whether the weight decay is decoupled, as in `AdamW`, for groups that do not record it:
+    /// PyTorch before 2.7 writes equal groups for `Adam`.
     pub fn decoupled_weight_decay(mut self, is_decoupled: bool) -> Self {
         self.decoupled = Some(is_decoupled);
         self
     }
 
-    /// Returns the name that a parameter or buffer of the model has in the checkpoint.
+    /// Returns the name of the model's parameter or buffer in the checkpoint.
     #[doc(hidden)]
     pub fn in_model(&self, name: &str) -> String {
         join(&self.model, name)
@@ -133,8 +132,8 @@ impl PyTorchTraining {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if the parameter
-    /// of a number is not known, or if the groups do not belong to this state;
+    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) without a state, for a number without
+    /// a parameter, and for groups of another state;
     /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
     /// parameter.
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {

@@ -113,8 +113,7 @@ impl OptimizerState {
         self.parameters.get(parameter)
     }
 
-    /// Returns the name that a tensor of the checkpoint has, or would have if the parameter had a
-    /// state.
+    /// Returns the name of a tensor in the checkpoint, even if the parameter has no state.
     #[doc(hidden)]
     pub fn tensor(&self, parameter: &str, kind: &str) -> String {
         let prefix = self.get(parameter).map(|state| state.prefix.clone());
@@ -133,8 +132,8 @@ impl OptimizerState {
     ///
     /// # Errors
     ///
-    /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`], for example if some
-    /// parameters did not get a gradient at each step.
+    /// [`OptimizerProblem::StepsDiffer`], for example if some parameters did not get a gradient at
+    /// each step.
     #[doc(hidden)]
     pub fn steps(&self) -> Result<Option<u64>> {
         let mut steps = self.parameters().filter_map(|(name, state)| Some((name, state.steps?)));
@@ -154,8 +153,7 @@ impl OptimizerState {
     ///
     /// # Errors
     ///
-    /// [`OptimizerProblem::GroupsDiffer`] and [`OptimizerProblem::BadGroups`], in an
-    /// [`ErrorKind::Optimizer`].
+    /// [`OptimizerProblem::GroupsDiffer`] and [`OptimizerProblem::BadGroups`].
     pub fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         self.groups.setting(setting)
     }
@@ -168,8 +166,7 @@ impl ParameterState {
         self.kinds.iter().map(String::as_str).filter(|kind| *kind != STEP)
     }
 
-    /// Returns the number of steps that the parameter made; `None` if its optimizer does not count
-    /// them.
+    /// Returns the number of steps; `None` if the optimizer does not count them.
     #[doc(hidden)]
     pub fn steps(&self) -> Option<u64> {
         self.steps

@@ -54,8 +54,8 @@ pub struct QuantizedWeight {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Returns the quantised weights, in the order of the tensors that hold their codes. The
-    /// `config.json` next to the files is read, and small tensors that describe others.
+    /// Returns the quantised weights, in the order of the tensors that hold their codes. Reads the
+    /// settings next to the files, and small tensors that describe others.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -75,8 +75,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     /// Like [`quantized_weights`](Self::quantized_weights), without the weights with errors that
-    /// `leaves` accepts. [`dequantized_but`](Self::dequantized_but) leaves their tensors as they
-    /// are stored.
+    /// `leaves` accepts.
     #[doc(hidden)]
     pub fn quantized_weights_but(&self, leaves: Leaves<'_>) -> Result<Vec<QuantizedWeight>> {
         Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
@@ -110,9 +109,9 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
-    /// Like [`dequantized`](Checkpoint::dequantized), only for the weights of
-    /// [`quantized_weights_but`](Self::quantized_weights_but) that `wanted` accepts. The others
-    /// stay as they are stored.
+    /// Like [`dequantized`](Checkpoint::dequantized), only for
+    /// [weights](Self::quantized_weights_but) that `wanted` accepts. The others stay as they are
+    /// stored.
     #[doc(hidden)]
     pub fn dequantized_but(
         self,
@@ -134,8 +133,8 @@ impl<S: ReadAt> Checkpoint<S> {
         source::dequantized(self, Vec::new())
     }
 
-    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint. Returns `None` if
-    /// it has no quantised weights.
+    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint; `None` without
+    /// quantised weights.
     #[doc(hidden)]
     pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
         let weights = self.find_weights(&mut |_| false)?;

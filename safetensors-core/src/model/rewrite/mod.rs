@@ -115,15 +115,15 @@ impl Rewrite<'_> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Takes all tensors of a checkpoint, under all of their names, and its metadata except
-    /// recorded [digests](crate::digest).
+    /// Takes all tensors of a checkpoint, under all of their names, and its metadata without
+    /// [digests](crate::digest).
     pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
     /// Adds all tensors of another checkpoint. Rename or exclude tensors with duplicate names
-    /// before: a save refuses them. For a metadata key that both have, the earlier value stays. Ids
-    /// of parameters and the numbers of records of burn are joined.
+    /// before. For a metadata key that both have, the earlier value stays. Ids of parameters and
+    /// the numbers of records of burn are joined.
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
@@ -188,8 +188,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
-    /// name and the tensor after the steps so far. If aliases are kept without their tensor, the
-    /// first of them replaces it. Saving fails if a selection leaves none of the tensors.
+    /// name and the tensor after the steps so far. The first of aliases that are kept without their
+    /// tensor replaces it. Saving fails if nothing is left.
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -268,7 +268,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// Renames every tensor to the name that `rename` returns for its current name.
+    /// Renames every tensor to the name that `rename` returns for its current one.
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
         let mut new_names = HashMap::new();
         for (name, _) in &mut self.tensors {
@@ -281,15 +281,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Returns the metadata of the new checkpoint, to be changed. Metadata in the options of the
-    /// save overrides it.
+    /// Returns the metadata of the new checkpoint, which the options of a save override.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// Returns all names with their tensors, which have the dtype and shape that will be saved.
-    /// Tied weights are listed under each of their names; [`plan`](Rewrite::plan) shows which of
-    /// them is written.
+    /// Returns all names with their tensors, as they will be saved. Tied weights are listed under
+    /// each of their names; [`plan`](Rewrite::plan) shows which of them is written.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
@@ -340,8 +338,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         options.clone().save_options(self.complete_options(&options.save_options))
     }
 
-    /// Checks that the sources and their indexes have not changed, for programs that write the
-    /// tensors of a [`plan`](Rewrite::plan) in another way. Saves check this themselves.
+    /// Checks that the sources and their indexes have not changed, for programs that write a
+    /// [`plan`](Rewrite::plan) in another way.
     pub fn check_unchanged(&self) -> Result<()> {
         self.sources.iter().try_for_each(|source| source.check_unchanged())
     }
@@ -350,9 +348,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
     }
 
-    /// Completes the options as [`save`](Rewrite::save) does, with the metadata of the sources,
-    /// which the options override, and with tied weights, for programs that save
-    /// [`tensors`](Rewrite::tensors) in another way.
+    /// Completes the options as [`save`](Rewrite::save) does, with the metadata of the sources and
+    /// with tied weights, for programs that write in another way. The options override the
+    /// metadata.
     #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();

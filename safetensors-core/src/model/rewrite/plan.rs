@@ -16,8 +16,7 @@ use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tied;
 
-/// The tensors that a [`Rewrite`] will write, each once, with the aliases that are recorded, and
-/// the files.
+/// The tensors that a [`Rewrite`] will write, each once, with the recorded aliases, and the files.
 ///
 /// ```
 /// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorSource, TensorView};
@@ -135,8 +134,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         &self.options.metadata
     }
 
-    /// Returns the files of a sharded save with their tensors, in order, without the index. Empty
-    /// for a save to one file.
+    /// Returns the files of a sharded save with their tensors, in order, without the index.
     pub fn files(
         &self,
     ) -> impl ExactSizeIterator<
@@ -186,8 +184,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         check_directory(path, pattern, &files, &self.options)
     }
 
-    /// Returns the side effects of a save to this file or directory: digests that are not kept, and
-    /// signatures that may be of replaced files.
+    /// Returns the side effects of a save to this path: digests that are not kept, and signatures
+    /// that may be of replaced files.
     pub fn notes(&self, path: impl AsRef<Path>) -> Vec<Note> {
         let path = path.as_ref();
         let mut notes = self.removed.clone();
@@ -199,8 +197,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     }
 
     /// Returns the names of the files that a sharded save to this directory removes, like
-    /// `huggingface_hub`: all shards of the same pattern that are not written again, named by an
-    /// index or not.
+    /// `huggingface_hub`: all shards of the same pattern that are not written again.
     ///
     /// ```
     /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};

@@ -75,14 +75,14 @@ impl<'a, S> PlannedTensor<'a, S> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
 
-    /// Returns the name in the checkpoint, which may be an [alias](crate::Checkpoint::aliases), or
-    /// the name under which the tensor was added.
+    /// Returns the name in the checkpoint, perhaps an [alias](crate::Checkpoint::aliases), or the
+    /// name of an added tensor.
     pub fn source_name(&self) -> &str {
         &self.source_name
     }
 
-    /// Returns `true` if this is an [alias](crate::Checkpoint::aliases) that will be recorded, and
-    /// not a separate tensor.
+    /// Returns `true` if this is recorded as an [alias](crate::Checkpoint::aliases), and not a
+    /// separate tensor.
     pub fn is_alias(&self) -> bool {
         self.alias
     }
@@ -92,14 +92,13 @@ impl<'a, S> PlannedTensor<'a, S> {
         self.byte_len
     }
 
-    /// Returns `true` if this tensor stores a weight which this rewrite
-    /// [quantises](super::Rewrite::quantize).
+    /// Returns `true` if this tensor stores a [quantised](super::Rewrite::quantize) weight.
     pub fn is_quantized(&self) -> bool {
         matches!(self.written, Written::Quantized(_))
     }
 
-    /// Returns the error of a weight that this rewrite [quantises](super::Rewrite::quantize), if
-    /// these are its codes. It is known once they were saved.
+    /// Returns the error of a [quantised](super::Rewrite::quantize) weight, once these codes were
+    /// saved.
     #[doc(hidden)]
     pub fn quantization_error(&self) -> Option<QuantizationError> {
         match &self.written {
@@ -114,8 +113,8 @@ impl<'a, S> PlannedTensor<'a, S> {
 }
 
 impl<'a, S: ReadAt> PlannedTensor<'a, S> {
-    /// Returns the shape in the source, for codes and scales of a
-    /// [quantised](super::Rewrite::quantize) weight the shape of the weight.
+    /// Returns the shape in the source; for codes and scales of a
+    /// [quantised](super::Rewrite::quantize) weight, the weight's shape.
     #[doc(hidden)]
     pub fn source_shape(&self) -> &[usize] {
         self.origin.shape()
@@ -127,8 +126,8 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.origin.dtype()
     }
 
-    /// Returns the number of bytes in the source, for codes and scales of a quantised weight the
-    /// bytes of the weight.
+    /// Returns the number of bytes in the source; for codes and scales of a quantised weight, the
+    /// weight's bytes.
     #[doc(hidden)]
     pub fn source_len(&self) -> u64 {
         // No tensor is planned with an unknown length.

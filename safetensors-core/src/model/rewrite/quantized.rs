@@ -246,8 +246,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         most.filter(|_| is_changed)
     }
 
-    /// Returns the experts that are stored as one tensor of three dimensions, and are not
-    /// quantised: transformers and vLLM read codes only from separate tensors.
+    /// Returns experts in one tensor of three dimensions that are not quantised: transformers and
+    /// vLLM read codes only from separate tensors.
     #[doc(hidden)]
     pub fn stacked_experts(&self) -> impl Iterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors().filter(|(name, planned)| {

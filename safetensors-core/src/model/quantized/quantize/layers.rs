@@ -34,8 +34,7 @@ pub struct LinearLayers {
 }
 
 impl LinearLayers {
-    /// Decides by names alone. A name that linear and transposed layers have does not count as
-    /// linear.
+    /// Decides by names alone. A name that transposed layers have, too, does not count as linear.
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,7 +60,7 @@ impl LinearLayers {
         Ok(self)
     }
 
-    /// Returns `true` if this is the weight of a linear layer, with complete groups in its rows.
+    /// Returns `true` for the weight of a linear layer with complete groups in its rows.
     #[doc(hidden)]
     pub fn suits(&self, how: Quantization, name: &str, shape: &[usize]) -> bool {
         let Some(module) = name.strip_suffix(".weight") else { return false };

@@ -24,8 +24,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// As for [`RankRules::plan_tensors`] and [`plan`](Rewrite::plan);
-    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if an index with one file for each rank
-    /// would be too large.
+    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) for too many names and ranks.
     pub fn plan_ranks(
         &self,
         rules: &RankRules,
