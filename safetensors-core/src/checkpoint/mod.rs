@@ -73,8 +73,9 @@ use crate::format::tensor::TensorBuf;
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
 /// [`open`](Checkpoint::open) takes the path of a file, an index, or their directory, and checks
-/// the headers. Tensors are read on request, each into its own buffer, which is safe even if the
-/// files change. With [`mmap`](Checkpoint::mmap) they can also be borrowed.
+/// the headers. Tensors are read on request at positions of the files, each into its own buffer,
+/// which is safe even if the files change. With [`mmap`](Checkpoint::mmap) they can also be
+/// borrowed.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -259,7 +260,8 @@ impl<S> Checkpoint<S> {
         self.catalog.aliases()
     }
 
-    /// Finds a tensor by name or [alias](Checkpoint::aliases), in constant time. Nothing is read.
+    /// Finds a tensor by name or [alias](Checkpoint::aliases), in one or two lookups. Nothing is
+    /// read.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.catalog.get(name)
     }

@@ -184,7 +184,7 @@ impl<S> Checkpoint<S> {
         self.catalog.read_beside(name, most)
     }
 
-    /// Sets the store for files next to the checkpoint's, or with `is_directory` in its path.
+    /// Sets the store of the files next to the checkpoint's or, with `is_directory`, in its path.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
         self.beside(Arc::new(store), is_directory)

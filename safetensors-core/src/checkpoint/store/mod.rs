@@ -96,7 +96,7 @@ pub trait Store: Send + Sync {
     /// Lists a directory, in any order. Names that are not UTF-8 may be skipped.
     ///
     /// A store that cannot list returns no entries. A directory then opens only by one of the two
-    /// standard names, and not if its files may have [parts of
+    /// standard names, and an index only if its files cannot have [parts of
     /// tensors](crate::error::RankProblem::PartsOfTensors).
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
 
