@@ -42,7 +42,6 @@ pub(super) fn set_aside(name: &str, number: u32) -> String {
     format!("{}{REPLACED}{number}{FILE_SUFFIX}", name.strip_suffix(FILE_SUFFIX).unwrap_or(name))
 }
 
-/// Removes the ending, and the mark of [`set_aside`].
 pub(super) fn stem(name: &str) -> Option<&str> {
     let stem = name.strip_suffix(FILE_SUFFIX)?;
     let Some((before, number)) = stem.rsplit_once(REPLACED) else { return Some(stem) };

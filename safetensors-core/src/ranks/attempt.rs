@@ -143,7 +143,7 @@ impl<'f> Attempt<'f> {
         made.map_err(|error| self.explain(Error::io(error, self.directory), &self.path))
     }
 
-    /// Adds the written files of a rank, and publishes all after the last one.
+    /// Adds the written files of a rank. After the last rank, all files are put in place.
     pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
@@ -260,7 +260,7 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// `None` without a manifest. Skips attempts that are unreadable or have the highest number.
+    /// Returns `None` without a manifest. Skips unreadable attempts and the highest number.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
@@ -278,7 +278,7 @@ impl<'f> Attempt<'f> {
         Ok(others)
     }
 
-    /// The directory's index, or its one file, comes from this attempt.
+    /// Returns `true` if the directory's index, or its one file, comes from this attempt.
     fn is_published(&self) -> Result<bool> {
         let of_index = Index::read(&LocalStore, &self.index, &Limits::default());
         if self.is_own(of_index.map(|index| index.metadata))? {

@@ -158,7 +158,7 @@ impl<'p> RankFiles<'p> {
         file.tensors.iter().map(part).collect()
     }
 
-    /// With the record of the parts and, if there is no index, its metadata.
+    /// Adds the record of the parts and, without an index, the metadata of the index.
     pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
@@ -198,7 +198,7 @@ impl<'p> RankFiles<'p> {
         }
     }
 
-    /// Of everything that the ranks must have in common.
+    /// Covers everything that the ranks must have in common.
     pub(super) fn digest(&self) -> Digest {
         let mut text = self.plan.to_json();
         for file in &self.files {
@@ -212,7 +212,7 @@ impl<'p> RankFiles<'p> {
     }
 }
 
-/// The name that PyTorch's distributed checkpoints give a file of a rank.
+/// Returns a name as of PyTorch's distributed checkpoints.
 fn dcp_name(rank: usize, number: usize, count: usize) -> String {
     format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
@@ -231,7 +231,7 @@ fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     Ok(())
 }
 
-/// By the positions of the plan. Also returns unknown names.
+/// Sorts tensors by position in the plan. Also returns unknown names.
 pub(super) fn given<N: AsRef<str>, T>(
     plan: &RankPlan,
     tensors: impl IntoIterator<Item = (N, T)>,
@@ -249,7 +249,7 @@ pub(super) fn given<N: AsRef<str>, T>(
     (given, extra)
 }
 
-/// A tensor that is not divided needs no record.
+/// Returns no record for a tensor that is not divided.
 fn saved_as(
     tensor: &RankTensor,
     rank: usize,

@@ -220,7 +220,7 @@ impl RankPlan {
         Mismatch::refuse(mismatches)
     }
 
-    /// The rank with the fewest bytes so far saves a replicated tensor.
+    /// Assigns each replicated tensor to the rank with the fewest bytes so far.
     pub(super) fn savers(&self) -> Vec<Option<usize>> {
         let is_replicated = |tensor: &RankTensor| tensor.division.dim().is_none();
         if !self.tensors.iter().any(is_replicated) {

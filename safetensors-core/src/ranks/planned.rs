@@ -37,7 +37,6 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
         Ok((parts, SaveOptions { progress: self.progress.clone(), ..options }))
     }
 
-    /// By the names in the file.
     pub(super) fn sources<'a>(
         &'a self,
         file: &'a RankFile,

@@ -129,13 +129,13 @@ impl Codes {
         Self { bits, order, values, rule, dtype: None, of_bytes }
     }
 
-    /// Each code, minus `offset`.
+    /// The number is the code minus `offset`.
     pub(super) fn unsigned(bits: usize, order: Order, offset: i32) -> Self {
         let values = (0..1_i32 << bits).map(|code| (code - offset) as f32);
         Self::new(bits, order, values.collect())
     }
 
-    /// In two's complement.
+    /// The number is the code in two's complement.
     pub(super) fn signed(bits: usize, order: Order) -> Self {
         let half = 1_i32 << (bits - 1);
         let values =
@@ -162,7 +162,7 @@ impl Codes {
         Self::new(self.bits, self.order, self.values)
     }
 
-    /// The position of a code in a row.
+    /// Returns the position of a code in a row.
     pub(super) fn bit(&self, column: u64) -> u64 {
         let bits = self.bits as u64;
         match self.order {
@@ -176,7 +176,7 @@ impl Codes {
         }
     }
 
-    /// The bytes with these columns, if the first code is at bit `start`.
+    /// Returns the bytes with these columns, if the first code is at bit `start`.
     pub(super) fn bytes(
         &self,
         start: u64,
@@ -250,7 +250,7 @@ impl Codes {
         }
     }
 
-    /// Each byte has `N` codes.
+    /// Decodes bytes with `N` codes in each.
     fn decode_whole<const N: usize>(&self, bytes: &[u8], out: &mut [f32]) {
         let Ok(table) = <&[[f32; N]; 256]>::try_from(self.of_bytes.as_chunks::<N>().0) else {
             return;

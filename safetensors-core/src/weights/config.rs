@@ -75,7 +75,7 @@ impl Config {
         self.value.get(key)?.as_str()
     }
 
-    /// -1 is none.
+    /// Returns `None` for -1.
     pub(super) fn number(&self, key: &str) -> Option<usize> {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
@@ -109,7 +109,7 @@ impl Config {
         groups.peek().is_some() && groups.all(has)
     }
 
-    /// Entire rows, of `columns`, where no size is named.
+    /// A group of layers without a size has entire rows, of `columns`.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
         let sizes: Vec<_> =
             self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
@@ -122,7 +122,6 @@ impl Config {
         self.value.get(module).filter(|own| own.is_object())
     }
 
-    /// For one module, or otherwise for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
         let own = self.own(module).and_then(|own| own.get(key));
         own.or_else(|| self.value.get(key))?.as_str()
@@ -136,7 +135,7 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// By regular expressions that find names of modules.
+    /// Finds modules by regular expressions.
     pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
         if let Some(known) = self.bits_by_name.get() {
             return Ok(known);
@@ -153,7 +152,8 @@ impl Config {
         Ok(self.bits_by_name.get_or_init(|| found))
     }
 
-    /// By the usual name of a linear layer and the dimensions of the model.
+    /// Recognises a linear layer by its usual name, and takes its inputs from the model's
+    /// dimensions.
     pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
         let number = |key: &str| {
             let found = [&self.model["text_config"][key], &self.model[key]];
@@ -182,13 +182,13 @@ impl Config {
         Some([whole(rows)?, whole(columns)?]).filter(|block| !block.contains(&0))
     }
 
-    /// Weights are rotated, which the stored tensors do not show.
+    /// Returns `true` if weights are rotated, which the stored tensors do not show.
     pub(super) fn has_transforms(&self) -> bool {
         let transforms = self.value.get("transform_config").and_then(Value::as_object);
         transforms.is_some_and(|transforms| !transforms.is_empty())
     }
 
-    /// Of the library that wrote the file.
+    /// Returns the version of the library that wrote the file.
     pub(super) fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

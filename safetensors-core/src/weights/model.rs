@@ -23,7 +23,7 @@ use crate::format::tensor::{Element, TensorBuf};
 pub(crate) struct Weight {
     pub(crate) name: String,
     pub(crate) scheme: &'static str,
-    /// To the user of the weight.
+    /// The shape to the user of the weight.
     pub(crate) shape: Vec<usize>,
     /// The codes come first.
     pub(crate) tensors: Vec<Stored>,
@@ -123,7 +123,7 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
-    /// A failure fails the entire search.
+    /// Reads a small tensor. A failure fails the entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
         let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
@@ -164,7 +164,6 @@ pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// Two schemes fit.
 pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
     error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
 }
@@ -185,7 +184,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// The codes come first.
+    /// Makes a weight of `tensors`, of which the codes come first.
     pub(super) fn weight(
         &self,
         name: impl Into<String>,
@@ -253,7 +252,7 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
     }
 
-    /// There are at most as many groups as columns.
+    /// Accepts at most as many groups as columns.
     pub(super) fn check_groups(
         &self,
         indices: &Stored,
@@ -269,7 +268,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(indices, expected, format_args!("{groups} scales")))
     }
 
-    /// Each of `rows` has `columns` words of `word` bytes.
+    /// Fails unless each of `rows` has `columns` words of `word` bytes.
     pub(super) fn check_bytes(&self, [rows, columns, word]: [usize; 3]) -> Result<()> {
         let expected = rows as u128 * columns as u128 * word as u128;
         let found = self.tensor.byte_len;

@@ -19,7 +19,7 @@ const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 // are read, so a rank still reads its own part alone.
 const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 
-/// The bytes of codes that are read at once, about.
+/// The approximate number of bytes of codes that are read at once.
 const TILE: usize = if cfg!(test) { 1 << 7 } else { 1 << 21 };
 
 /// A part of a weight with codes that are read when they are needed.
@@ -206,12 +206,12 @@ impl Panels {
 }
 
 impl Grouped {
-    /// From `first` on in C order.
+    /// Reads from `first` on, in C order.
     pub(super) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         self.read_by(&Panels::default(), files, first, out)
     }
 
-    /// With the panels that several reads share.
+    /// Uses the panels that several reads share.
     pub(super) fn read_by(
         &self,
         panels: &Panels,

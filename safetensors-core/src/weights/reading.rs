@@ -15,12 +15,12 @@ impl Weight {
         self.panels.spare = Arc::clone(spare);
     }
 
-    /// As F32, from `first` on in C order.
+    /// Computes F32 from `first` on, in C order.
     pub(crate) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         self.numbers.read_by(&self.panels, files, first, out)
     }
 
-    /// These elements will be read soon, piece by piece.
+    /// Announces elements that will be read soon, piece by piece.
     pub(crate) fn will_read(&self, elements: &[Range<u64>]) {
         let width = self.numbers.columns as u64;
         // The smallest part of the matrix that has all of them.
@@ -43,7 +43,7 @@ impl Weight {
         }
     }
 
-    /// These elements are not read any more.
+    /// Announces elements that are not read any more.
     pub(crate) fn has_read(&self, elements: Range<u64>) {
         let row = |at: u64| (at / self.numbers.columns.max(1) as u64) as usize;
         if !elements.is_empty() {

@@ -7,7 +7,7 @@ use super::tensors::Tensors;
 use crate::format::error::Result;
 
 impl Known {
-    /// In the order of the tensors that have their codes.
+    /// Returns the weights in the order of the tensors that have their codes.
     pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
         if self.has_none.get().is_some() {
             return Ok(Vec::new());
@@ -22,7 +22,7 @@ impl Known {
         Ok(found)
     }
 
-    /// `None` for a plain tensor.
+    /// Returns `None` for a plain tensor.
     pub(crate) fn of_tensor(
         &self,
         tensors: &dyn Tensors,

@@ -12,7 +12,7 @@ const MOST_KEPT: usize = 64 << 20;
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// With any content.
+    /// Returns memory with any content.
     pub(super) fn take(&self, len: usize) -> Vec<u8> {
         let mut spare = lock(&self.0);
         match spare.iter().position(|bytes| bytes.capacity() >= len) {

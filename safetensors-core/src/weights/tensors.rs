@@ -12,12 +12,12 @@ use crate::format::tensor::TensorBuf;
 pub(crate) trait Tensors {
     fn count(&self) -> usize;
 
-    /// The files are some of a larger checkpoint's.
+    /// Returns `true` if the files are some of a larger checkpoint's.
     fn is_part(&self) -> bool {
         false
     }
 
-    /// By name or alias.
+    /// Finds a name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
     fn at(&self, position: usize) -> Option<Stored>;
@@ -33,7 +33,7 @@ pub(crate) trait Tensors {
     }
 }
 
-/// Codes of quantised weights may have this dtype.
+/// Returns `true` if codes of quantised weights may have this dtype.
 pub(crate) fn may_be_codes(dtype: Dtype) -> bool {
     use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64, U64};
     !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | U64 | C64)

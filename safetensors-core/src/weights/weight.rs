@@ -85,14 +85,14 @@ impl Grid {
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size[1].max(1))) }
     }
 
-    /// One for each `size` columns of the only row.
+    /// Makes one number for each `size` columns of the only row.
     pub(super) fn quantized(numbers: Grouped, size: usize) -> Self {
         let rows = RowGroups { len: 1, size: 1, count: 1 };
         let numbers = Numbers::Grouped(Box::new(numbers));
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// A tensor has the group of each column, below `limit`. With `or_not`, neighbours are groups
+    /// Assigns columns to groups by a tensor, below `limit`. With `or_not`, neighbours are groups
     /// if each entry is -1.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
         let size = match self.columns {
@@ -105,7 +105,6 @@ impl Grid {
         self
     }
 
-    /// Of all groups with elements in a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
         let columns = match (self.groups(files)?, &self.columns) {
@@ -137,7 +136,6 @@ impl Grid {
         }
     }
 
-    /// Known once the numbers were read.
     fn known_groups(&self) -> Option<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Some(groups),
@@ -168,14 +166,14 @@ impl Grid {
         }
     }
 
-    /// The row of numbers for a row of the weight.
+    /// Returns the row of numbers for a row of the weight.
     fn row(&self, row: usize) -> usize {
         let RowGroups { len, size, count } = self.rows;
         row / len * count + row % len / size
     }
 }
 
-/// `size` neighbours are a group if each entry is -1.
+/// Makes groups of `size` neighbours if each entry is -1.
 fn read_groups(
     files: &dyn Files,
     tensor: &Stored,
@@ -232,7 +230,7 @@ impl Row {
     // As many columns stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// Scales are 1 and zero points 0.
+    /// Sets scales to 1 and zero points to 0.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
@@ -240,13 +238,13 @@ impl Row {
 }
 
 impl Grouped {
-    /// The codes are the elements.
+    /// Takes the codes for the elements.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
-    /// The elements of a tensor are the numbers.
+    /// Takes the elements of a tensor for the numbers.
     pub(super) fn plain(tensor: &Stored) -> Self {
         let [_, columns] = tensor.matrix();
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)

@@ -98,7 +98,7 @@ pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Resu
     file.check_unchanged().map_err(at)
 }
 
-/// The store denies access.
+/// Returns `true` if the store denies access.
 pub(crate) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)

@@ -51,7 +51,6 @@ impl<V: Clone + PartialEq> Beside<V> {
         Ok(())
     }
 
-    /// Restores the earlier files as far as possible.
     pub(crate) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
         for (name, version, earlier) in std::mem::take(&mut self.files) {
             let _ = match earlier {
@@ -84,7 +83,6 @@ impl<V: Clone + PartialEq> Beside<V> {
     }
 }
 
-/// Another writer has replaced a file of this save.
 pub(crate) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
     Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }

@@ -150,7 +150,7 @@ impl LocalDirectory {
         &self.options.save_options
     }
 
-    /// Makes a hard link, or a copy if there are no links.
+    /// Makes a hard link, or a copy where there are none.
     fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
         let from = self.destination(file);
         let to = self.destination(name);

@@ -78,7 +78,6 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         Ok(plan)
     }
 
-    /// The bytes of all tensors in the slots.
     pub(super) fn byte_len(&self) -> u64 {
         self.bytes
     }
@@ -136,7 +135,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
         Ok(())
     }
 
-    /// Both are read unchanged, one after the other in a file.
+    /// Returns `true` if both are read unchanged, one after the other in a file.
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
         let source = &self.sources[part.tensor];
         let following = &self.sources[next.tensor];
@@ -145,7 +144,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
             && source.file_offset(part) + part.slot.len() as u64 == following.file_offset(next)
     }
 
-    /// Reads neighbours in a file that are not converted.
+    /// Reads unconverted parts that are neighbours in a file.
     fn read_plain(&self, mut parts: Vec<(&StagedPart, &mut [u8])>) -> Result<()> {
         let Some((first, _)) = parts.first() else { return Ok(()) };
         let reader = self.tensor(first).source();
@@ -195,13 +194,13 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         Ok((Self { tensor, loaded, conversion, bits }, len))
     }
 
-    /// The bytes of the file come into the slot unchanged. Bytes of BOOL are checked.
+    /// Returns `true` if bytes of the file come into the slot unchanged. Bytes of BOOL are checked.
     fn is_plain(&self) -> bool {
         let file = self.tensor.dtype();
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
     }
 
-    /// Counted over the tensor.
+    /// Returns positions in the tensor, not in the part.
     fn elements(&self, part: &StagedPart) -> Range<usize> {
         let start = elements_of(part.offset, self.bits);
         start..start + elements_of(part.slot.len(), self.bits)
@@ -254,7 +253,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
     }
 }
 
-/// A multiple of [`GROUP`] elements for packed dtypes.
+/// Counts a multiple of [`GROUP`] elements for packed dtypes.
 fn bytes_of(elements: usize, bits: usize) -> usize {
     elements / GROUP * bits + elements % GROUP * bits / 8
 }

@@ -142,7 +142,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
     Ok(HeaderState::Restored)
 }
 
-/// Writes nothing.
+/// Like [`restore`], without writing.
 pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
     Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
 }

@@ -69,7 +69,7 @@ impl<'e> EditPlan<'e> {
         Ok(plan)
     }
 
-    /// Recorded digests depend on changed data.
+    /// Returns `true` if recorded digests depend on changed data.
     pub(super) fn records_later(&self, edit: &Edit<'_>) -> bool {
         self.change == Change::Data && !edit.recorded.is_empty()
     }
@@ -106,7 +106,7 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// In the order of the new file, with neighbours joined.
+    /// Sorts by the place in the new file, and joins neighbours.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
@@ -124,7 +124,7 @@ impl<'e> EditPlan<'e> {
         runs
     }
 
-    /// The position among appended tensors, and the range in the new file, in file order.
+    /// Returns the number of each appended tensor and its range in the new file, in file order.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
         self.layout
             .places
@@ -144,7 +144,7 @@ impl<'e> EditPlan<'e> {
         kept && self.appended().all(|(_, place)| place.is_empty())
     }
 
-    /// The new header means the same as the old one.
+    /// Returns `true` if the new header means the same as the old one.
     fn keeps_header(&self, header: &Header) -> bool {
         let planned = self.layout.places.iter().map(|(i, _)| self.specs[*i]);
         let same = |(spec, tensor): (Spec<'_>, TensorInfo<'_>)| {
@@ -203,7 +203,7 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     metadata
 }
 
-/// The largest power of two from 8 to 4096 that divides the offset of the data.
+/// Returns the largest power of two from 8 to 4096 that divides the offset of the data.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

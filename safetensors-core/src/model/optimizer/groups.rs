@@ -23,7 +23,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// From the entry `key` of the metadata.
+    /// Reads the entry `key` of the metadata.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, key: &str) -> Result<Self> {
         let none = Self { key: key.into(), groups: Vec::new(), count: None, names: None };
         // A learning rate that is a tensor, which the settings do not show.
@@ -77,7 +77,7 @@ impl Groups {
         self.names.as_deref()
     }
 
-    /// All groups must have it alike; `None` if no group has it.
+    /// Fails if the groups differ; `None` if no group has it.
     pub(super) fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         let Some((first, others)) = self.groups.split_first() else { return Ok(None) };
         let of = |group| Group::get(group, setting).filter(|value| !value.is_null());

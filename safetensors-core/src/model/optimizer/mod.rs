@@ -150,7 +150,7 @@ impl PyTorchTraining {
         state().map_err(|error| checkpoint.in_first_path(error))
     }
 
-    /// By their numbers; none if the checkpoint has names instead.
+    /// Returns names in order of the numbers; none if the checkpoint has names instead.
     fn names(&self, owners: &Owners, groups: &Groups) -> Result<Vec<String>> {
         let Some(most) = owners.most() else {
             return match self.parameters.as_slice() {

@@ -83,7 +83,6 @@ pub struct Rewrite<'a, S = Assembled> {
     sources: Vec<&'a Checkpoint<S>>,
     /// The tensors before a selection left none; otherwise 0.
     deselected: usize,
-    /// Of the next tensor that is not tied to an earlier one.
     next_tie: u64,
     quantization: Option<Quantization>,
     /// The tie numbers of added tensors that fill a storage.

@@ -149,17 +149,16 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// Not codes or scales of this rewrite.
+    /// Returns `true` for floats other than codes and scales of this rewrite.
     pub(super) fn is_plain_float(&self) -> bool {
         self.dtype().is_float() && !self.is_quantized()
     }
 
-    /// Scales of codes that this rewrite makes.
+    /// Returns `true` for scales of codes that this rewrite makes.
     pub(super) fn is_of_codes(&self) -> bool {
         matches!(&self.written, Written::Quantized(part) if !part.is_codes())
     }
 
-    /// From the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
             .map_err(|error| self.origin.locate(error))?;

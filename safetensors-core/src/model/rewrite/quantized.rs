@@ -149,7 +149,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         chosen
     }
 
-    /// By the tie numbers of the weights that form a matrix.
+    /// Groups weights that form a matrix, by their tie numbers.
     fn fused(&self, chosen: &[bool], options: &ConvertOptions) -> Result<FusedByTie<'a, S>> {
         let mut groups = Groups::default();
         let mut of_key = HashMap::new();
@@ -301,7 +301,7 @@ impl Groups {
     }
 }
 
-/// Empty for dtypes that no model has.
+/// Returns an empty name for dtypes that no model has.
 fn name_of_torch(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BF16 => "bfloat16",

@@ -122,7 +122,7 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     }))
 }
 
-/// Slurm's numbers belong to the process that started the inner launcher.
+/// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.
 // Slurm is always the outermost launcher: `srun` starts `mpirun` or `torchrun`, often one for each
 // machine, and never the other way round.
 fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
@@ -130,7 +130,7 @@ fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
-/// `None` if the launcher has set no rank.
+/// Returns `None` if the launcher has set no rank.
 fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues>, ErrorKind> {
     let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
     let Some(world_size) = number(launcher.world_size, lookup)? else {

@@ -39,7 +39,7 @@ impl Stored {
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
     }
 
-    /// In no file.
+    /// Makes a tensor that is in no file.
     pub(crate) fn of_parts(name: &str, dtype: Dtype, shape: &[usize]) -> Option<Self> {
         let can_belong = shape.iter().all(|&dim| dim as u64 <= LONGEST);
         let byte_len = byte_len(dtype, shape).ok().filter(|_| can_belong)?;
@@ -52,7 +52,7 @@ impl Stored {
         self.shape.iter().product()
     }
 
-    /// The last two dimensions; a vector is one row.
+    /// Returns the last two dimensions; a vector is one row.
     pub(super) fn matrix(&self) -> [usize; 2] {
         match *self.shape {
             [.., rows, columns] => [rows, columns],
@@ -76,7 +76,7 @@ pub(super) enum Numbers {
 }
 
 impl Numbers {
-    /// Codes of a few bits have this order.
+    /// Makes numbers of a dtype; codes of a few bits have this order.
     pub(super) fn of(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
@@ -163,7 +163,7 @@ impl Matrix {
         self.is_transposed
     }
 
-    /// As F32, row by row.
+    /// Reads F32, row by row.
     pub(super) fn read(
         &self,
         files: &dyn Files,
@@ -250,7 +250,7 @@ impl Matrix {
         }
     }
 
-    /// The line of the tensor with the first bits of a row.
+    /// Returns the line of the tensor with the first bits of a row.
     fn line_of(&self, row: usize) -> usize {
         match self.lies {
             Lies::Rows { .. } | Lies::Planes { .. } => row,
@@ -259,7 +259,7 @@ impl Matrix {
         }
     }
 
-    /// Counted from the start of the tensor.
+    /// Counts from the start of the tensor.
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
@@ -375,7 +375,7 @@ fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// In the byte order of files.
+/// Reads the byte order of files.
 fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     let (pairs, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();

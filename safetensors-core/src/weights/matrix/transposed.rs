@@ -28,7 +28,7 @@ impl Unit {
 }
 
 impl Matrix {
-    /// The rows for which a line of the tensor has enough bytes for a read.
+    /// Returns the rows for which a line of the tensor has enough bytes for a read.
     pub(in super::super) fn rows_at_once(&self) -> usize {
         const RUN: usize = if cfg!(test) { 1 << 6 } else { 1 << 11 };
         RUN / self.unit().bytes * self.unit().codes

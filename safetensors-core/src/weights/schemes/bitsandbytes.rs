@@ -28,7 +28,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// The names that the description of a weight of 4 bits may have.
+/// Returns the names that the description of a weight of 4 bits may have.
 fn states(weight: &str) -> [String; 2] {
     ["nf4", "fp4"].map(|kind| format!("{weight}.quant_state.bitsandbytes__{kind}"))
 }

@@ -65,7 +65,7 @@ fn dims(candidate: &Candidate<'_>) -> Result<[usize; 2]> {
     }
 }
 
-/// Groups of columns, in tiles of 128 rows and 4 groups.
+/// Makes groups of columns, in tiles of 128 rows and 4 groups.
 fn tiles(
     candidate: &Candidate<'_>,
     scales: &Stored,

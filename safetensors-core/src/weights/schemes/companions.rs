@@ -88,7 +88,7 @@ const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "m
 
 const UNKNOWN: &str = "a scheme that is not known";
 
-/// The underscores, from the right, before which a weight's name may end.
+/// How many underscores, from the right, a weight's name may end before.
 const MOST_CUTS: usize = 8;
 
 /// ComfyUI's formats of modules.
@@ -142,7 +142,7 @@ fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     })
 }
 
-/// The layer with the scales of a cache of this name.
+/// Returns the layer with the scales of a cache of this name.
 fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     let (mut module, last) = split(name);
     let is_of_cache =
@@ -158,7 +158,7 @@ fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     Some(split(module).0)
 }
 
-/// `X.comfy_quant`, or an entry of `_quantization_metadata`.
+/// Returns `X.comfy_quant`, or an entry of `_quantization_metadata`.
 pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     let note = format!("{module}.comfy_quant");
     if model.get(&note).is_some() {
@@ -186,7 +186,7 @@ fn stem(codes: &str) -> &str {
     ENDS.iter().find_map(|end| codes.strip_suffix(end)).unwrap_or(codes)
 }
 
-/// Of the module if the weight is called `X.weight`, otherwise by the weight's name.
+/// Finds tensors of the module if the weight is called `X.weight`, otherwise by the weight's name.
 fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m str> {
     let names = &beside(model).names;
     let starting = |start: String| {
@@ -214,7 +214,7 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
     found.map(|(name, _)| name).collect()
 }
 
-/// Another weight's name begins the companion's.
+/// Returns `true` if another weight's name begins the companion's.
 fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     owners(companion, &["", "_packed", "_blocks"]).any(|name| {
         let found = model.get(&name).filter(|tensor| tensor.name != codes);
@@ -222,7 +222,7 @@ fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     })
 }
 
-/// Names that begin as a companion's does, up to an underscore, and have these ends.
+/// Returns names that begin as a companion's does, up to an underscore, and have these ends.
 fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String> {
     let start = companion.len() - split(companion).1.len();
     let cuts = companion[start..].rmatch_indices('_').take(MOST_CUTS);
@@ -230,7 +230,7 @@ fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String
     bases.flat_map(|base| ends.iter().map(move |end| format!("{base}{end}")))
 }
 
-/// The name begins with a module, or a weight outside a module.
+/// Compares the end of a name that begins with a module, or a weight outside a module.
 fn is_not_needed(name: &str) -> bool {
     let begins = |end: &&str, of_weights: bool| {
         name.strip_suffix(end).is_some_and(|start| match start.strip_suffix('_') {

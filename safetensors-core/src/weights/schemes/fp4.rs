@@ -45,13 +45,14 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// `W_scale_2` multiplies the scales of groups, for stacked experts also `W_weight_scale_2`.
+/// Finds `W_scale_2`, which multiplies the scales of groups, or `W_weight_scale_2` of stacked
+/// experts.
 pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m Stored> {
     let of_experts = (!name.ends_with(".weight")).then(|| format!("{name}_weight_scale_2"));
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
 }
 
-/// `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
+/// Finds `W_packed`, `W_scale` and, for NVFP4, `W_global_scale`, where W may be `X.weight`.
 fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
     let global = candidate.model.get(&format!("{name}_global_scale"));
     let second = global.map(|global| (Combine::Divide, global));
@@ -60,7 +61,7 @@ fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<
     Ok(found)
 }
 
-/// `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
+/// Finds `W`, `W_scale` and, for NVFP4, `W_scale_2`; of stacked experts also `W_weight_scale` and
 /// `W_weight_scale_2`.
 fn modelopt(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     let Candidate { model, tensor, .. } = *candidate;
@@ -83,7 +84,7 @@ fn modelopt(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     candidate.times_columns(found, factors).map(Some)
 }
 
-/// Two codes in each I8 of `X.weight`, and `X.scale`.
+/// Finds two codes in each I8 of `X.weight`, and `X.scale`.
 fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     let Candidate { model, tensor, .. } = *candidate;
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
@@ -91,7 +92,7 @@ fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     scales.map(|scales| of_groups(candidate, scales, None)).transpose()
 }
 
-/// Groups of columns or, in stacked matrices as of ModelOpt, of rows.
+/// Makes groups of columns or, in stacked matrices as of ModelOpt, of rows.
 fn of_groups(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -155,7 +156,7 @@ fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result
     })
 }
 
-/// The halves of `w13` may have their own scales.
+/// Accepts separate scales for the halves of `w13`.
 fn of_matrices(
     candidate: &Candidate<'_>,
     scale: &Stored,

@@ -60,7 +60,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     Ok(Some(candidate.weight(format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
 }
 
-/// Only weights in another order need the group of each input.
+/// Finds the group of each input, which only weights in another order need.
 fn indices<'a>(
     candidate: &Candidate<'a>,
     module: &str,
@@ -73,7 +73,7 @@ fn indices<'a>(
     }
 }
 
-/// The settings must agree with the zero points.
+/// Counts by the zero points, which the settings must agree with.
 fn bits(candidate: &Candidate<'_>, zeros: &Stored, outputs: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let words = zeros.matrix()[1];
@@ -92,7 +92,7 @@ fn bits(candidate: &Candidate<'_>, zeros: &Stored, outputs: usize) -> Result<usi
     }
 }
 
-/// Zero points are stored as one less.
+/// Returns `true` if zero points are stored as one less.
 fn is_first_version(model: &Model<'_>) -> Result<bool> {
     let format = ["packing_format", "checkpoint_format", "format"];
     let format = format.iter().find_map(|key| model.config.text(key));

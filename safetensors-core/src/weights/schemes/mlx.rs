@@ -64,7 +64,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// `X.weight`, `X.scales` and `X.biases`.
+/// Finds `X.weight`, `X.scales` and `X.biases`.
 fn affine(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -96,7 +96,6 @@ fn affine(
     Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales, biases], numbers))
 }
 
-/// `X.weight` and `X.scales`.
 fn floats(
     candidate: &Candidate<'_>,
     scales: &Stored,

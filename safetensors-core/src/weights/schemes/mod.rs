@@ -54,7 +54,7 @@ const SCHEMES: &[Scheme] = &[
     ("Gemma's packed integers", &["gemma"], gemma::find),
 ];
 
-/// In the order of the tensors that have their codes.
+/// Returns the weights in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     let mut weights = Vec::new();
     for tensor in model.tensors() {
@@ -64,7 +64,7 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     Ok(weights)
 }
 
-/// `None` for a plain tensor, or a companion.
+/// Returns `None` for a plain tensor, or a companion.
 pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
         return Ok(None);
@@ -127,7 +127,7 @@ fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     Ok(found)
 }
 
-/// The floats may be bytes of codes, as of bitsandbytes and HQQ.
+/// Returns `true` if floats may be bytes of codes, as of bitsandbytes and HQQ.
 fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
     let name = &tensor.name;
     let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();

@@ -39,8 +39,8 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and `W_g_idx`,
-/// where W may be `X.weight`.
+/// Finds `W_packed` `[.., rows, words]`, `W_scale`, `W_shape` and perhaps `W_zero_point` and
+/// `W_g_idx`, where W may be `X.weight`.
 fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
     let Candidate { model, tensor, .. } = *candidate;
     let of_shape = of_shape(candidate, name)?;
@@ -73,7 +73,7 @@ fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<
     Ok(candidate.weight(name, &shape, &tensors, numbers))
 }
 
-/// Only stacked weights have none.
+/// Returns `None` only for stacked weights.
 fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stored>> {
     let shape = format!("{name}_shape");
     match candidate.tensor.shape.len() {
@@ -110,7 +110,7 @@ fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usi
     Err(candidate.mismatch(of_shape, expected, found))
 }
 
-/// One for each scale: I8, or packed down the rows like the weight.
+/// Returns one for each scale: I8, or packed down the rows like the weight.
 fn zeros_of(
     candidate: &Candidate<'_>,
     shape: &[usize],
@@ -138,7 +138,7 @@ fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// By the number of words in a row.
+/// Decides by the number of words in a row.
 fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, words] = tensor.matrix();
@@ -173,7 +173,7 @@ fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     }
 }
 
-/// `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
+/// Finds `X.weight` `[rows / 2, columns]` with two rows in a byte, and `X.weight_scale`.
 fn modelopt(candidate: &Candidate<'_>, module: &str, scales: &Stored) -> Result<Weight> {
     let tensor = candidate.tensor;
     let [rows, columns] = tensor.matrix();
@@ -194,7 +194,7 @@ fn modelopt(candidate: &Candidate<'_>, module: &str, scales: &Stored) -> Result<
     candidate.times_columns(found, factors)
 }
 
-/// `X.weight_packed` needs them.
+/// Fails if `X.weight_packed` has none.
 pub(super) fn scales_of_packed<'a>(
     candidate: &Candidate<'a>,
     name: &str,

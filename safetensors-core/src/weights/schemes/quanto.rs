@@ -32,7 +32,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     candidate.plain(name, (scales, scales.dtype), None, None).map(Some)
 }
 
-/// `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
+/// Finds `W._data._data`, `W._scale` and `W._shift`: each row of codes is a group.
 fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<Weight> {
     let tensor = candidate.tensor;
     let shifts = candidate.need(&format!("{name}._shift"))?;
@@ -65,7 +65,7 @@ fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result
     Ok(candidate.weight(name, &shape, &[tensor, scales, shifts], numbers))
 }
 
-/// The settings must agree with the packed rows.
+/// Counts by the packed rows, which the settings must agree with.
 fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);

@@ -21,7 +21,7 @@ const FLOATS: &[Dtype] = &[
     Dtype::F6_E3M2,
 ];
 
-/// In settings and `--quantize`.
+/// Returns the name in settings and `--quantize`.
 fn name_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::I8 => "int8",

@@ -10,7 +10,7 @@ use crate::format::error::{Result, Shape};
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
 impl<'a> Candidate<'a> {
-    /// Missing scales are an error only if the settings name this scheme.
+    /// Fails without scales only if the settings name this scheme.
     pub(super) fn scales(&self, name: &str) -> Result<Option<&'a Stored>> {
         match self.model.get(name) {
             None if self.model.config.method.is_some() => self.need(name).map(Some),
@@ -18,7 +18,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// `W_zero_point` of compressed-tensors, which the settings may require.
+    /// Finds `W_zero_point` of compressed-tensors, which the settings may require.
     pub(super) fn zero_points(&self, name: &str) -> Result<Option<&'a Stored>> {
         let name = format!("{name}_zero_point");
         match self.model.config.has_zero_points() {
@@ -27,7 +27,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// U8 are exponents, as in F8_E8M0.
+    /// Takes U8 for exponents, as in F8_E8M0.
     pub(super) fn numbers(&self, scales: &Stored) -> Result<Numbers> {
         self.check_numbers(scales)?;
         Ok(if scales.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { scales.dtype }.into())
@@ -136,7 +136,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(scales, expected, format_args!("{groups} groups")))
     }
 
-    /// Factors of the module's input, such as `X.pre_quant_scale`.
+    /// Multiplies by factors of the module's input, such as `X.pre_quant_scale`.
     pub(super) fn times_columns(
         &self,
         mut weight: Weight,
@@ -154,7 +154,7 @@ impl<'a> Candidate<'a> {
         Ok(weight)
     }
 
-    /// (code − zero point) · scale, times the factors.
+    /// Makes (code − zero point) · scale, times the factors.
     pub(super) fn plain(
         &self,
         name: impl Into<String>,
@@ -175,13 +175,13 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Another usual size that makes the same number of blocks.
+/// Returns another usual size that makes the same number of blocks.
 fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
     let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
     other.filter(|&other| other != size && other.is_multiple_of(32))
 }
 
-/// One number for an entire weight, not for the only one of several matrices.
+/// Returns `true` for one number of an entire weight, not of the only one of several matrices.
 pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
     tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }

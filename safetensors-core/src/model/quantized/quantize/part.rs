@@ -152,7 +152,7 @@ impl<S: TensorSource> Weight<S> {
         }
     }
 
-    /// Of each cell. Reads the weight the first time.
+    /// Returns the largest magnitude of each cell. Reads the weight the first time.
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
         let mut known = lock(&self.magnitudes);
         if let Some(magnitudes) = known.take() {

@@ -7,11 +7,11 @@ use crate::format::error::Result;
 pub(super) const LARGEST_E4M3: f32 = 448.0;
 pub(super) const LARGEST_E2M1: f32 = 6.0;
 
-/// By code.
+/// The numbers of E2M1 by code.
 pub(super) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Infinity or NaN if there is one among the numbers.
+/// Returns infinity or NaN if there is one among the numbers.
 pub(super) fn largest(numbers: &[f32]) -> f32 {
     // Magnitudes are in the order of their bits. NaN comes after infinity.
     let bits = numbers.iter().fold(0, |most, number| most.max(number.to_bits() & 0x7fff_ffff));
@@ -38,7 +38,7 @@ pub(super) fn round_to_i8(numbers: &mut [f32], codes: &mut [u8]) {
     }
 }
 
-/// A number that is too large becomes the largest.
+/// Turns a number that is too large into the largest.
 #[inline(always)]
 pub(super) fn to_e2m1(number: f32) -> u8 {
     let sign = (number.to_bits() >> 28) as u8 & 8;
