@@ -73,7 +73,7 @@ fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<
     Ok(candidate.weight(name, &shape, &tensors, numbers))
 }
 
-/// Returns `None` only for stacked weights.
+/// Fails without a shape, unless the weights are stacked.
 fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stored>> {
     let shape = format!("{name}_shape");
     match candidate.tensor.shape.len() {
