@@ -1,13 +1,7 @@
 //! One file: opened, loaded in parallel, and saved so that it is complete or absent.
 //!
-//! Reading goes through `io::ReadAt`, bytes at a position, whether they are in a file, in memory or
-//! on a network. `load` plans reads and turns bytes into tensors. `save` lays out a file, writes it
-//! under a hidden name, and renames it. `hash` computes digests of tensors, and updates or drops
-//! recorded digests when a file changes.
-//!
-//! Checkpoints with several files are in `checkpoint`.
-//!
 //! Begin with `io/read_at.rs` and `load/plan.rs` to read, with `save/atomic.rs` to write.
+//! Checkpoints with several files are in `checkpoint`.
 //!
 //! | module | is about |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Patterns of the names of tensors: [`Pattern`], a glob.
+//! [`Pattern`]: a glob for names of tensors.
 
 use std::fmt;
 use std::str::{Chars, FromStr};
@@ -6,21 +6,19 @@ use std::string::String;
 
 use regex::Regex;
 
-/// A pattern that an entire name has to match.
-///
-/// The format gives names no structure, so `*` and `?` match dots and slashes too.
+/// A glob that an entire name has to match. Names have no structure, so `*` and `?` match dots and
+/// slashes too.
 ///
 /// | pattern | matches |
 /// |---|---|
 /// | `*` | any text, or none |
-/// | `?` | one character, of any number of bytes |
-/// | `[abc]`, `[0-9]` | one of these characters; a literal `]` comes first, a `-` first or last |
-/// | `[!abc]`, `[^abc]` | one character other than these |
-/// | `{a,b}` | either; both may be patterns, and both may be empty |
+/// | `?` | one character |
+/// | `[abc]`, `[0-9]` | one of these; a literal `]` comes first, a `-` first or last |
+/// | `[!abc]`, `[^abc]` | one other than these |
+/// | `{a,b}` | either; each may be a pattern, or empty |
 /// | `\*` | the character after the backslash, outside of brackets |
 ///
-/// Patterns become regular expressions, which match in time linear in the length of a name. Names
-/// come from untrusted files.
+/// Matches in time linear in the length of a name.
 ///
 /// ```
 /// use safetensors_core::glob::Pattern;
@@ -76,7 +74,6 @@ impl FromStr for Pattern {
     }
 }
 
-/// Translates the glob into a regular expression.
 fn regex_of(pattern: &str) -> Result<String, String> {
     // `s` lets `.` match line ends too.
     let mut regex = String::from("(?s)^");
@@ -111,7 +108,6 @@ fn regex_of(pattern: &str) -> Result<String, String> {
     Ok(regex)
 }
 
-/// Reads the class of characters after a `[` from the rest of the pattern.
 fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     let mut regex = String::from("[");
     if let Some(after) = rest.as_str().strip_prefix(['!', '^']) {
@@ -145,7 +141,7 @@ fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     Ok(regex)
 }
 
-/// Returns a character as a regular expression, inside and outside of a class.
+/// Valid inside and outside of a class.
 fn literal(c: char) -> String {
     format!("\\x{{{:x}}}", u32::from(c))
 }
@@ -254,8 +250,8 @@ mod tests {
         assert!(!hostile.matches(&"a".repeat(5000)));
     }
 
-    /// globset, which reads the same language over bytes, is the oracle for ASCII. It differs where
-    /// names would be paths (`**`, `/`), and skips empty alternatives.
+    // globset, which reads the same language over bytes, is the oracle for ASCII. It differs where
+    // names would be paths (`**`, `/`), and skips empty alternatives.
     #[test]
     fn agrees_with_globset() {
         let parts =

@@ -1,20 +1,16 @@
 //! The safetensors format: headers, dtypes, tensors in memory, conversions and slices.
 //!
-//! A file is a header, which is a JSON object with the name, dtype, shape and offsets of each
-//! tensor, followed by the bytes of the tensors. This module also has the errors of the crate. It
-//! opens no file, and most of it needs no `std`. It knows nothing of shards, quantised weights or
-//! frameworks.
-//!
-//! Begin with `dtype`, one row a dtype, then `header/parse.rs`, the rules of the format.
+//! This module opens no file, and most of it needs no `std`. Begin with `dtype`, then
+//! `header/parse.rs`, the rules.
 //!
 //! | module | is about |
 //! |---|---|
-//! | `dtype`, `tensor` | the types of elements; one tensor: shape, elements, bytes |
-//! | `header` | the text of the header, and the entries of its metadata |
+//! | `dtype`, `tensor` | types of elements; one tensor: shape, elements, bytes |
+//! | `header` | the text of the header, and entries of its metadata |
 //! | `convert` | conversions between dtypes |
-//! | `slice` | the bytes of a slice of a tensor |
-//! | `tied` | tensors that share storage, and how a file records it |
-//! | `error` | every way to fail, and where it happened |
+//! | `slice` | the bytes of a slice |
+//! | `tied` | tensors that share storage, and their record |
+//! | `error` | every way to fail |
 //! | `other_format`, `python_json` | other formats by their first bytes; settings that Python wrote |
 //! | `glob`, `patterns`, `parallel`, `trace` | tools: patterns of names, threads, spans |
 

@@ -1,25 +1,23 @@
-//! [`OtherFormat`]: files of other formats, recognised by their first bytes.
+//! [`OtherFormat`]: other formats, recognised by their first bytes.
 
 use core::fmt;
 
-/// The bytes of a safetensors file before its header.
 const LENGTH_BYTES: usize = 8;
 
-/// A length that no header has: more than twice the default limit.
+// More than twice the default limit, so no header has this length.
 const IMPOSSIBLE: u64 = 1 << 28;
 
-/// Marks an index as foreign when its metadata has this key: only the package that writes such
-/// files knows the meaning of their tensors. Deltas use it.
+/// Marks an index, such as a delta's, with tensors that only the package that writes it knows.
 pub(crate) const FOREIGN_KEY: &str = "delta_encoding";
 
-/// The key there of the checkpoint without which the files mean nothing.
+/// The checkpoint without which the files mean nothing.
 pub(crate) const FOREIGN_BASE_KEY: &str = "base_version";
 
-/// The folder for the files of a foreign index, inside the folder of a training epoch.
+/// In the folder of a training epoch.
 pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
 
-/// A format other than safetensors, recognised by the first bytes of a file. It is displayed as in
-/// an error.
+/// Another format than safetensors, recognised by the first bytes of a file. Displayed as in an
+/// error.
 ///
 /// ```
 /// use safetensors_core::framework::OtherFormat;
@@ -34,7 +32,7 @@ pub enum OtherFormat {
     Gguf,
     /// One array of NumPy.
     Npy,
-    /// A pickle of protocol 2 to 5. Older protocols have no fixed start.
+    /// A pickle of protocol 2 to 5.
     Pickle,
     /// A ZIP archive that begins with a pickle, as PyTorch writes it.
     PytorchArchive,
@@ -46,13 +44,12 @@ pub enum OtherFormat {
     Burnpack,
     /// A record of an old burn.
     BurnRecord,
-    /// Another format that this library does not read, by the words that an error uses.
+    /// A format that this library does not read, as an error calls it.
     Named(&'static str),
 }
 
 use OtherFormat::Named;
 
-/// Formats that have fixed bytes at a fixed offset.
 const MAGIC: &[(usize, &[u8], OtherFormat)] = &[
     (0, b"GGUF", OtherFormat::Gguf),
     (0, b"\x93NUMPY", OtherFormat::Npy),
@@ -113,8 +110,7 @@ impl fmt::Display for OtherFormat {
 }
 
 impl OtherFormat {
-    /// Recognises the format of a file by its first bytes. Archives need 512 bytes, most other
-    /// formats 16.
+    /// Recognises a format by the first bytes: 512 for archives, 16 for most others.
     #[doc(hidden)]
     pub fn of(start: &[u8]) -> Option<Self> {
         let len = start.first_chunk().map(|len| u64::from_le_bytes(*len));
@@ -148,8 +144,8 @@ impl OtherFormat {
     }
 }
 
-/// Returns whether a file begins as an ONNX model does: with a small version, and the name of the
-/// program that wrote it, or the graph. As a length of a header, these bytes are over every limit.
+/// A small version, and the graph or the name of the writer. As a header's length, this is over
+/// every limit.
 fn is_onnx(start: &[u8]) -> bool {
     match start {
         [0x08, 1..=32, 0x12, len @ 1..=64, name @ ..] if name.len() >= 4 => {
@@ -160,8 +156,7 @@ fn is_onnx(start: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a file begins as a model of CTranslate2 does: with a version, and the name of a
-/// specification with its length and a zero.
+/// A version, and the name of a specification with its length and a zero.
 fn is_ctranslate2(start: &[u8]) -> bool {
     let [1..=32, 0, 0, 0, len, 0, name @ ..] = start else { return false };
     let name = name.get(..usize::from(*len)).unwrap_or(name);
@@ -170,7 +165,7 @@ fn is_ctranslate2(start: &[u8]) -> bool {
         && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == 0)
 }
 
-/// Returns whether a file begins as MessagePack does that is a map by names.
+/// MessagePack of a map by names.
 fn is_map(start: &[u8]) -> bool {
     let key = match start {
         [0x81..=0x8f, key @ ..] | [0xde, _, _, key @ ..] | [0xdf, _, _, _, _, key @ ..] => key,
@@ -184,8 +179,7 @@ fn is_map(start: &[u8]) -> bool {
     !name.is_empty() && name.iter().take(usize::from(len)).all(|byte| byte.is_ascii_graphic())
 }
 
-/// Returns whether a file begins like text in UTF-8. As a length of a header, eight letters are
-/// over every limit.
+/// UTF-8. As a header's length, eight letters are over every limit.
 fn is_text(start: &[u8]) -> bool {
     let text = match core::str::from_utf8(start) {
         Ok(text) => text,
@@ -199,7 +193,7 @@ fn is_text(start: &[u8]) -> bool {
     text.len() >= LENGTH_BYTES && text.chars().all(is_plain)
 }
 
-/// Recognises a kind of ZIP archive by the name of its first file.
+/// By the name of its first file.
 fn of_zip(start: &[u8]) -> OtherFormat {
     // The offset of the name. The fixed part before it ends with the lengths of the name and of an
     // extra field.
@@ -215,7 +209,7 @@ fn of_zip(start: &[u8]) -> OtherFormat {
     }
 }
 
-/// Returns whether a file is a pickle of protocol 2 to 5. Older protocols have no fixed start.
+/// Protocol 2 to 5. Older ones have no fixed start.
 fn is_pickle(start: &[u8]) -> bool {
     // The opcodes that a pickle can start with: an empty container, a mark, a global, a long
     // integer, a frame.

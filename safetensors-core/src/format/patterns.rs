@@ -1,4 +1,4 @@
-//! [`Expressions`]: regular expressions that a file has, such as the settings of a model.
+//! [`Expressions`]: regular expressions of files, such as settings of a model.
 
 use std::string::{String, ToString};
 
@@ -7,16 +7,14 @@ use regex_automata::nfa::thompson::WhichCaptures;
 
 use crate::format::error::Quoted;
 
-/// The most bytes in the text of an expression.
 pub(crate) const LONGEST: usize = 1000;
 
-/// The most expressions in one file, and the most bytes they take once compiled. A name takes
-/// 2,000, `\w` 20,000.
+/// Of a file. When compiled, a name takes 2,000 bytes, `\w` 20,000.
 const MOST: usize = 200;
 const MOST_BYTES: usize = 4 << 20;
 
-/// Compiles the regular expressions of a file. A few bytes of text can make megabytes, so their
-/// number and size are limited. An expression that has searched takes three times its size.
+// Limited, because a few bytes of text can make megabytes. One that has searched takes three times
+// its size.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     count: usize,
@@ -24,7 +22,7 @@ pub(crate) struct Expressions {
 }
 
 impl Expressions {
-    /// Compiles a pattern of the file as a part of a longer expression. Fails with the problem.
+    /// Compiles a part of a longer expression, or returns the problem.
     pub(crate) fn compile(
         &mut self,
         pattern: &str,

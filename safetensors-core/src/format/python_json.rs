@@ -1,5 +1,4 @@
-//! The JSON that Python's `json` writes. It may have the words `NaN`, `Infinity` and `-Infinity` as
-//! numbers, as the `config.json` of several models does.
+//! JSON of Python, with `NaN`, `Infinity` and `-Infinity`, as in several models' `config.json`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,27 +6,18 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Result, Value};
 
-/// The words, and a JSON text of the same length that takes the place of each.
 const WORDS: [(&[u8], &[u8]); 3] =
     [(b"-Infinity", b"\"-Infini\""), (b"Infinity", b"\"Infini\""), (b"NaN", b"\"N\"")];
 
 /// Reads JSON, with or without a byte order mark. A Python word becomes a string of its first
-/// letters, so it is not a number.
-///
-/// # Errors
-///
-/// The text is not JSON.
+/// letters.
 #[doc(hidden)]
 pub fn read(json: &[u8]) -> Result<Value> {
     let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
     serde_json::from_slice(json).or_else(|_| serde_json::from_slice(&plain(json)))
 }
 
-/// Returns the entries of a JSON object, each with its text, in which Python words stay.
-///
-/// # Errors
-///
-/// The text is not a JSON object.
+/// Returns the entries of a JSON object with their texts, including Python words.
 #[doc(hidden)]
 pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
     let plain = plain(json.as_bytes());
@@ -40,7 +30,6 @@ pub fn entries(json: &str) -> Result<BTreeMap<String, &str>> {
     Ok(values.into_iter().map(|(key, value)| (key, text(value))).collect())
 }
 
-/// Replaces the Python words without changing the length of the text.
 pub(crate) fn plain(json: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Cow::Borrowed(json);
     let mut at = 0;

@@ -1,20 +1,19 @@
-//! [`Span`]: reports work to subscribers of the crate `tracing`, with the feature `tracing`.
-//! Without the feature a span is an empty value, and its functions do nothing.
+//! [`Span`]: reports work to the crate `tracing`, with the feature `tracing`.
 
 use core::fmt::Display;
 
-/// A piece of work, from its creation to its drop, with the number of its bytes.
+/// A piece of work, from its creation to its drop.
 ///
 /// | name | work | fields |
 /// |---|---|---|
-/// | `open` | opens a file of a `Checkpoint`, reads and checks its header | `path`, `bytes` of the header |
-/// | `read` | reads several tensors together; not one by `LazyTensor::read` | `tensors`, `bytes` in memory |
-/// | `convert` | converts elements, by one thread | `from`, `to`, `bytes` of the result |
-/// | `write` | saves a file by `save`, `save_sharded` or a `StreamWriter`, until it is in place on the disk | `path`, `bytes` of the file |
-/// | `request` | asks a server for bytes, until they have arrived | `address`, `bytes` of the answer |
+/// | `open` | opens a file of a `Checkpoint`, and reads its header | `path`, `bytes` of the header |
+/// | `read` | reads several tensors; not `LazyTensor::read` | `tensors`, `bytes` in memory |
+/// | `convert` | converts elements in one thread | `from`, `to`, `bytes` of the result |
+/// | `write` | saves a file by `save`, `save_sharded` or a `StreamWriter`, until it is in place | `path`, `bytes` of the file |
+/// | `request` | asks a server for bytes | `address`, `bytes` of the answer |
 ///
-/// The target is `safetensors`, the level DEBUG. A span lasts as long as the work, so a subscriber
-/// can measure its time. The conversions of all threads that read are children of the `read`.
+/// The target is `safetensors`, the level DEBUG. Conversions are children of their `read`, in any
+/// thread.
 #[derive(Debug)]
 #[must_use]
 #[doc(hidden)]
@@ -23,7 +22,6 @@ pub struct Span {
     span: tracing::Span,
 }
 
-/// A span that the current thread is in.
 #[must_use]
 pub(crate) struct Entered<'s> {
     #[cfg(feature = "tracing")]
@@ -64,15 +62,14 @@ impl Span {
         span!("write", path = tracing::field::display(path), bytes = tracing::field::Empty)
     }
 
-    /// Starts the span of a request to a server. `address` names the host or the object of a store;
-    /// it is called only with the feature `tracing`.
+    /// Starts a request. `address` names the host or object, and is called only with the feature.
     #[inline]
     #[doc(hidden)]
     pub fn request(address: impl FnOnce() -> String) -> Self {
         span!("request", address = address(), bytes = tracing::field::Empty)
     }
 
-    /// Returns the span that the current thread is in, to be entered by threads that work for it.
+    /// Returns the thread's span, for threads that work for it.
     #[inline]
     pub(crate) fn current() -> Self {
         Self {
@@ -89,7 +86,7 @@ impl Span {
         self.span.record("bytes", bytes);
     }
 
-    /// Lets the current thread work for the span until the result is dropped.
+    /// Works for the span until the result is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
         Entered {

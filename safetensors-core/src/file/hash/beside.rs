@@ -1,4 +1,4 @@
-//! Records in other files of the directory, and notes about records.
+//! Records in other files, and notes about records.
 
 use std::fmt;
 use std::fs;
@@ -12,18 +12,17 @@ use crate::file::io::hidden::directory;
 use crate::file::io::{FileSource, beside};
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// Where manifests are, from the directory of a file.
+/// The places of manifests, from a file's directory.
 const LEVELS: [&str; 3] = ["", "..", "../.."];
 
-/// Longer manifests are not read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A side effect of a change, for its caller to print.
+/// A side effect of a change, to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(hidden)]
 pub enum Note {
-    /// This entry of the metadata is removed: it is a digest of data that changes.
+    /// A digest of data that changes is removed from the metadata.
     Removed {
         /// Its key.
         key: &'static str,
@@ -33,8 +32,8 @@ pub enum Note {
         /// Its path.
         path: PathBuf,
     },
-    /// The file is replaced and not changed in place, because it has several names (hard links).
-    /// The others keep the old content.
+    /// The file is replaced instead of changed in place, because other names (hard links) keep the
+    /// old content.
     SeveralNames {
         /// The number of names.
         names: u64,
@@ -61,13 +60,8 @@ impl fmt::Display for Note {
     }
 }
 
-/// Fails if the table refuses a change because of a record in another file. `destination` is the
-/// path after following links. Nothing is written. Without manifests this looks for three files of
-/// each path, and reads nothing.
-///
-/// # Errors
-///
-/// [`ErrorKind::InManifest`]; [`ErrorKind::Io`] if a manifest cannot be read.
+/// Fails if a record in another file forbids a change. `destination` is the path after links.
+// Without manifests this looks for three files, and reads nothing.
 pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> Result<()> {
     if !has_fate(Place::Manifest, change, Fate::Refused) {
         return Ok(());
@@ -94,8 +88,7 @@ pub(crate) fn check_records(path: &Path, destination: &Path, change: Change) -> 
     Ok(())
 }
 
-/// Returns the signatures that may be of a file: of this name, or of no other file in the
-/// directory. There are none in a directory that cannot be listed.
+/// Returns signatures of this name, or of no other file in the directory.
 pub(crate) fn signatures(path: &Path, change: Change) -> Vec<Note> {
     if !has_fate(Place::Signature, change, Fate::Doubtful) {
         return Vec::new();
@@ -116,7 +109,7 @@ fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
     RECORDS.iter().any(|record| record.0 == place && record.fate(change) == fate)
 }
 
-/// Reads the manifest of a directory; `None` if this user can see none.
+/// Returns `None` if this user can see no manifest.
 fn read(home: &Path) -> Result<Option<Vec<u8>>> {
     let file = match beside::open(home, MANIFEST) {
         Err(error) if is_unseen(error.kind()) => None,
@@ -135,7 +128,7 @@ fn is_unseen(kind: &ErrorKind) -> bool {
     }
 }
 
-/// Returns the digest of the header of a file; `None` if there is no file with one.
+/// Returns `None` if there is no header.
 fn header_digest(path: &Path) -> Result<Option<Digest>> {
     let digest = FileSource::open_now(path).map_err(Error::through_io);
     match digest.and_then(|file| Digest::of_header(file.file())) {
@@ -150,7 +143,6 @@ mod tests {
 
     use super::*;
 
-    /// Of a directory, nothing can be read that could be a header.
     #[test]
     fn a_header_is_read_only_if_there_is_a_manifest() {
         let dir = tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Computes digests of tensors and files, which are read in pieces.
+//! Computes digests of tensors and files.
 
 use std::io;
 #[cfg(feature = "sha256")]
@@ -11,10 +11,9 @@ use crate::file::load::streaming::read_pieces;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::Meter;
 
-/// Computes the digest of each tensor, in the order given.
+/// Computes the digest of each tensor, in the given order.
 ///
-/// Several tensors are read at a time, each front to back in pieces of 1 MiB. No entire tensor is
-/// held in memory.
+/// Several tensors are read at a time, each in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{self, Digest, DigestOptions};
@@ -32,9 +31,8 @@ use crate::format::parallel::Meter;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened; the error names
-/// the tensor and the file. [`ErrorKind::Cancelled`] if the progress callback stops the work. The
-/// first failure stops all threads.
+/// The first failure stops all threads: [`ErrorKind::Io`], also if a file has changed since it was
+/// opened; [`ErrorKind::Cancelled`].
 pub fn hash_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &DigestOptions,
@@ -46,7 +44,6 @@ pub fn hash_tensors<S: ReadAt>(
     })
 }
 
-/// Computes the digest of a tensor, read through `buffer`.
 pub(crate) fn of_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     buffer: &mut Vec<u8>,
@@ -64,7 +61,7 @@ pub(crate) fn of_tensor<S: ReadAt>(
     Ok(hasher.finish())
 }
 
-/// Returns the SHA-256 of all bytes after the header, read through `buffer`.
+/// Hashes all bytes after the header.
 #[cfg(feature = "sha256")]
 pub(crate) fn of_data<S: ReadAt>(
     file: &SafeTensors<S>,
@@ -75,7 +72,6 @@ pub(crate) fn of_data<S: ReadAt>(
     of_range(file.source(), begin..begin + file.header().data_len(), buffer, progress)
 }
 
-/// The SHA-256 of a range of bytes, read through `buffer`.
 #[cfg(feature = "sha256")]
 pub(crate) fn of_range<S: ReadAt>(
     source: &S,
@@ -93,14 +89,12 @@ pub(crate) fn of_range<S: ReadAt>(
     Ok(Sha256::from(<[u8; 32]>::from(hasher.finalize())))
 }
 
-/// Without the feature `sha256`, this fails if a hash should be computed, so that none counts as
-/// compared.
+/// Fails without the feature `sha256`, so that no hash counts as compared.
 #[cfg(not(feature = "sha256"))]
 pub(crate) fn of_data<S: ReadAt>(_: &SafeTensors<S>, _: &mut Vec<u8>, _: &Meter) -> Result<Sha256> {
     Err(ErrorKind::FeatureNeeded { feature: "sha256" }.into())
 }
 
-/// Returns the error of a failed read.
 pub(super) fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

@@ -2,11 +2,7 @@
 
 use crate::format::error::{ErrorKind, Result, excerpt};
 
-/// Decodes exactly `2 * N` lower-case hex digits.
-///
-/// # Errors
-///
-/// [`ErrorKind::BadDigest`].
+/// Decodes exactly `2 * N` digits.
 pub(crate) fn decode<const N: usize>(text: &str) -> Result<[u8; N]> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if text.len() != 2 * N || !text.bytes().all(is_digit) {

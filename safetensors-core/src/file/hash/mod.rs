@@ -1,5 +1,4 @@
-//! Digests: the XXH3-128 of a tensor, the SHA-256 of a file's data, and their record in the
-//! metadata.
+//! Digests: XXH3-128 of tensors, SHA-256 of data, and their records.
 
 #[cfg(feature = "std")]
 mod beside;

@@ -1,10 +1,10 @@
-//! [`DigestOptions`]: which digests, threads and progress.
+//! [`DigestOptions`]: digests, threads and progress.
 
 use std::ops::ControlFlow;
 
 use crate::format::parallel::{Progress, Work};
 
-/// The options for computing, recording and verifying digests.
+/// Options for computing, recording and verifying digests.
 ///
 /// ```
 /// use safetensors_core::digest::DigestOptions;
@@ -17,7 +17,7 @@ pub struct DigestOptions {
     pub(crate) work: Work,
     pub(crate) require: bool,
     pub(crate) tensors: bool,
-    /// `None` if the caller has not set it: recorded hashes are verified, and none is recorded.
+    /// `None`, the default, verifies a recorded hash and records none.
     pub(crate) sha256: Option<bool>,
 }
 
@@ -28,13 +28,13 @@ impl Default for DigestOptions {
 }
 
 impl DigestOptions {
-    /// Returns the default options. The number of threads comes from the environment variable
-    /// `SAFETENSORS_THREADS`; without it there is one for each core, at most eight.
+    /// Makes the default options: threads by the environment variable `SAFETENSORS_THREADS`, else
+    /// one a core, at most eight.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads with this many threads; 0 for the default.
+    /// Sets the number of threads; 0 for the default.
     pub fn threads(mut self, threads: usize) -> Self {
         self.work = self.work.threads(threads);
         self
@@ -48,24 +48,23 @@ impl DigestOptions {
         self
     }
 
-    /// Sets whether the XXH3-128 of each tensor is verified or recorded. On by default.
+    /// Sets whether to verify or record the XXH3-128 of each tensor. On by default.
     pub fn tensors(mut self, tensors: bool) -> Self {
         self.tensors = tensors;
         self
     }
 
-    /// Sets whether the SHA-256 of all data is verified or recorded, as `modelspec.hash_sha256`.
-    /// This reads the data once more. By default, [`verify`](crate::digest::verify) checks it where
-    /// it is recorded, and [`Edit::record_digests`](crate::edit::Edit::record_digests) does not
-    /// record it.
+    /// Sets whether to verify or record the SHA-256 of all data, `modelspec.hash_sha256`, by
+    /// another pass over it. By default, [`verify`](crate::digest::verify) checks a recorded one,
+    /// and [`Edit::record_digests`](crate::edit::Edit::record_digests) records none.
     pub fn sha256(mut self, sha256: bool) -> Self {
         self.sha256 = Some(sha256);
         self
     }
 
-    /// Sets a callback, which is called about once for each MiB that is read, and at the end. The
-    /// thread that has read the bytes calls it. If it returns [`ControlFlow::Break`], the rest is
-    /// not read and the work fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// Calls `callback` about once per MiB that is read, and at the end, in any thread.
+    /// [`ControlFlow::Break`] stops the work with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};

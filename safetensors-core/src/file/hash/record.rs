@@ -1,4 +1,4 @@
-//! [`TensorDigests`]: the metadata entry that records the digests of a file's tensors.
+//! [`TensorDigests`]: the metadata entry of a file's digests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,14 +8,12 @@ use super::Digest;
 use crate::format::error::{Error, ErrorKind, Escaped, Result};
 use crate::format::header::{DIGESTS_KEY, Metadata, UniqueMap};
 
-/// The metadata key for the digests of a file's tensors.
-///
-/// The value is one compact JSON object that maps tensor names to digests, sorted by name:
+/// The metadata key of digests: a compact JSON object, sorted by name, such as
 /// `{"bias":"99aa06d3014798d86001c324468d497f","weight":"..."}`.
 pub const KEY: &str = DIGESTS_KEY;
 
-/// The digests of a file's tensors by name, as recorded under [`KEY`]: a map that is read from the
-/// metadata of a file. Its text is the value of the entry.
+/// The digests of a file's tensors by name, as recorded under [`KEY`]. Displays as that entry's
+/// value.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -35,20 +33,17 @@ pub const KEY: &str = DIGESTS_KEY;
 pub struct TensorDigests(BTreeMap<String, Digest>);
 
 impl TensorDigests {
-    /// Reads the digests in a file's metadata; `None` if the metadata has no such entry. The
-    /// digests are not compared with the file's tensors.
+    /// Reads the digests in a file's metadata, if it has any, without comparing them.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a
-    /// duplicate name. [`ErrorKind::BadDigest`], which names the tensor, if a string is not a
-    /// digest.
+    /// duplicate name; [`ErrorKind::BadDigest`].
     pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         metadata.get(KEY).map(|text| Self::parse(text)).transpose()
     }
 
-    /// Placeholders for digests that are not computed yet. The entry's value already has its final
-    /// length.
+    // Placeholders give the entry its final length.
     pub(crate) fn unknown<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         names.map(|name| (name, Digest::from([0_u8; 16]))).collect()
     }
@@ -68,13 +63,11 @@ impl TensorDigests {
         texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
-    /// Writes the entry into a file's metadata. Replaces an existing entry.
     pub(crate) fn insert_into(&self, metadata: &mut Metadata) {
         metadata.insert(KEY.into(), self.to_string());
     }
 }
 
-/// The names and digests, sorted by name.
 impl Deref for TensorDigests {
     type Target = BTreeMap<String, Digest>;
 
@@ -89,7 +82,7 @@ impl DerefMut for TensorDigests {
     }
 }
 
-/// The value of the entry. Its length depends only on the names, not on the digests.
+/// The value of the entry. Its length depends only on the names.
 impl fmt::Display for TensorDigests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts: BTreeMap<_, _> =

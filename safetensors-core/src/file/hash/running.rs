@@ -1,4 +1,4 @@
-//! [`RunningDigest`]: the digest of a tensor while it is written.
+//! [`RunningDigest`]: the digest of a tensor that is being written.
 
 use std::fs::File;
 use std::io;
@@ -11,11 +11,9 @@ use crate::file::io::positional::read_exact_at;
 use crate::file::load::streaming::read_pieces;
 use crate::format::error::Result;
 
-/// The digest of a tensor that is written in any order. Bytes that arrive in order are hashed at
-/// once. The bytes from the first one out of order on are read back at the end.
+/// Hashes bytes that are written in order. After the first one out of order, bytes are read back.
 #[derive(Debug, Default)]
 pub(crate) struct RunningDigest {
-    /// The number of bytes hashed so far, from the start of the tensor.
     taken: u64,
     state: State,
 }
@@ -24,15 +22,13 @@ pub(crate) struct RunningDigest {
 enum State {
     #[default]
     Begun,
-    /// Boxed because a hasher is large and there may be many tensors. Only a tensor that is being
-    /// written has one.
+    // Boxed: a hasher is large, and only tensors that are being written need one.
     Hashing(Box<Hasher>),
     Done(Digest),
 }
 
 impl RunningDigest {
-    /// Hashes bytes that were written at `offset` of a tensor of `len` bytes, if they are the next
-    /// ones.
+    /// Hashes bytes at `offset` if they are the next of `len`.
     pub(crate) fn take(&mut self, offset: u64, bytes: &[u8], len: u64) {
         if offset != self.taken || bytes.is_empty() {
             return;
@@ -52,13 +48,12 @@ impl RunningDigest {
             if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
     }
 
-    /// Starts again, because the tensor will be written again.
+    /// Lets the tensor be written again.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// Returns the digest of the tensor, which was written to the range `place` of `file`. Bytes
-    /// that are not hashed yet are read back through `buffer`.
+    /// Returns the digest of the range `place` of `file`, reading the rest back.
     pub(crate) fn finish(
         &self,
         file: &File,
@@ -79,7 +74,7 @@ impl RunningDigest {
     }
 }
 
-/// A file that is being written, up to the end of a tensor.
+/// The file up to the end of a tensor.
 struct Written<'a> {
     file: &'a File,
     end: u64,

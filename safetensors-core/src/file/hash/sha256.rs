@@ -9,10 +9,9 @@ use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Result};
 use crate::format::header::{Metadata, SHA256_KEY};
 
-/// The form that a SHA-256 has in metadata, for messages.
 const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 
-/// A SHA-256 digest. `Display` prints 64 lower-case hex digits, as `sha256sum` does.
+/// A SHA-256 digest, displayed as 64 lower-case hex digits.
 ///
 /// ```
 /// use safetensors_core::digest::Sha256;
@@ -27,7 +26,6 @@ const SHA256_FORM: &str = "0x and 64 lower-case hex digits";
 #[doc(hidden)]
 pub struct Sha256([u8; 32]);
 
-/// Returns the SHA-256 of all data that a file's metadata records.
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
     match text.strip_prefix("0x").map(str::parse) {
@@ -39,18 +37,16 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     }
 }
 
-/// Returns the key and the value that record the SHA-256 of all data in a file's metadata.
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, format!("0x{hash}"))
 }
 
-/// Exactly 64 lower-case hex digits.
 impl FromStr for Sha256 {
     type Err = Error;
 
     /// # Errors
     ///
-    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest).
+    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest), except for 64 lower-case hex digits.
     fn from_str(text: &str) -> Result<Self> {
         hex::decode(text).map(Self)
     }

@@ -1,23 +1,18 @@
-//! The table of records: where each is, and its fate when its file changes.
-//!
-//! Every edit, append, rewrite and save asks this table. Nothing else lists records.
+//! The table of records, which every edit, append, rewrite and save asks.
 
 use alloc::vec::Vec;
 
 use crate::format::header::{ATTEMPT_KEY, DIGESTS_KEY, Metadata, SHA256_KEY};
 
-/// The name of a manifest, which may have a digest of a file's header.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// How the names of signatures end.
 const SIGNATURES: [&str; 4] = [".asc", ".sig", ".sigstore", ".sigstore.json"];
 
-/// A change of a file. Each includes the ones before it, except [`File`](Change::File).
+/// Each includes the earlier ones, except [`File`](Change::File).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The metadata, or the room before the data.
     Header,
-    /// The names of tensors.
     Names,
     /// The set of tensors, or the order of their bytes.
     Data,
@@ -25,46 +20,41 @@ pub(crate) enum Change {
     File,
 }
 
-/// Where a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Under this key in the metadata of the file.
     Entry(&'static str),
-    /// In a manifest in the directory of the file, or in one of the two above it.
+    /// In the file's directory, or one of the two above it.
     Manifest,
-    /// In a signature in the directory of the file.
     Signature,
-    /// In a checkpoint that depends on this one, and can be anywhere.
+    /// In any checkpoint that depends on this one.
     Dependent,
 }
 
 /// The effect of a change on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is still right.
     Stays,
-    /// It is changed along with the file.
+    /// It changes with the file.
     Follows,
-    /// It is removed, and the caller can report it.
+    /// It is removed, for the caller to report.
     Removed,
-    /// It is removed. Another file does not need it.
+    /// It is removed, and nobody misses it.
     Forgotten,
     Refused,
-    /// It may be wrong afterwards, and the caller can report it.
+    /// It may be wrong, for the caller to report.
     Doubtful,
     /// It cannot be found. Other names of the file keep the old content.
     Unseen,
 }
 
-/// A record, and its fate with each [`Change`], in that order.
 #[derive(Debug)]
 pub(crate) struct Record(pub(crate) Place, [Fate; 4]);
 
 use Fate::{Doubtful, Follows, Forgotten, Refused, Removed, Stays, Unseen};
 
-/// All records. The digests of tensors, and a dependent checkpoint's digests of them, depend on
-/// names and data, the SHA-256 on the data, and the attempt on the save that has made the file. A
-/// manifest depends on every byte of the header, and a signature on every byte of the file.
+// Digests of tensors, here and in a dependent checkpoint, depend on names and data, the SHA-256 on
+// the data, the attempt on the save, a manifest on every byte of the header, and a signature on
+// every byte of the file.
 #[rustfmt::skip]
 pub(crate) const RECORDS: [Record; 6] = [
     //                                header    names     data      file
@@ -93,13 +83,11 @@ impl Record {
     }
 }
 
-/// Returns whether metadata has a record.
 pub(crate) fn has_records(metadata: &Metadata) -> bool {
     RECORDS.iter().filter_map(Record::key).any(|key| metadata.contains_key(key))
 }
 
-/// Removes the records from metadata that a change makes wrong. Returns the keys that its caller
-/// can name.
+/// Removes the records that a change makes wrong. Returns the keys to report.
 pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static str> {
     // Not an error: a training that goes on with the metadata of its last checkpoint would fail.
     let mut removed = Vec::new();
@@ -113,16 +101,14 @@ pub(crate) fn forget(metadata: &mut Metadata, change: Change) -> Vec<&'static st
     removed
 }
 
-/// Returns the name of a signature without its ending; `None` for the name of another file.
+/// Returns `None` if this is no signature.
 pub(crate) fn signed_name(name: &str) -> Option<&str> {
     SIGNATURES.iter().find_map(|ending| name.strip_suffix(ending))
 }
 
-/// Removes everything from metadata that holds for one file alone: the digests of its tensors, the
-/// SHA-256 of its data, and the record of the attempt of ranks that made it.
-///
-/// Saving does so with the metadata of its options. A program that changes data in another way, and
-/// keeps the metadata, should call this. Returns `true` if it removes a digest.
+/// Removes the records of a single file from metadata: digests of tensors, the SHA-256 of data, the
+/// attempt of ranks. Saving does so; call this if other code changes the data and keeps the
+/// metadata. Returns `true` if it removes a digest.
 ///
 /// ```
 /// use safetensors_core::Metadata;

@@ -10,11 +10,9 @@ use crate::file::hash::hex;
 use crate::format::error::{Error, Result};
 use crate::format::header::{LENGTH_BYTES, Limits};
 
-/// The XXH3-128, without seed or secret, of a tensor's bytes in the file: little-endian and in C
-/// order.
+/// The XXH3-128, without seed or secret, of a tensor's bytes in the file.
 ///
-/// `Display` prints 32 lower-case hex digits in the canonical order, high half first, as
-/// `xxhsum -H128` does.
+/// Displayed as 32 lower-case hex digits, high half first, as `xxhsum -H128` prints it.
 ///
 /// ```
 /// use safetensors_core::digest::Digest;
@@ -32,12 +30,11 @@ impl Digest {
         Self(xxh3_128(bytes))
     }
 
-    /// Reads the header of a file from its start, and returns its digest, which includes the length
-    /// before it. A file of another kind has a digest, too.
+    /// Returns the digest of a file's header and the length before it, even of another format.
     ///
     /// # Errors
     ///
-    /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the file has less than 8 bytes.
+    /// [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) for less than 8 bytes.
     #[doc(hidden)]
     pub fn of_header(mut file: impl Read) -> io::Result<Self> {
         let mut length = [0; LENGTH_BYTES];
@@ -60,26 +57,25 @@ impl Digest {
     }
 }
 
-/// Exactly 32 lower-case hex digits.
 impl FromStr for Digest {
     type Err = Error;
 
     /// # Errors
     ///
-    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest).
+    /// [`ErrorKind::BadDigest`](crate::ErrorKind::BadDigest), except for 32 lower-case hex digits.
     fn from_str(text: &str) -> Result<Self> {
         hex::decode(text).map(<[u8; 16]>::into)
     }
 }
 
-/// Bytes in canonical order: big-endian.
+/// Reads the bytes as big-endian, the canonical order.
 impl From<[u8; 16]> for Digest {
     fn from(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 }
 
-/// The bytes in canonical order: big-endian.
+/// Returns the bytes as big-endian, the canonical order.
 impl From<Digest> for [u8; 16] {
     fn from(digest: Digest) -> Self {
         digest.0.to_be_bytes()
@@ -98,7 +94,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Computes a [`Digest`] of bytes that are given in pieces, in order.
+/// Computes a [`Digest`] of bytes given in pieces.
 ///
 /// ```
 /// use safetensors_core::digest::{Digest, Hasher};
@@ -117,7 +113,7 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// Returns the digest of all bytes added so far. More bytes may be added afterwards.
+    /// Returns the digest of the bytes so far. More may follow.
     pub fn finish(&self) -> Digest {
         Digest(self.0.digest128())
     }

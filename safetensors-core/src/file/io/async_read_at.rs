@@ -4,40 +4,35 @@ use std::io;
 
 use super::read_at::Requests;
 
-/// Bytes that can be read at any position, asynchronously: an HTTP server in a browser, a socket, a
-/// file of an asynchronous runtime. It is [`ReadAt`](super::ReadAt) for programs that must not
-/// block.
+/// Bytes of a file, read asynchronously at any position: [`ReadAt`](super::ReadAt) for programs
+/// that must not block, such as in a browser.
 ///
-/// [`AsyncStore`](crate::checkpoint::store::AsyncStore) reads checkpoints from such sources, and
-/// has an example. It depends on no runtime: any runtime, or a browser, can poll the futures. They
-/// can be sent to other threads if the source's futures can.
+/// Depends on no runtime; the futures are `Send` if the source's are.
+/// [`AsyncStore`](crate::checkpoint::store::AsyncStore) has an example.
 ///
-/// All bytes should come from one version of the file. If a source cannot ensure that, for example
-/// by a condition on the ETag, a file that is replaced during the read gives wrong values. The
-/// [version](AsyncReadAt::version) shows whether an index still belongs to its files.
+/// All bytes must come from one version of the file, for example by a condition on the ETag.
+/// Otherwise a file that is replaced during the read gives wrong values.
 pub trait AsyncReadAt: Send + Sync {
-    /// Returns the number of bytes, as it was when the source was opened.
+    /// Returns the number of bytes when the source was opened.
     fn byte_len(&self) -> u64;
 
-    /// Fills `buf` with the bytes from `offset` on. The future may be dropped before it is done.
+    /// Fills `buf` with the bytes from `offset` on. The future may be dropped early.
     ///
     /// # Errors
     ///
-    /// Any error of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    /// [`io::ErrorKind::UnexpectedEof`] if the source ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> impl Future<Output = io::Result<()>>;
 
-    /// Returns the most bytes for one call, and the most calls to make at once. The default is 8
-    /// MiB and 6, the number of requests that browsers send to one server at once.
+    /// Returns the most bytes for a call, and the most calls at once: by default 8 MiB and 6, as in
+    /// browsers.
     fn requests(&self) -> Requests {
         Requests::new(8 << 20, 6)
     }
 
-    /// Returns the version of the file when the source was opened, such as its ETag. `None`, the
-    /// default, if it is not known.
+    /// Returns the version of the file when it was opened, such as its ETag, if it is known.
     ///
-    /// After [`open_async`](crate::Checkpoint::open_async) has opened the files of an index that
-    /// has a version, it opens the index once more. If the version differs, the files may not
-    /// belong together, and all are opened again.
+    /// [`open_async`](crate::Checkpoint::open_async) opens a versioned index again after its files.
+    /// If the version differs, it opens all files again.
     fn version(&self) -> Option<String> {
         None
     }

@@ -1,5 +1,4 @@
-//! Small files next to a checkpoint: settings, manifests, tokenizers. They may come from a
-//! stranger.
+//! Small files next to a checkpoint, such as settings, perhaps from a stranger.
 
 use std::fs;
 use std::io::{self, Read};
@@ -8,14 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use super::file::FileSource;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// Finds a file below a directory and returns the path to open; `None` if there is none.
-///
-/// Links are followed if they stay below the directory. In a snapshot of the Hub's cache they may
-/// also lead to a blob.
+/// Finds the path to open for a file below a directory. Links may lead below it, and from a
+/// snapshot of the Hub's cache to a blob.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`] for a name or a link that leads out of the directory; [`ErrorKind::Io`].
+/// [`ErrorKind::NotAFile`] for a name or a link out of the directory; [`ErrorKind::Io`].
 #[doc(hidden)]
 pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let name = name.as_ref();
@@ -50,11 +47,7 @@ pub fn find(home: &Path, name: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Opens a file below a directory, as [`find`] finds it; `None` if there is none.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotAFile`] for anything but a regular file, and as for [`find`].
+/// Opens a regular file that [`find`] finds, or fails with [`ErrorKind::NotAFile`].
 #[doc(hidden)]
 pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     let name = name.as_ref();
@@ -66,11 +59,7 @@ pub fn open(home: &Path, name: impl AsRef<Path>) -> Result<Option<FileSource>> {
     }
 }
 
-/// Reads a file of at most `most` bytes below a directory; `None` if there is none.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`], also for a larger file, and as for [`open`].
+/// [Opens](open) and reads a file of at most `most` bytes.
 #[doc(hidden)]
 pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec<u8>>> {
     let name = name.as_ref();
@@ -78,12 +67,7 @@ pub fn read(home: &Path, name: impl AsRef<Path>, most: u64) -> Result<Option<Vec
     read_open(&file, &home.join(name), most).map(Some)
 }
 
-/// Reads a regular file of at most `most` bytes, wherever it is and wherever links lead.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`], also for a larger
-/// file.
+/// Reads a regular file of at most `most` bytes, wherever links lead.
 #[doc(hidden)]
 pub fn read_file(path: &Path, most: u64) -> Result<Vec<u8>> {
     read_open(&FileSource::open_now(path)?, path, most)
@@ -106,8 +90,8 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns `true` if `home` is in a snapshot of the Hub's cache, and the target is one of its
-/// repository's blobs. Newer caches keep blobs of all repositories in one place.
+/// Returns `true` if `home` is a snapshot in the Hub's cache, and the target a blob of its
+/// repository or, in newer caches, of all.
 fn is_blob(home: &Path, target: &Path) -> bool {
     let snapshots = home.ancestors().find(|it| it.ends_with("snapshots"));
     let repository = snapshots.and_then(Path::parent);
@@ -198,7 +182,6 @@ mod tests {
         assert_eq!(read_file(&at("file"), u64::MAX).unwrap(), b"four");
     }
 
-    /// A blob may be a link into a place for all repositories.
     #[test]
     fn links_to_blobs_are_followed_in_a_cache_of_the_hub() {
         let dir = tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Copies a range of a file into another. The kernel copies where it can; on some file systems it
-//! shares blocks and copies nothing.
+//! Copies a range of a file, by the kernel if possible.
 
 use std::fs::File;
 use std::io;
@@ -7,20 +6,14 @@ use std::io;
 use super::failpoint;
 use super::positional::{read_at, shorter, write_all_at};
 
-/// The most bytes copied by one call to the kernel, which cannot be interrupted.
+// A call cannot be interrupted.
 const CALL: u64 = 1 << 30;
 
-/// The size of the buffer that is used if the kernel cannot copy.
 const BUFFER: usize = 1 << 20;
 
-/// Copies `len` bytes of `from` at `from_offset` to `to` at `to_offset`.
-///
-/// On a file system with reflinks (btrfs, XFS) blocks are shared rather than copied, if both
-/// offsets have the same position within a block.
-///
-/// # Errors
-///
-/// Any I/O error; [`io::ErrorKind::UnexpectedEof`] if `from` ends within the range.
+/// Copies `len` bytes. Fails with [`io::ErrorKind::UnexpectedEof`] if `from` ends early.
+// A file system with reflinks (btrfs, XFS) shares blocks, if both offsets have the same position
+// within a block.
 pub(crate) fn copy_range(
     from: &File,
     mut from_offset: u64,
@@ -41,8 +34,7 @@ pub(crate) fn copy_range(
     Ok(())
 }
 
-/// Copies a part of the range and returns its length in bytes: 0 if the kernel cannot copy, or if
-/// `from` has ended.
+/// Returns 0 if the kernel cannot copy, or if `from` has ended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn by_kernel(
     from: &File,

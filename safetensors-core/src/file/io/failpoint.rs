@@ -1,24 +1,19 @@
-//! Failing on purpose. Each step of saving and editing that can fail calls [`hit`] first, so that
-//! tests can interrupt it.
+//! Failing on purpose: steps of saving and editing that can fail call [`hit`].
 //!
-//! Only this crate's own tests and the repository's fuzz targets contain this. In other builds the
-//! functions do nothing.
+//! Only in this crate's tests and the fuzz targets.
 
-/// Announces a step. Fails if a test wants it to.
 #[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]
 pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a test simulates a system that lacks a feature.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
-/// Returns whether a test simulates that the process has been killed: then nothing is cleaned up.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_killed() -> bool {
@@ -39,20 +34,18 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// The steps that a test interrupts in its thread. Steps of other threads do not count.
+    /// The steps that a test interrupts in its thread.
     struct Armed {
-        /// The number of steps that still succeed.
+        /// Steps that still succeed.
         left: usize,
         wanted: Wanted,
         reached: Option<&'static str>,
     }
 
-    /// How the chosen step fails.
     enum Wanted {
         Failure,
-        /// It fails, and so do all later ones, as if the process had ended.
+        /// All later ones fail too.
         Crash,
-        /// A function is called before it.
         #[cfg(test)]
         Call(Option<Box<dyn FnOnce()>>),
     }
@@ -63,11 +56,10 @@ mod armed {
 
     #[cfg(test)]
     thread_local! {
-        /// The features that the thread's system lacks.
         static LACKING: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Announces a step. Fails if a test wants it to.
+    /// Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
         #[cfg_attr(not(test), expect(unused_mut, reason = "only tests call something"))]
         let mut call: Option<Box<dyn FnOnce()>> = None;
@@ -98,49 +90,41 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Returns whether a test simulates that the process has been killed.
     #[cfg(test)]
     pub(crate) fn is_killed() -> bool {
         let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
         ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
     }
 
-    /// Returns whether a test simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
         LACKING.with_borrow(|lacking| lacking.contains(&what))
     }
 
-    /// Runs `f` with its `n`th step failing, counted from 0. Returns the result of `f` and the name
-    /// of that step; `None` if `f` has fewer steps.
-    ///
-    /// Only the steps of this thread count.
+    /// Runs `f` with its `n`th step of this thread failing, from 0. Returns the step, if `f` has
+    /// it.
     #[doc(hidden)]
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Failure, f)
     }
 
-    /// Like [`fail_at`], but every later step fails, too, and nothing is cleaned up.
+    /// Like [`fail_at`], but later steps fail too, and nothing is cleaned up.
     #[doc(hidden)]
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
     }
 
-    /// Where [`interrupt_everywhere`] has interrupted an act.
     #[cfg(test)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Interrupted {
-        /// The step, as [`hit`] names it.
         pub(crate) step: &'static str,
-        /// Whether all later steps failed, too, as if the process had been killed. Otherwise only
-        /// this step failed.
+        /// Whether all later steps failed, too.
         pub(crate) killed: bool,
     }
 
-    /// Interrupts an act at each of its steps: once the step fails, and once the process is killed
-    /// there. Each time, `setup` makes the input of the act, and `check` then gets it with the
-    /// act's result. At the end of both rounds nothing interrupts the act, and `check` gets `None`.
-    /// Returns the steps, in order, as the failures met them.
+    /// Interrupts an act at each step, first by failing only it, then by killing the process there.
+    /// `setup` makes the input, and `check` gets it with the result; at the end of both rounds with
+    /// `None`, uninterrupted. Returns the steps.
     #[cfg(test)]
     pub(crate) fn interrupt_everywhere<S, T>(
         mut setup: impl FnMut() -> S,
@@ -164,7 +148,7 @@ mod armed {
         steps
     }
 
-    /// Runs `f`, and `call` just before its `n`th step (from 0).
+    /// Calls `call` before the `n`th step, from 0.
     #[cfg(test)]
     pub(crate) fn call_at<T>(
         n: usize,
@@ -174,7 +158,7 @@ mod armed {
         run(n, Wanted::Call(Some(Box::new(call))), f)
     }
 
-    /// Runs `f` as on a system that lacks a feature.
+    /// Simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
         LACKING.with_borrow_mut(|lacking| lacking.push(what));

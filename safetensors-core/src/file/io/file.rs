@@ -14,8 +14,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, is_marked};
 use crate::format::slice::read_range::ReadRange;
 
-/// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open)
-/// opens its files as these.
+/// A regular file, opened once and read at positions.
 ///
 /// ```
 /// use safetensors_core::io::FileSource;
@@ -44,26 +43,22 @@ pub struct FileSource {
     file: File,
     path: PathBuf,
     stamp: Stamp,
-    /// Whether the file changed so shortly before it was opened that the next change may get the
-    /// same time.
+    /// Whether the next change after opening may have the time of the last one.
     is_young: bool,
 }
 
 /// The coarsest resolution of times in a file system.
 const TIME_STEP: Duration = Duration::from_secs(2);
 
-/// How long opening a file waits at most while its header is being changed.
 const MAX_WAIT: Duration = Duration::from_millis(1000);
 
 impl FileSource {
-    /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without
-    /// waiting for it. If an [edit](crate::edit) is writing the header in place, this waits for the
-    /// edit, but at most a second.
+    /// Opens a regular file for reading. Follows links. Waits at most a second for an
+    /// [edit](crate::edit) of the header in place, and not for a FIFO or a device.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something other than a
-    /// regular file.
+    /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = Self::open_now(path)?;
@@ -74,12 +69,10 @@ impl FileSource {
         Self::of(file.file, path).map_err(|error| Error::io(error, path))
     }
 
-    /// Opens a file like [`open`](FileSource::open), without waiting.
     pub(crate) fn open_now(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens a file like [`open`](FileSource::open), also for writing, and without waiting.
     pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
@@ -101,8 +94,7 @@ impl FileSource {
         }
     }
 
-    /// Wraps a file that is already open, such as standard input if it is a file. `path` is its
-    /// path in errors; no file is opened under it.
+    /// Wraps an open file, such as standard input from a file. `path` is for errors.
     ///
     /// # Errors
     ///
@@ -117,7 +109,6 @@ impl FileSource {
         Err(not_a_file(found, path))
     }
 
-    /// Makes a source of a regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self::with_metadata(file, path, &metadata))
@@ -129,22 +120,19 @@ impl FileSource {
         Self { file, path: path.into(), stamp, is_young }
     }
 
-    /// Accepts the present state of the file as its state when it was opened.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         (self.stamp, self.is_young) = (Stamp::of(&metadata), is_young(&metadata));
         Ok(())
     }
 
-    /// Returns whether the file begins with the mark of a header that is being written in place, or
-    /// was left half written.
+    /// Returns `true` also for a header that was left half written.
     pub(crate) fn is_marked(&self) -> bool {
         let mut length = [0; LENGTH_BYTES];
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
     }
 
-    /// Waits while an edit writes the header. The edit holds the lock of the file. If no process
-    /// holds it, the header was left half written, and waiting is no use.
+    // Without a holder of the lock, the header was left half written.
     fn wait_for_edit(&self) {
         let begun = Instant::now();
         while self.is_marked() && begun.elapsed() < MAX_WAIT {
@@ -187,14 +175,13 @@ impl ReadAt for FileSource {
         positional::read_exact_at(&self.file, buf, offset)
     }
 
-    /// Neighbours are read by one system call, where the system has such a call.
+    // By one system call, where there is one.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the time of the last write with their values at opening. On Unix
-    /// this also compares the time of the last change of any kind, which no program can set. A
-    /// changed mode, owner, number of links or name explains another time, and so do several names.
+    // On Unix this includes the time of the last change of any kind, which no program can set. It
+    // may differ after a change of mode, owner, links or name, and for a file of several names.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
         // When a link is made, the kernel sets the time a moment before the number of links, and
@@ -209,13 +196,11 @@ impl ReadAt for FileSource {
         check()
     }
 
-    /// Returns whether the file changed so shortly before it was opened that the next change may
-    /// have got the same time.
     fn may_change_unseen(&self) -> bool {
         self.is_young
     }
 
-    /// A file that was removed has not been replaced.
+    // A file that was removed has not been replaced.
     fn is_replaced(&self) -> io::Result<bool> {
         match Identity::behind(&self.path)? {
             Some(there) => Ok(there != Identity::of(&self.file)?),
@@ -228,7 +213,7 @@ fn not_a_file(found: &'static str, path: &Path) -> Error {
     Error::from(ErrorKind::NotAFile { found }).in_path(path)
 }
 
-/// Returns whether a file changed so shortly ago that the next change may get the same time.
+/// Returns whether the next change may get the same time.
 fn is_young(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);
     // A time in the future comes from another clock, such as a file server's.
@@ -236,7 +221,6 @@ fn is_young(metadata: &Metadata) -> bool {
     age.is_none_or(|age| age <= TIME_STEP)
 }
 
-/// Returns when the file or its metadata last changed. No program can set this time.
 #[cfg(unix)]
 fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;
@@ -246,7 +230,7 @@ fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
 }
 
-/// Other systems do not report this time, and the time of writing may lag behind.
+// Not reported, and the time of writing may lag behind.
 #[cfg(not(unix))]
 fn time_of_change(_: &Metadata) -> Option<SystemTime> {
     None

@@ -1,8 +1,7 @@
-//! Names of the hidden files next to a file that is being saved or edited.
+//! Names of hidden files next to a file that is being saved or edited.
 //!
-//! Each name shows the file that it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file
-//! of `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. A long
-//! name is shortened and gets a hash of the full name.
+//! `.model.safetensors.Xy12aB.tmp` is a temporary file, `.model.safetensors.header-backup` a backup
+//! of the header. A long name is shortened, with a hash.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,39 +12,32 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{FileSource, ReadAt, failpoint};
 
-/// The most bytes in a hidden name. Most file systems take 255, eCryptfs takes 143.
+// Most file systems take 255 bytes, eCryptfs takes 143.
 const NAME_MAX: usize = 143;
 
-/// The number of random characters that distinguish the temporary files of a file.
 pub(crate) const ID_LEN: usize = 6;
 
-/// The name of the file that is locked while files of its directory are put in place.
+/// Locked while files are put in place in its directory.
 pub(crate) const LOCK_NAME: &str = ".safetensors.lock";
 
-/// Replaces the random characters in the name of a [`growing_lock`].
 const GROWING_ID: &str = "growth";
 
-/// How the name of a temporary file or directory ends.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
-/// The name of the file in a temporary directory that is locked while the directory is in use.
+/// Locked while its temporary directory is in use.
 pub(crate) const TEMPORARY_LOCK: &str = ".lock";
 
-/// The most characters that name an attempt of ranks to save.
 const ATTEMPT_MAX: usize = 64;
 
-/// How the name of the directory of an attempt ends.
 const ATTEMPT_SUFFIX: &str = ".ranks";
 
 const BACKUP_SUFFIX: &str = ".header-backup";
 
-/// Ends the name of an index, after the name of the single file.
 const INDEX_ENDING: &str = ".index.json";
 
-/// The first bytes of the backup of a header.
 pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
 
-/// Returns the directory of a file; the current one for a bare name.
+/// Returns the current one for a bare name.
 pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -53,22 +45,21 @@ pub(crate) fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Returns the hidden path next to a file or directory with `suffix` at the end of its name.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
     name.push(suffix);
     directory(path).join(name)
 }
 
-/// Returns the path next to a file that has its name with a suffix. A long name is shortened.
+/// Shortens a long name.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = shortened(path.file_name().unwrap_or_default(), NAME_MAX - suffix.len());
     name.push(suffix);
     path.with_file_name(name)
 }
 
-/// Returns the file that is locked while a file is written step by step. Every save to that path
-/// removes it if it is not locked, as it does with other temporary files.
+/// Returns the file that is locked while a file is written step by step.
+// Saves to that path remove it if it is not locked.
 pub(crate) fn growing_lock(path: &Path) -> PathBuf {
     let mut name = temporary_prefix(path.file_name().unwrap_or_default());
     name.push(GROWING_ID);
@@ -76,13 +67,11 @@ pub(crate) fn growing_lock(path: &Path) -> PathBuf {
     directory(path).join(name)
 }
 
-/// Returns the path of the backup of a file's header while the header is written in place.
 pub(crate) fn header_backup(path: &Path) -> PathBuf {
     beside(path, BACKUP_SUFFIX)
 }
 
-/// Returns `true` if the file at this path begins as a backup of a header. Links are not followed,
-/// and special files are not opened.
+/// Follows no links, and opens no special files.
 pub(crate) fn is_header_backup(path: &Path) -> bool {
     if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return false;
@@ -92,16 +81,13 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
     source.read_exact_at(&mut found, 0).is_ok() && found == BACKUP_MAGIC
 }
 
-/// Returns the beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
-/// [`TEMPORARY_SUFFIX`] follow.
 pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
     prefix.push(".");
     prefix
 }
 
-/// Maps the name of a temporary file or directory to its checkpoint: the name of the single file,
-/// or a shortened one. `None` for other names.
+/// Returns the name of the checkpoint's single file, perhaps shortened.
 pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
     let text = name.to_string_lossy();
     let (owner, id) = text.strip_prefix('.')?.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
@@ -117,8 +103,8 @@ pub(crate) fn checkpoint_of_temporary(name: &OsStr) -> Option<String> {
     Some(file.match_indices('-').find_map(shard).unwrap_or_else(|| file.to_owned()))
 }
 
-/// Returns the results of [`checkpoint_of_temporary`] for the temporary files of a file, of its
-/// index, of its shards and of the backup of its header.
+/// Returns the results of [`checkpoint_of_temporary`] for a file, its index, its shards and its
+/// header's backup.
 pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
     let mut index = file_name.to_owned();
     index.push(INDEX_ENDING);
@@ -128,7 +114,7 @@ pub(crate) fn checkpoints_of(file_name: &OsStr) -> BTreeSet<String> {
     temporaries.iter().filter_map(|path| checkpoint_of_temporary(path.file_name()?)).collect()
 }
 
-/// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.
+/// Splits a text such as `-00001-of-00003` into the numbers and the rest.
 pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     let number = |text: &str| {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -141,8 +127,7 @@ pub(crate) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     Some((shard, shards, text))
 }
 
-/// Returns the directory in which ranks put their files until all ranks have saved: one for each
-/// attempt to save the checkpoint with this index.
+/// Returns the place for ranks' files until all have saved.
 pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
     let file_name = index.file_name().unwrap_or_default();
     let mut name = stem(file_name, 1 + ATTEMPT_MAX + ATTEMPT_SUFFIX.len());
@@ -152,14 +137,12 @@ pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
     directory(index).join(name)
 }
 
-/// Returns `true` if a text can name an attempt, as a part of the name of a directory.
 pub(crate) fn is_attempt(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=ATTEMPT_MAX).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// Returns the attempt that has its directory at a path, if it is one for the checkpoint of this
-/// index.
+/// Returns `None` for the attempts of another index.
 pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     let name = path.file_name()?.to_str()?.strip_suffix(ATTEMPT_SUFFIX)?;
     let (_, attempt) = name.rsplit_once('.')?;
@@ -168,7 +151,6 @@ pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
     is_own.then_some(attempt)
 }
 
-/// Returns whether a name belongs to an [`attempt_directory`].
 fn is_attempt_directory(name: &OsStr) -> bool {
     let stem = name.as_encoded_bytes().strip_suffix(ATTEMPT_SUFFIX.as_bytes());
     let Some(text) = stem.and_then(|stem| std::str::from_utf8(stem).ok()) else { return false };
@@ -176,7 +158,6 @@ fn is_attempt_directory(name: &OsStr) -> bool {
     parts.is_some_and(|(file, attempt)| file.starts_with('.') && is_attempt(attempt))
 }
 
-/// Returns `true` if `name` belongs to a temporary file with this prefix.
 pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     let id = name
         .as_encoded_bytes()
@@ -185,10 +166,8 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
 }
 
-/// Returns `true` for the name of a temporary file or directory of any save or edit. The files in
-/// such a directory belong to a save that is under way or was killed, and are no checkpoint. Also
-/// for parts that only some ranks have saved, for the file of a lock, and for the backup that
-/// restores an interrupted change in place.
+/// Returns `true` for hidden names of saves and edits: temporary files and directories, parts that
+/// only some ranks have saved, locks, and header backups. None is a checkpoint.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -215,7 +194,6 @@ fn stem(file_name: &OsStr, more: usize) -> OsString {
     stem
 }
 
-/// Shortens a name to this many bytes. A name that is too long gets a hash of itself as its end.
 fn shortened(file_name: &OsStr, room: usize) -> OsString {
     if file_name.len() <= room {
         return file_name.to_owned();
@@ -227,8 +205,7 @@ fn shortened(file_name: &OsStr, room: usize) -> OsString {
     short
 }
 
-/// Removes the header backup of a file that was replaced, because the header that it could restore
-/// is gone. Errors are ignored, because a backup that stays does no harm.
+// Errors are ignored, because a backup that stays does no harm.
 pub(crate) fn remove_header_backup(destination: &Path) {
     let path = header_backup(destination);
     if is_header_backup(&path) {

@@ -1,24 +1,23 @@
-//! [`Identity`]: which file a name leads to.
+//! [`Identity`]: the file behind a name.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// The identity of a file among all that exist at one time.
+/// The identity of a file among all that exist now: of all its hard links, also after a rename.
 ///
-/// All hard links of a file have the same identity, and a file keeps it when it is renamed. A new
-/// file may get the identity of a removed one. Where that matters, hold the file open, or compare
-/// its times as well.
+/// A new file may get the identity of a removed one. Where that matters, hold the file open, or
+/// compare its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Identity {
-    /// The device or, on Windows, the serial number of the volume.
+    /// The device or, on Windows, the volume.
     #[cfg(any(unix, windows, target_os = "wasi"))]
     device: u64,
     /// The inode or, on Windows, the index of the file.
     #[cfg(any(unix, windows, target_os = "wasi"))]
     inode: u64,
-    /// Other systems have no such numbers. The time of creation comes close.
+    /// For systems without such numbers.
     #[cfg(not(any(unix, windows, target_os = "wasi")))]
     created: Option<std::time::SystemTime>,
 }
@@ -28,19 +27,17 @@ impl Identity {
         system::of(file)
     }
 
-    /// Returns the identity of the file at a path, or of the link itself if it is one; `None` if
-    /// nothing is there.
+    /// Does not follow a link.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, false))
     }
 
-    /// Returns the identity of the file at a path, after links; `None` if nothing is there.
+    /// Follows links.
     pub(crate) fn behind(path: &Path) -> io::Result<Option<Self>> {
         unless_missing(system::at(path, true))
     }
 
-    /// Returns the number that identifies the file on its device while it exists; 0 where the
-    /// system has no such number.
+    /// Returns the number on its device; 0 where there are none.
     pub(crate) fn number(&self) -> u64 {
         #[cfg(any(unix, windows, target_os = "wasi"))]
         return self.inode;
@@ -49,17 +46,17 @@ impl Identity {
     }
 }
 
-/// Returns the number of names (hard links) of an open file; 1 where the system has no such number.
+/// Returns the number of hard links; 1 where it is unknown.
 pub(crate) fn links(file: &File) -> io::Result<u64> {
     system::links(file)
 }
 
-/// Returns the number of this process, 0 where there are none: std panics there.
+// std panics where there are no processes.
 pub(crate) fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
 
-/// Returns the result of an operation on a file, and `None` if the file does not exist.
+/// Returns `None` if the file does not exist.
 pub(crate) fn unless_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -107,7 +104,7 @@ mod system {
     }
 }
 
-/// std has these numbers for nightly compilers only.
+// std has these numbers for nightly compilers only.
 #[cfg(target_os = "wasi")]
 mod system {
     use std::fs::File;
@@ -135,8 +132,8 @@ mod system {
     }
 }
 
-/// On Windows only an open file shows its numbers. The time of creation is no substitute: a new
-/// file takes over the time of a file that had its name shortly before.
+// Only an open file has its numbers. The time of creation is no substitute: a new file takes over
+// the time of a file that had its name shortly before.
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};

@@ -1,4 +1,4 @@
-//! Input and output of files: positional reads and writes, and a parsed file.
+//! Positional reads and writes, and a parsed file.
 
 #[cfg(feature = "std")]
 mod async_read_at;

@@ -1,4 +1,4 @@
-//! Names that files cannot have: on Windows, or because they are too long.
+//! Names that files cannot have: on Windows, or for their length.
 
 use std::ffi::OsStr;
 use std::path::{Component, MAIN_SEPARATOR_STR, Path};
@@ -6,9 +6,10 @@ use std::{fs, io};
 
 use crate::format::error::Quoted;
 
-/// Fails if the system cannot have a file at a path, and says why. On Windows some names lead to
-/// devices, to other files or to hidden streams of a file, where a save would lose its tensors.
-/// A path that begins with `\\?\` may have some of them, but few programs open such a file again.
+/// Fails if the system cannot have the file.
+// On Windows some names lead to devices, to other files or to hidden streams, where a save would
+// lose its tensors. A path that begins with `\\?\` may have some, but few programs open such a file
+// again.
 pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
     let problem = path.components().find_map(|component| match component {
         Component::Normal(name) if cfg!(windows) => refused_by_windows(name.to_str()?),
@@ -20,11 +21,9 @@ pub(crate) fn refuse_impossible(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Explains why the file system has no file of such a long name. Where a directory of the path is
-/// missing, it would report that first, so it is asked about each name in the directory that is
-/// there.
+// A file system reports a missing directory first, so it is asked about each name in the directory
+// that is there.
 fn too_long(path: &Path) -> Option<String> {
-    /// Every file system takes this many bytes.
     const SHORT: usize = 100;
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) if name.len() > SHORT => Some(name),
@@ -41,8 +40,7 @@ fn too_long(path: &Path) -> Option<String> {
     Some(format!("a name of {len} bytes is longer than the file system takes"))
 }
 
-/// Explains why there is no file at a path such as `x:y`, which is relative to the current
-/// directory of a drive: there is no such drive. It may be meant for a name that contains `:`.
+// `x:y` is relative to a drive's current directory, but may be meant for a name with `:`.
 fn missing_drive(path: &Path) -> Option<String> {
     let mut components = path.components();
     let Some(Component::Prefix(drive)) = components.next() else { return None };
@@ -57,9 +55,7 @@ fn missing_drive(path: &Path) -> Option<String> {
         .then(|| format!("there is no drive {}, and in names Windows reserves ':'", Quoted(&drive)))
 }
 
-/// Explains why Windows has no file of this name: [the rules][rules].
-///
-/// [rules]: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
+// https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file
 fn refused_by_windows(name: &str) -> Option<String> {
     let quoted = Quoted(name);
     if let Some(reserved) = name.chars().find(|&c| c < ' ' || r#"<>:"/\|?*"#.contains(c)) {
@@ -78,7 +74,6 @@ fn refused_by_windows(name: &str) -> Option<String> {
     None
 }
 
-/// Returns whether a name in capital letters is a serial or a parallel port, such as `COM1`.
 fn is_port(stem: &str) -> bool {
     let number = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
     let mut number = number.unwrap_or_default().chars();
@@ -116,7 +111,6 @@ mod tests {
         }
     }
 
-    /// Drives, shares and paths of more than 260 characters are no names.
     #[test]
     fn a_path_is_refused_for_its_names() {
         let mut drives = ('D'..='Z').map(|letter| format!(r"{letter}:\"));

@@ -1,4 +1,4 @@
-//! Reading and writing at positions of a file, on each system.
+//! Reads and writes at positions of a file.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use super::failpoint;
 use crate::format::slice::read_range::ReadRange;
 
-/// Reads bytes at `offset` and returns their number: 0 at the end of the file, else at least one.
+/// Returns 0 only at the end of the file.
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     loop {
         #[cfg(unix)]
@@ -24,7 +24,7 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
     }
 }
 
-/// Fails on a platform without files that this crate can read and write.
+/// Stands in on a platform without files.
 #[cfg(not(any(unix, windows, target_os = "wasi")))]
 fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
     let problem = "files are read and written on Unix, Windows and WASI only, on this platform \
@@ -32,12 +32,7 @@ fn unsupported<T>(_: &File, _: impl AsRef<[u8]>, _: u64) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, problem))
 }
 
-/// Fills `buf` with the bytes at `offset`.
-///
-/// # Errors
-///
-/// Any I/O error; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because it has
-/// become shorter since it was opened.
+/// Fails with [`io::ErrorKind::UnexpectedEof`] if the file has become shorter.
 pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;
@@ -50,7 +45,6 @@ pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) ->
     Ok(())
 }
 
-/// Returns the error for a file that is shorter than the `expected` number of bytes.
 #[cold]
 pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
@@ -59,7 +53,7 @@ pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
-/// Fills every range. Neighbours are read by one system call, where the system has such a call.
+/// Fills neighbours by one system call, where there is one.
 pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
     // The most buffers that one call takes, on every system.
     const MOST: usize = 1024;
@@ -72,7 +66,7 @@ pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::R
         .try_for_each(|run| read_run(file, run))
 }
 
-/// Fills buffers with consecutive ranges of the file.
+/// Fills buffers with consecutive ranges.
 fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
     // The call may read less than requested, fail, or not exist on this system. The rest is read
     // range by range. If the call failed, this gives the error.
@@ -134,8 +128,7 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the system to begin to put a range of a file on the disk, where it can. This does not wait
-/// for the disk, and errors show when the file is synchronised.
+/// Does not wait. Errors show at synchronisation.
 pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
     // Linux takes this advice as a request to write back changes. Bytes that are on the disk
     // already leave the page cache, which are few directly after the write.

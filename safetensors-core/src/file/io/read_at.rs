@@ -7,7 +7,7 @@ use std::{fmt, io};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::read_range::ReadRange;
 
-/// Bytes that can be read at any position, from several threads at once.
+/// The bytes of a file, read at any position from several threads.
 ///
 /// Implemented for [`FileSource`](super::FileSource) and for everything that lends its bytes
 /// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Any implementation can be opened as a file
@@ -49,23 +49,20 @@ use crate::format::slice::read_range::ReadRange;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait ReadAt: Send + Sync {
-    /// Returns the number of bytes, as it was when the source was opened.
+    /// Returns the number of bytes when the source was opened.
     fn byte_len(&self) -> u64;
 
     /// Fills `buf` with the bytes from `offset` on.
     ///
     /// # Errors
     ///
-    /// Any error of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    /// [`io::ErrorKind::UnexpectedEof`] if the source ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Fills several buffers. The default reads one after the other. A source with expensive
-    /// requests, such as a network, can join them, and have several under way at once.
+    /// Fills several buffers, one after the other by default. A source with expensive requests can
+    /// join them, or make several at once.
     ///
-    /// # Errors
-    ///
-    /// As for [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
-    /// unspecified.
+    /// After an error the buffers are unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         match self.inner() {
             Some(inner) => inner.read_ranges_at(ranges),
@@ -73,31 +70,26 @@ pub trait ReadAt: Send + Sync {
         }
     }
 
-    /// Announces the bytes that a load will read, in pieces and in several threads. A source can
-    /// use this to prepare, if its bytes cost less together than piece by piece. The default does
-    /// nothing.
+    /// Announces the bytes that a load will read, for a source with bytes that cost less together.
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         if let Some(inner) = self.inner() {
             inner.will_read(ranges);
         }
     }
 
-    /// Announces the end of a load, also of a failed one. The range covers all of a call of
-    /// [`will_read`](ReadAt::will_read). The default does nothing.
+    /// Announces the end of a load, also of a failed one, with a range that covers its call of
+    /// [`will_read`](ReadAt::will_read).
     fn has_read(&self, range: Range<u64>) {
         if let Some(inner) = self.inner() {
             inner.has_read(range);
         }
     }
 
-    /// Returns how loads should divide their reads, if that depends on the source. `None`, the
-    /// default, suits memory and local files: a call returns at once, so threads for each core are
-    /// enough, and only neighbours are read by one call.
+    /// Returns how loads divide their reads. `None`, the default, suits memory and local files: a
+    /// thread a core, and only neighbours in one call.
     ///
-    /// A source with calls that wait, such as one behind a network, returns `Some`. A load then
-    /// makes more calls at once, each in a thread that mostly waits. It passes ranges to
-    /// [`read_ranges_at`](ReadAt::read_ranges_at) however far apart they are, and the source
-    /// decides which of them are worth one request.
+    /// With `Some`, for calls that wait, a load makes more calls at once, and passes distant ranges
+    /// to [`read_ranges_at`](ReadAt::read_ranges_at), which decides which to join.
     ///
     /// ```
     /// use safetensors_core::io::{ReadRange, Requests};
@@ -145,54 +137,44 @@ pub trait ReadAt: Send + Sync {
         self.inner()?.requests()
     }
 
-    /// Checks that the source has not changed since it was opened, as far as it can detect. It is
-    /// called after reading. The default checks nothing.
-    ///
-    /// # Errors
-    ///
-    /// The source has changed; the error describes the change.
+    /// Fails if the source has changed since it was opened, as far as it can detect. Called after
+    /// reading. The default checks nothing.
     fn check_unchanged(&self) -> io::Result<()> {
         self.inner().map_or(Ok(()), |inner| inner.check_unchanged())
     }
 
-    /// Returns `true` if the source may have changed in a way that
-    /// [`check_unchanged`](ReadAt::check_unchanged) does not see. If so, a header is read twice and
-    /// compared. `false` by default.
+    /// Returns `true` if [`check_unchanged`](ReadAt::check_unchanged) may not see a change. Then a
+    /// header is read twice and compared. `false` by default.
     fn may_change_unseen(&self) -> bool {
         self.inner().is_some_and(|inner| inner.may_change_unseen())
     }
 
-    /// Returns `true` if the path of the source now leads to another file. The opened file can
-    /// still be read then. A [`Rewrite`](crate::Rewrite) to the same path asks, because it would
-    /// undo that change. `false` by default.
-    ///
-    /// # Errors
-    ///
-    /// The source cannot find out.
+    /// Returns `true` if the path of the source now leads to another file. A
+    /// [`Rewrite`](crate::Rewrite) to the same path asks, because it would undo that change.
+    /// `false` by default.
     fn is_replaced(&self) -> io::Result<bool> {
         self.inner().map_or(Ok(false), |inner| inner.is_replaced())
     }
 
-    /// Lends bytes that are already in memory, or mapped, so that they need not be copied. `None`
-    /// by default, and for bytes that have to be read.
+    /// Lends bytes in memory, which need not be copied. `None` by default.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         self.inner()?.lend(range)
     }
 
-    /// Returns the source itself, for a program that knows its type and wants it back from a
-    /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
+    /// Returns the source itself, to get its type back from
+    /// [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed). `None` by default.
     fn as_any(&self) -> Option<&dyn Any> {
         self.inner()?.as_any()
     }
 
-    /// Returns the source that this one wraps, with the same bytes. The defaults of the other
-    /// methods ask it. `None` by default.
+    /// Returns the wrapped source with the same bytes, which the defaults of other methods ask.
+    /// `None` by default.
     fn inner(&self) -> Option<&dyn ReadAt> {
         None
     }
 }
 
-/// How loads divide their reads of a source with calls that wait: see [`ReadAt::requests`].
+/// How loads divide reads that wait: see [`ReadAt::requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Requests {
@@ -203,11 +185,11 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Makes calls of about `byte_len` bytes each, `concurrency` at once. The first number is
-    /// rounded to multiples of 64 KiB, and both are at least one.
+    /// Makes calls of about `byte_len` bytes, rounded to multiples of 64 KiB, `concurrency` at
+    /// once; both are at least one.
     ///
-    /// While elements are converted, memory holds the bytes of all calls that are under way. An
-    /// explicit [number of threads](crate::LoadOptions::threads) overrides the second number.
+    /// Conversions hold the bytes of all calls in memory. An explicit [number of
+    /// threads](crate::LoadOptions::threads) overrides `concurrency`.
     pub fn new(byte_len: usize, concurrency: usize) -> Self {
         const STEP: usize = 64 << 10;
         Self { byte_len: (byte_len / STEP).max(1) * STEP, concurrency: concurrency.max(1) }
@@ -220,7 +202,6 @@ impl fmt::Debug for dyn ReadAt + '_ {
     }
 }
 
-/// A source of any type, see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
 macro_rules! forward {
     ($($type:ty),*) => {$(
         impl ReadAt for $type {
@@ -261,7 +242,6 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     }
 }
 
-/// Reads a whole file into memory.
 pub(crate) fn read_to_vec(file: &impl ReadAt) -> Result<Vec<u8>> {
     let bytes = file.byte_len();
     let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes });

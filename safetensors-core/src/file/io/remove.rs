@@ -1,4 +1,4 @@
-//! Removal of files that may be missing, and of hidden directories.
+//! Removes hidden directories, and files that may be missing.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,10 +7,8 @@ use std::path::Path;
 use super::hidden::TEMPORARY_LOCK;
 use super::identity::unless_missing;
 
-/// Removes a hidden directory with all its content, including read-only files.
-///
-/// The caller's lock file is removed last. So a directory that is removed only in part still has
-/// it, and the next save removes the rest.
+/// Removes the content, even read-only files.
+// The lock file is last, so that the next save can remove a directory that is left half removed.
 pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
     empty(path)?;
     // NFS and Windows keep a file that is open.
@@ -19,8 +17,8 @@ pub(crate) fn remove_hidden(path: &Path, lock: Option<File>) -> io::Result<()> {
     unless_missing(fs::remove_dir(path)).map(drop)
 }
 
-/// Removes everything but the lock file. No link is followed, even if another program puts one in
-/// the place of a directory at that moment.
+/// Removes all but the lock file.
+// Follows no link, even if another program replaces a directory by one at that moment.
 #[cfg(unix)]
 fn empty(path: &Path) -> io::Result<()> {
     use rustix::fs::CWD;

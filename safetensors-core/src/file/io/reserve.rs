@@ -1,12 +1,11 @@
-//! Reserving resources in advance: the space of a file, and room for open files.
+//! Reserves the space of a file, and room for open files.
 
 use std::fs::File;
 use std::io;
 
 use super::failpoint;
 
-/// Gives a new file its length and, where the file system can, reserves the space for it. So a full
-/// disk is found before any work is done, and not after gigabytes are written.
+// Finds a full disk before any work.
 pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     failpoint::hit("reserve")?;
     // The length is set first, because that fails if no file can be so long. `fallocate` does not
@@ -15,8 +14,7 @@ pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     allocate(file, len)
 }
 
-/// Inserts bytes at the start of a file, where the file system can (ext4, XFS). Returns whether it
-/// has. Otherwise the file is unchanged.
+/// Returns `false` if the file system cannot (ext4 and XFS can).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn insert_at_start(file: &File, len: u64) -> bool {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -56,8 +54,7 @@ fn allocate(_: &File, _: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reserves space beyond the end of a file that will probably be written, where this saves the file
-/// system work. Nothing fails if there is no space: the bytes may be fewer.
+/// Reserves space for later writes, if that saves work. Never fails.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -71,8 +68,7 @@ pub(crate) fn reserve_ahead(file: &File, start: u64, len: u64) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn reserve_ahead(_: &File, _: u64, _: u64) {}
 
-/// Returns the file system of a file, if it is a tmpfs. Such a system reserves memory by clearing
-/// it, which takes longer than writing it.
+// A tmpfs reserves memory by clearing it, which takes longer than writing it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     /// From `linux/magic.h`.
@@ -81,15 +77,13 @@ fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     rustix::fs::fstatfs(file).ok().filter(|system| system.f_type == TMPFS_MAGIC)
 }
 
-/// Makes room for this many more open files at once, but not for more than 65,536. Otherwise the
-/// kernel doubles the table of open files again and again, and each time all threads that open some
-/// wait some ten milliseconds.
-///
-/// Nothing fails if the process may not open that many: opening them reports it.
+/// Makes room for at most 65,536 more open files, if the system allows them.
+// Otherwise the kernel doubles its table again and again, and threads that open files wait some ten
+// milliseconds each time.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn reserve_open_files(count: usize) {
-    /// Every process has a table of this length. Half of it is enough for the files that are open
-    /// already.
+    // The length of every process's table. Half of it is enough for the files that are open
+    // already.
     const GIVEN: usize = 64;
     const MOST: usize = 1 << 16;
 

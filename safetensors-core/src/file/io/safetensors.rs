@@ -1,4 +1,4 @@
-//! [`SafeTensors`]: a parsed file, in memory or in any other source.
+//! [`SafeTensors`]: a parsed file in any source.
 
 #[cfg(feature = "std")]
 use std::any::Any;
@@ -9,11 +9,11 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::header::{Header, Limits, Metadata, TensorInfo};
 use crate::format::tensor::TensorView;
 
-/// A parsed file: its header, and the bytes or the source that it was parsed from.
+/// A parsed file: its header, and its bytes or source.
 ///
-/// `B` holds the file. If it lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`), tensors
-/// are lent as [views](SafeTensors::view) without a copy. If it is a [`ReadAt`](crate::ReadAt),
-/// such as an open file, they are [read](crate::LazyTensor::read) into owned buffers.
+/// A `B` that lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`) lends tensors as
+/// [views](SafeTensors::view). From a [`ReadAt`](crate::ReadAt), such as an open file, they are
+/// [read](crate::LazyTensor::read).
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -36,7 +36,7 @@ pub struct SafeTensors<B> {
 }
 
 impl<B> SafeTensors<B> {
-    /// Changes the source to one of another type with the same bytes.
+    /// Changes to another type with the same bytes.
     #[cfg(feature = "std")]
     pub(crate) fn map_source<T, E>(
         self,
@@ -51,13 +51,13 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
     ///
     /// # Errors
     ///
-    /// Every broken rule of the format has its own [`ErrorKind`](crate::ErrorKind).
+    /// Every rule of the format has its own [`ErrorKind`](crate::ErrorKind).
     pub fn parse(bytes: B) -> Result<Self> {
         let header = Header::parse(bytes.as_ref(), &Limits::default())?;
         Ok(Self::from_parts(header, bytes))
     }
 
-    /// Returns a tensor by name, borrowed from the file's bytes.
+    /// Borrows a tensor by name.
     ///
     /// # Errors
     ///
@@ -68,12 +68,11 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
         self.view_of(&info)
     }
 
-    /// Returns all tensors in file order, borrowed from the file's bytes.
+    /// Borrows all tensors in file order.
     pub fn views(&self) -> impl Iterator<Item = (&str, TensorView<'_>)> {
         self.header.iter().filter_map(|info| Some((info.name(), self.view_of(&info).ok()?)))
     }
 
-    /// Returns a view of a tensor of this file.
     pub(crate) fn view_of<'a>(&'a self, info: &TensorInfo<'a>) -> Result<TensorView<'a>> {
         let offsets = info.data_offsets();
         let start = self.header.data_start();
@@ -92,7 +91,6 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
 }
 
 impl<B> SafeTensors<B> {
-    /// Joins a header and the source that it was read from.
     pub(crate) fn from_parts(header: Header, bytes: B) -> Self {
         Self {
             header,
@@ -102,7 +100,7 @@ impl<B> SafeTensors<B> {
         }
     }
 
-    /// Returns the facts about all tensors, found when one of them is first asked about.
+    /// Calls `find` when first asked.
     #[cfg(feature = "std")]
     pub(crate) fn found<T: Any + Send + Sync>(&self, find: impl FnOnce() -> T) -> Option<&T> {
         self.found.get_or_init(|| Arc::new(find())).downcast_ref()
@@ -113,7 +111,7 @@ impl<B> SafeTensors<B> {
         &self.header
     }
 
-    /// Returns the `__metadata__`; empty if the file has none.
+    /// Returns the `__metadata__`, or an empty map.
     pub fn metadata(&self) -> &Metadata {
         self.header.metadata()
     }
@@ -123,12 +121,11 @@ impl<B> SafeTensors<B> {
         &self.bytes
     }
 
-    /// Returns the bytes or the source of the file. A change must not affect the header.
+    /// A change must not affect the header.
     pub(crate) fn source_mut(&mut self) -> &mut B {
         &mut self.bytes
     }
 
-    /// Returns the bytes or the source of the file.
     pub(crate) fn into_source(self) -> B {
         self.bytes
     }

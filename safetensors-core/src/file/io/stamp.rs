@@ -1,4 +1,4 @@
-//! [`Stamp`]: the state of a file when it was opened, which shows later changes.
+//! [`Stamp`]: the state of a file at opening, which shows later changes.
 
 use std::fs::Metadata;
 use std::io;
@@ -7,21 +7,18 @@ use std::time::SystemTime;
 
 use crate::format::error::{Error, ErrorKind};
 
-/// The change, in an error of [`Stamp::check`].
 #[derive(Debug, thiserror::Error)]
 #[error("the file has changed since it was opened: {0}")]
 struct Changed(String);
 
-/// Returns whether an error says that a file has changed since it was opened.
 pub(crate) fn says_changed(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.get_ref().is_some_and(|e| e.is::<Changed>()))
 }
 
-/// The state of a file when it was opened, as far as the system records it.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) len: u64,
-    /// The time of the last write, if the file system records it. Programs can set it.
+    /// Programs can set it.
     modified: Option<SystemTime>,
     #[cfg(unix)]
     inode: Inode,
@@ -37,7 +34,6 @@ impl Stamp {
         }
     }
 
-    /// Compares with the present state of the open file. `path` is the path by which it was opened.
     pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
         let changed = |how: &str| Err(io::Error::other(Changed(how.into())));
         if now.len() != self.len {
@@ -59,10 +55,9 @@ impl Stamp {
     }
 }
 
-/// Further facts about a file on Unix. Programs cannot set the time of change, so every write moves
-/// it. So do changes of mode, owner, links and name, which can be recognised. Setting an extended
-/// attribute or the time of access moves it too, but cannot be recognised, so it counts as a write.
-/// So does a second name that came and went: it leaves no trace.
+// Every write moves the time of change, which programs cannot set. So do changes of mode, owner,
+// links and name, which can be recognised, and an extended attribute, the time of access, and a
+// second name that came and went, which count as writes.
 #[cfg(unix)]
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
@@ -86,17 +81,12 @@ impl Inode {
         }
     }
 
-    /// Returns `true` if the file may have been written to, although its length and time of writing
-    /// are unchanged.
-    ///
-    /// A change of mode, owner or links explains the time. So does another name: if `path` no
-    /// longer leads to the file, the file was renamed, deleted or replaced, as by an atomic save,
-    /// and its bytes are the same.
-    ///
-    /// So do several names, now or at opening, because names come and go where files are kept under
-    /// several: with checkpoints of a training that share files, each save adds one and each
-    /// deletion removes one. The price is that a write into a file with several names is not seen
-    /// if its length stays and its time of writing is set back.
+    /// Returns `true` if the file may have been written to, with the same length and time of
+    /// writing.
+    // Another mode, owner or link explains the time of change. So does a rename, removal or
+    // replacement, as by an atomic save: then `path` leads elsewhere, and the bytes are the same.
+    // So do several names, now or at opening: each save of checkpoints that share files adds one.
+    // The price: a write into such a file with its length and time of writing set back is not seen.
     fn may_have_been_written(&self, now: &Self, path: &Path) -> bool {
         let other_cause =
             |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);
@@ -116,7 +106,7 @@ mod tests {
 
     use crate::file::io::{FileSource, ReadAt};
 
-    /// Returns an open file in a directory, after the clock of the file system has moved on.
+    /// Opens the file after the clock of the file system has moved on.
     fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);

@@ -1,4 +1,4 @@
-//! Checks of a directory's content, for unit tests.
+//! Checks of a directory, for unit tests.
 
 use std::path::Path;
 use std::string::String;
@@ -6,8 +6,9 @@ use std::time::Duration;
 
 pub(crate) use safetensors_testing::files::{names_in, place};
 
-/// Saves by `save` until a directory has no hidden file. One time is enough, except that a process
-/// which another test starts holds every lock of this one, until it runs its own program.
+/// Saves until a directory has no hidden file.
+// Once is enough, except while a process that another test starts holds every lock of this one,
+// until it runs its own program.
 pub(crate) fn save_until_clean(directory: &Path, save: impl Fn()) {
     let is_hidden = |name: &String| name.starts_with('.');
     for _ in 0..100 {

@@ -1,5 +1,4 @@
-//! The files that unfinished saves would leave behind if the process ended now, and
-//! [`remove_temporaries`], which removes them.
+//! Files that unfinished saves would leave behind, and [`remove_temporaries`].
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,13 +12,12 @@ use super::failpoint;
 use super::remove::remove_hidden;
 use crate::format::parallel::{lock, unpoisoned};
 
-/// How something unfinished is removed.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     File,
-    /// A hidden directory, with all its content.
+    /// With its content.
     Directory,
-    /// A directory that was created for the output. It is removed only if it is empty.
+    /// A directory for the output, if it is empty.
     Made,
 }
 
@@ -33,31 +31,29 @@ impl Kind {
     }
 }
 
-/// Everything unfinished, in order of creation.
+/// In order of creation.
 static UNFINISHED: Mutex<BTreeMap<u64, (Kind, PathBuf)>> = Mutex::new(BTreeMap::new());
 
-/// [`Steps`] hold this for reading. [`remove_temporaries`] takes it for writing and never releases
-/// it, so that nothing is created afterwards, and no steps are interrupted halfway.
+// [`Steps`] read it. `remove_temporaries` write-locks it forever, so that nothing is created
+// afterwards, and no steps are interrupted halfway.
 static RUNNING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// The number of nested [`Steps`] of this thread.
+    /// Of this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Some steps that [`remove_temporaries`] does not interrupt: it waits until begun steps are done,
-/// and no others can begin after it. Any other end of the process can interrupt them.
+/// Steps that [`remove_temporaries`] waits for.
 #[derive(Debug)]
 pub(crate) struct Steps {
-    /// `None` within other steps of this thread: while a writer waits for the lock, new readers
-    /// wait, too, so a second read lock could wait forever.
+    // `None` in nested steps: new readers wait for a waiting writer, so a second read lock could
+    // wait forever.
     _running: Option<RwLockReadGuard<'static, ()>>,
-    /// Ends in the thread that it began in.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Steps {
-    /// Begins the steps. Never returns if the process is about to end.
+    /// Never returns if the process is about to end.
     pub(crate) fn begin() -> Self {
         let running = (DEPTH.get() == 0).then(|| unpoisoned(RUNNING.read()));
         DEPTH.set(DEPTH.get() + 1);
@@ -71,9 +67,8 @@ impl Drop for Steps {
     }
 }
 
-/// A hidden file or directory, or a directory that was created for an output. It is removed when
-/// this is dropped, and by [`remove_temporaries`], unless it is [kept](Self::keep). Create it and
-/// this within the same [`Steps`].
+/// Something to remove at the drop, or by [`remove_temporaries`], unless it is [kept](Self::keep).
+/// Create the file and this in the same [`Steps`].
 // Files that must survive their process have no owner: the backup of a header, synced steps, an
 // attempt of ranks, an unfinished download. Nor has the cache of the Hub, with names that Python's
 // library prescribes.
@@ -82,28 +77,25 @@ pub(crate) struct Owned {
     number: u64,
     path: PathBuf,
     kind: Option<Kind>,
-    /// Open, and so locked, until it is removed.
+    /// Locked until it is removed.
     lock: Option<File>,
 }
 
 impl Owned {
-    /// Notes a hidden file.
     pub(crate) fn file(path: &Path) -> Self {
         Self::new(Kind::File, path)
     }
 
-    /// Notes a hidden directory with its content.
     pub(crate) fn directory(path: &Path) -> Self {
         Self::new(Kind::Directory, path)
     }
 
-    /// Notes a directory that was created for an output, to be removed if it is empty.
+    /// Removes the directory only if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Kind::Made, path)
     }
 
-    /// Holds the locked file, which is the hidden file or is in the hidden directory, until it is
-    /// removed.
+    /// Holds a locked file, this one or in this directory, until the removal.
     pub(crate) fn locked(mut self, file: File) -> Self {
         self.lock = Some(file);
         self
@@ -122,7 +114,6 @@ impl Owned {
         &self.path
     }
 
-    /// Leaves it where it is.
     pub(crate) fn keep(mut self) {
         self.kind = None;
     }
@@ -138,17 +129,13 @@ impl Drop for Owned {
     }
 }
 
-/// Removes the temporary files and directories of all unfinished saves and edits in this process,
-/// so that the process can end and leave nothing behind. Call it in a thread that waits for signals
-/// such as `SIGINT`. Do not call it in a signal handler, because it waits for locks.
+/// Removes the temporary files of all saves and edits of this process, which must end at once:
+/// afterwards they wait forever when they create or rename a file.
 ///
-/// It waits for commits that have begun, and for headers that are being written in place, which
-/// take a moment. Afterwards every save and edit of this process waits forever when it tries to
-/// create or rename a file. So call it only to end the process at once.
-///
-/// Saves that end with success, an error or a panic leave nothing behind without this. The
-/// files of a killed process are removed by the next save to the same path, or in a large directory
-/// by a later save.
+/// Call it in a thread that waits for signals such as `SIGINT`, not in a signal handler: it waits
+/// for locks, for commits and for headers in place, which take a moment. Saves that end, even by a
+/// panic, need no call. The next save to a path removes the files of a killed process, in a large
+/// directory a later one.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:

@@ -1,4 +1,4 @@
-//! [`Catalog`]: the tensors of several open files, found by their names and aliases.
+//! [`Catalog`]: the tensors of several open files, by name and alias.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,6 @@ pub struct CheckpointFile<S> {
 }
 
 impl<S: ReadAt> CheckpointFile<S> {
-    /// Reads the header of a source.
     pub(crate) fn read(path: PathBuf, source: S) -> Result<Self> {
         match SafeTensors::from_source(source) {
             Ok(archive) => Ok(Self { path, archive }),
@@ -39,8 +38,8 @@ impl<S> CheckpointFile<S> {
         &self.archive
     }
 
-    /// Returns `true` if the file may belong to a foreign index, which only the package that wrote
-    /// it understands: it has nothing but rows of bytes, with an entry of metadata for each.
+    /// Returns `true` for only rows of bytes, with an entry of metadata for each, as in a foreign
+    /// index.
     #[doc(hidden)]
     pub fn looks_foreign(&self) -> bool {
         let header = self.archive.header();
@@ -52,46 +51,39 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// The place of a tensor: the file, and the position among the file's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CatalogPlace {
     pub(crate) file: usize,
     pub(crate) position: usize,
 }
 
-/// The tensors of a checkpoint. A [`LazyTensor`](super::LazyTensor) finds others of its checkpoint
-/// here, such as the tensors that store a quantised weight with it.
+/// Where a [`LazyTensor`](super::LazyTensor) finds its scales.
 #[derive(Clone)]
 pub(crate) struct Catalog<S> {
     files: Vec<CheckpointFile<S>>,
     pub(crate) table: CatalogTable,
 }
 
-/// All that a catalog knows of its files.
 #[derive(Clone, Default)]
 pub(crate) struct CatalogTable {
-    /// Every tensor: files in order, each file's tensors in file order. So the places are sorted.
+    /// Sorted by file and position.
     pub(super) places: Vec<CatalogPlace>,
-    /// Finds the position of a name in `places`. `None` for a single file without an index: its
-    /// header has such a table.
+    /// `None` for a single file without an index: its header has them.
     names: Option<NameTable>,
-    /// The aliases that the metadata records, with the places of their tensors.
     pub(super) aliases: BTreeMap<Arc<str>, CatalogPlace>,
-    /// The aliases by the places of the tensors, sorted.
+    /// Sorted.
     aliases_by_place: Vec<(CatalogPlace, Arc<str>)>,
-    /// The metadata of all files and of the index. `None` for a single file: its header has it.
+    /// `None` for a single file: its header has it.
     pub(crate) metadata: Option<Metadata>,
-    /// Reads files next to these. `None` for a file that was already open.
+    /// `None` for a file that was already open.
     pub(crate) beside: Option<ReadBeside>,
-    /// Whether no tensor is codes of a quantised weight, regardless of the settings.
+    /// Whether no tensor is codes, by any settings.
     pub(crate) is_plain: bool,
-    /// Whether any tensor has a dtype of codes.
     pub(super) has_codes: OnceLock<bool>,
-    /// Facts about quantised weights, as soon as a tensor may be one.
     pub(super) known: OnceLock<Arc<Known>>,
 }
 
-/// Reads the file with this name next to a checkpoint, up to a limit of bytes.
+/// Reads a file next to a checkpoint, up to a limit of bytes.
 pub(crate) type ReadBeside =
     Arc<dyn Fn(&str, u64) -> Result<Option<(PathBuf, Vec<u8>)>> + Send + Sync>;
 
@@ -105,8 +97,8 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Makes a catalog of the tensors at these places, which are sorted. `index` is the metadata of
-    /// an index. Without one, and with a single file, all tensors of that file are in the catalog.
+    /// Takes sorted places. A single file without `index`, an index's metadata, has all of its
+    /// tensors here.
     pub(crate) fn new(
         files: Vec<CheckpointFile<S>>,
         places: Vec<CatalogPlace>,
@@ -137,7 +129,7 @@ impl<S> Catalog<S> {
         catalog
     }
 
-    /// Changes the sources to ones of another type with the same bytes.
+    /// Changes to another type with the same bytes.
     pub(crate) fn map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,
@@ -149,7 +141,6 @@ impl<S> Catalog<S> {
         Ok(Catalog { files, table: self.table })
     }
 
-    /// Returns a catalog of the same tensors that borrows the files.
     pub(crate) fn by_ref(&self) -> Catalog<&dyn ReadAt>
     where
         S: ReadAt,
@@ -170,17 +161,14 @@ impl<S> Catalog<S> {
         self.table.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
-    /// Reads a file next to these, up to a limit of bytes. `None` if there is none.
     pub(crate) fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.table.beside.as_ref().map_or(Ok(None), |read| read(name, most))
     }
 
-    /// Takes the files, and the places of the tensors.
     pub(crate) fn take_files(&mut self) -> (Vec<CheckpointFile<S>>, Vec<CatalogPlace>) {
         (mem::take(&mut self.files), mem::take(&mut self.table.places))
     }
 
-    /// Replaces the files and tensors of the checkpoint. `metadata` is the metadata of all files.
     pub(crate) fn with_files<T>(
         self,
         files: Vec<CheckpointFile<T>>,
@@ -199,7 +187,6 @@ impl<S> Catalog<S> {
         &self.files
     }
 
-    /// Returns whether this is a single file without an index.
     pub(crate) fn is_single_file(&self) -> bool {
         self.table.names.is_none()
     }
@@ -208,7 +195,7 @@ impl<S> Catalog<S> {
         &self.table.places
     }
 
-    /// Returns the aliases of the tensor with this name, sorted.
+    /// Returns sorted aliases.
     pub(crate) fn aliases_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let place = self.named(name).map(|position| self.table.places[position]);
         let aliases = place.map_or(&[][..], |place| {
@@ -219,7 +206,7 @@ impl<S> Catalog<S> {
         aliases.iter().map(|(_, name)| &**name)
     }
 
-    /// Returns the position of the tensor of this name or alias.
+    /// Finds aliases, too.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.named(name).or_else(|| {
             let &place = self.table.aliases.get(name)?;
@@ -227,7 +214,7 @@ impl<S> Catalog<S> {
         })
     }
 
-    /// Returns the position of the tensor that has this name in its file.
+    /// Finds the name in its file.
     fn named(&self, name: &str) -> Option<usize> {
         match &self.table.names {
             Some(table) => table.find(name, |i| self.name_at(i)),
@@ -239,17 +226,15 @@ impl<S> Catalog<S> {
         self.info(self.table.places[i]).map_or("", |(_, info)| info.name())
     }
 
-    /// Returns the tensor at a place, and its file.
     pub(super) fn info(&self, place: CatalogPlace) -> Option<(&CheckpointFile<S>, TensorInfo<'_>)> {
         let file = self.files.get(place.file)?;
         Some((file, file.archive.header().tensor_at(place.position)?))
     }
 }
 
-/// Returns the tensor that a metadata entry makes `key` an alias of, found by `named`.
-///
-/// Metadata can hold any text. An entry is an alias only if its value names a tensor, and its key
-/// neither names a tensor nor is reserved.
+/// Returns the tensor, found by `named`, that an entry makes `key` an alias of.
+// Metadata can hold any text: the value must name a tensor, and the key neither name one nor be
+// reserved.
 pub(crate) fn alias_of<T>(key: &str, value: &str, named: impl Fn(&str) -> Option<T>) -> Option<T> {
     if is_reserved(key) || named(key).is_some() {
         return None;

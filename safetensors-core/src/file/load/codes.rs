@@ -1,4 +1,4 @@
-//! Finds codes of quantised weights, so that no way to read takes them for numbers.
+//! Keeps codes of quantised weights from being taken for numbers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +13,12 @@ use crate::format::tensor::TensorBuf;
 use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
 
 impl<'a, S: ReadAt> LazyTensor<'a, S> {
-    /// Decides the dtype of the tensor when it is loaded, as [`LoadOptions::dtype_plan`] does.
-    /// Every way to read decides in this way.
+    /// Decides the dtype of the tensor in a load.
     ///
     /// # Errors
     ///
-    /// As for [`LoadOptions::dtype_plan`]; `ErrorKind::Quantization` for codes of a quantised
-    /// weight that would become numbers, unless the options [allow it](LoadOptions::quantized).
+    /// As for [`LoadOptions::dtype_plan`]; `ErrorKind::Quantization` for codes that would become
+    /// numbers, unless [allowed](LoadOptions::quantized).
     #[doc(hidden)]
     pub fn dtype_plan(&self, options: &LoadOptions) -> Result<DtypePlan> {
         let plan = options.dtype_plan(self.dtype()).map_err(|error| self.locate(error))?;
@@ -30,7 +29,8 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         Ok(plan)
     }
 
-    /// Fails if the elements are codes of a quantised weight, which are not numbers on their own.
+    /// Fails with `ErrorKind::Quantization` if the elements are codes of a quantised weight, or if
+    /// settings next to the checkpoint cannot be read.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -45,10 +45,6 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// assert!(checkpoint.tensor("norm.weight")?.refuse_codes().is_ok());
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// `ErrorKind::Quantization`, also if the settings next to the checkpoint cannot be read.
     #[doc(hidden)]
     pub fn refuse_codes(&self) -> Result<()> {
         match self.weight() {
@@ -58,7 +54,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
         }
     }
 
-    /// Returns the quantised weight that has its codes in the tensor.
+    /// Returns the weight with its codes in this tensor.
     pub(crate) fn weight(&self) -> Result<Option<Weight>> {
         let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
         match catalog.position(self.name()) {
@@ -71,12 +67,11 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> Catalog<S> {
-    /// Returns the quantised weights, in the order of the tensors that hold their codes.
+    /// Returns the weights in the order of their codes.
     pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
         if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
     }
 
-    /// Returns the facts about the quantised weights.
     fn known(&self) -> Result<&Known> {
         match self.table.known.get() {
             Some(known) => Ok(known),
@@ -89,14 +84,12 @@ impl<S: ReadAt> Catalog<S> {
 }
 
 impl<S> Catalog<S> {
-    /// Returns whether any tensor may be codes.
     fn may_have_codes(&self) -> bool {
         let any = || self.tensors().any(|tensor| may_be_codes(tensor.dtype()));
         !self.table.is_plain && *self.table.has_codes.get_or_init(any)
     }
 }
 
-/// Returns the number of shards that the name of a shard has.
 fn shard_count(path: &Path) -> Option<usize> {
     let name = path.file_stem()?.to_str()?;
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
@@ -139,11 +132,10 @@ impl<S: ReadAt> Tensors for Catalog<S> {
     }
 }
 
-/// The file of a tensor that was opened without a checkpoint. It has no settings next to it.
+/// A tensor that was opened without a checkpoint, and so without settings.
 struct OneFile<'a, S>(LazyTensor<'a, S>);
 
 impl<S: ReadAt> OneFile<'_, S> {
-    /// Returns the quantised weight that has its codes in the tensor.
     fn weight(&self) -> Result<Option<Weight>> {
         let archive = self.0.archive;
         // Empty if no tensor may be codes.

@@ -9,11 +9,10 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{Rows, swap_on_big_endian};
 use crate::format::trace::Span;
 
-/// The conversion of elements while they are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadConversion<'t> {
     pub(crate) conversion: Conversion,
-    /// The rows of the elements, if they are read in another order than wanted.
+    /// `None` if they are read in the wanted order.
     pub(crate) rows: Option<&'t Rows>,
 }
 
@@ -26,8 +25,7 @@ impl ReadConversion<'_> {
         self.conversion.to()
     }
 
-    /// Converts elements as [`Conversion::run`] does. An error names the wanted place of an
-    /// element.
+    /// An error names the wanted place of an element.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         self.conversion.run(src, out, first).map_err(|mut kind| {
             if let (Some(index), Some(rows)) = (kind.element_mut(), self.rows) {
@@ -38,7 +36,7 @@ impl ReadConversion<'_> {
     }
 }
 
-/// A thread's buffer for bytes of a file. It consists of words so that elements in it are aligned.
+// Words, so that elements are aligned.
 #[derive(Default)]
 pub(crate) struct ReadScratch(Vec<u64>);
 
@@ -53,8 +51,8 @@ impl ReadScratch {
 }
 
 impl ReadScratch {
-    /// Reads elements from a byte offset of a source on, and fills `out` with their converted
-    /// values. `first` is the index of the first element in its tensor, for error messages.
+    /// Fills `out` with converted elements from a byte offset on. `first` is the index in the
+    /// tensor.
     pub(crate) fn read_converted<S: ReadAt>(
         &mut self,
         source: &S,
@@ -78,7 +76,7 @@ impl ReadScratch {
         Ok(())
     }
 
-    /// Calls `read` with memory for bytes of a file, and fills `out` with their converted values.
+    /// Fills `out` with converted bytes of `read`.
     pub(crate) fn convert_read(
         &mut self,
         conversion: &ReadConversion<'_>,

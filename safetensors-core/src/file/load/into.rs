@@ -7,8 +7,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{Element, TensorBuf, shape, swap_on_big_endian};
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Reads the tensor into an existing slice, in C order. BOOL elements are read into a buffer
-    /// first, and checked there.
+    /// Reads the tensor into `values`, in C order. BOOL is checked in a buffer first.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -26,8 +25,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] leave the values unchanged. After
-    /// any other error, see [`read`](LazyTensor::read), some values may have changed.
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] leave the values unchanged. Errors
+    /// of [`read`](LazyTensor::read) may not.
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let read = |bytes: &mut [u8]| Ok(self.source().read_exact_at(bytes, self.file_offset())?);
         read_into(self, self.shape(), values, read).map_err(|error| self.locate(error))
@@ -35,7 +34,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into existing memory, see [`LazyTensor::read_into`].
+    /// Reads the slice as [`LazyTensor::read_into`].
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let tensor = self.tensor();
         read_into(tensor, self.shape(), values, |bytes| Ok(self.fill(bytes)?))
@@ -43,7 +42,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
     }
 }
 
-/// Fills the values with a tensor, or a slice of it with this shape, by `read`.
+/// Fills the values by `read` with a tensor, or a slice of this shape.
 fn read_into<S: ReadAt, T: Element>(
     tensor: &LazyTensor<'_, S>,
     shape: &[usize],
@@ -64,7 +63,6 @@ fn read_into<S: ReadAt, T: Element>(
     tensor.check_unchanged()
 }
 
-/// Fails unless the number of values matches the shape, and their dtype matches.
 fn check<T: Element>(dtype: Dtype, shape: &[usize], values: &[T]) -> Result<(), ErrorKind> {
     if T::DTYPE != dtype {
         return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: dtype });

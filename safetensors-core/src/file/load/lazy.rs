@@ -1,4 +1,4 @@
-//! [`LazyTensor`]: a tensor of an open file. Its description is known, its data is read on request.
+//! [`LazyTensor`]: a tensor of an open file, read on request.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,10 +13,8 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain, telling};
 use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// One tensor of an open file or checkpoint: its description, and the place of its data.
-///
-/// Name, dtype and shape are known from the header. Only the methods that return data read from the
-/// file.
+/// A tensor of an open file or checkpoint. Name, dtype and shape come from the header; methods that
+/// return data read the file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
@@ -47,7 +45,7 @@ use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 pub struct LazyTensor<'a, S> {
     info: TensorInfo<'a>,
     pub(super) archive: &'a SafeTensors<S>,
-    /// The other tensors of the checkpoint; `None` if the file was opened without one.
+    /// The other tensors; `None` if the file was opened without a checkpoint.
     pub(super) catalog: Option<&'a Catalog<S>>,
     file: Option<&'a Path>,
     file_index: usize,
@@ -68,7 +66,6 @@ impl<S> Clone for LazyTensor<'_, S> {
 impl<S> Copy for LazyTensor<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// Makes a tensor of a single file, with file index 0.
     pub(crate) fn new(
         info: TensorInfo<'a>,
         archive: &'a SafeTensors<S>,
@@ -102,35 +99,34 @@ impl<'a, S> LazyTensor<'a, S> {
         self.info.byte_len()
     }
 
-    /// Returns the header's description of the tensor.
+    /// Returns the header's entry.
     pub fn info(&self) -> TensorInfo<'a> {
         self.info
     }
 
-    /// Returns the path of the tensor's file, if the file was opened by path.
+    /// Returns the path by which the tensor's file was opened.
     pub fn file(&self) -> Option<&'a Path> {
         self.file
     }
 
-    /// Returns the position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0
-    /// if it was opened without a checkpoint.
+    /// Returns the position among [`Checkpoint::files`](crate::Checkpoint::files); 0 without a
+    /// checkpoint.
     #[doc(hidden)]
     pub fn file_index(&self) -> usize {
         self.file_index
     }
 
-    /// Returns the position of the tensor's first byte, counted from the start of its file.
+    /// Returns the offset of the tensor in its file.
     pub fn file_offset(&self) -> u64 {
         self.archive.header().data_start() + self.info.data_offsets().start
     }
 
-    /// Returns the source of the tensor's bytes.
     #[doc(hidden)]
     pub fn source(&self) -> &'a S {
         self.archive.source()
     }
 
-    /// Adds the name of this tensor and its file to an error.
+    /// Adds the names of the tensor and its file.
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         let error = error.in_tensor(self.name());
@@ -142,11 +138,11 @@ impl<'a, S> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Reads the tensor into its own buffer.
+    /// Reads the tensor into a new buffer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
+    /// [`ErrorKind::Io`], also if the file has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
         let range = self.file_offset()..self.file_offset() + self.byte_len();
@@ -158,10 +154,10 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         .map_err(|error| self.locate(error))
     }
 
-    /// Reads the tensor with options: several threads for a large tensor, conversion while reading,
-    /// progress and cancelling. [The table](crate::convert) lists the possible conversions. In
-    /// addition to the result, memory holds one small piece for each thread in the file's dtype.
-    /// [`read_tensors`](crate::load::read_tensors) reads many tensors at once.
+    /// Reads the tensor with options: threads, a [conversion](crate::convert), progress. Memory
+    /// also holds a small piece of the file for each thread.
+    /// [`read_tensors`](crate::load::read_tensors) reads many tensors at once, with the same
+    /// errors.
     ///
     /// ```
     /// use safetensors_core::{
@@ -175,17 +171,12 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
 }
 
-/// Reads and writes the tensor in pieces of at most 1 MiB, so that a tensor larger than memory can
-/// be saved.
+/// Passes pieces of at most 1 MiB, so the tensor may be larger than memory.
 impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
@@ -207,12 +198,12 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Checks, after reading, that the file has not changed since it was opened.
+    /// To be called after reading.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
     }
 
-    /// Reads a range of the file through `scratch`, in pieces of at most 1 MiB.
+    /// Passes pieces of at most 1 MiB.
     pub(crate) fn read_pieces(
         &self,
         range: Range<u64>,
@@ -225,30 +216,26 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 }
 
 impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
-    /// Views the tensor in the bytes of the file, without a copy.
+    /// Views the tensor in the bytes of the file.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::MissingData`] if the bytes are fewer than when they were parsed. This happens
-    /// only with an `AsRef` that returns different bytes at each call.
+    /// [`ErrorKind::MissingData`] if an `AsRef` returns other bytes than before.
     pub fn view(&self) -> Result<TensorView<'a>> {
         self.archive.view_of(&self.info).map_err(|error| self.locate(error))
     }
 }
 
 impl<S: ReadAt> SafeTensors<S> {
-    /// Reads and parses the header of a source, with the default [`Limits`]. Tensors are read
-    /// later, on request.
+    /// Reads the header of a source, with the default [`Limits`], and tensors on request.
     ///
     /// # Errors
     ///
-    /// As for [`Header::parse`]; [`ErrorKind::Io`] if the source fails, or changes while its header
-    /// is read.
+    /// As for [`Header::parse`]; [`ErrorKind::Io`], also if the source changes at the same time.
     pub fn from_source(source: S) -> Result<Self> {
         Self::from_source_with(source, &Limits::default())
     }
 
-    /// Like [`from_source`](SafeTensors::from_source), with limits for the header.
     pub(crate) fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
@@ -266,7 +253,7 @@ impl<S: ReadAt> SafeTensors<S> {
 }
 
 impl<S> SafeTensors<S> {
-    /// Returns the tensors in file order. Their data is read on request.
+    /// Returns the tensors in file order, without their data.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
         self.header().iter().map(|info| LazyTensor::new(info, self, None))
     }
@@ -279,7 +266,7 @@ impl<S> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`], which also has [similar names](Error::similar).
+    /// [`ErrorKind::TensorNotFound`], with [similar names](Error::similar).
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name)
             .ok_or_else(|| Error::not_found(name, self.header().iter().map(|info| info.name())))
@@ -291,7 +278,7 @@ impl<S> Catalog<S> {
         self.table.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// Returns the aliases, sorted, each with its tensor.
+    /// Returns sorted aliases.
     pub(crate) fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.table.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }
@@ -312,7 +299,6 @@ impl<S> Catalog<S> {
     }
 }
 
-/// Reads, parses and checks the header of a source.
 fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     let file_len = source.byte_len();
     let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
@@ -331,11 +317,11 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     Ok(header)
 }
 
-/// Compares a header with the present bytes of the source. An edit in place makes the length
-/// invalid first and valid last, so the length is compared first. If it is the same, no edit was
-/// writing the header when it was read, or the edit is done by now and the text differs, too.
+/// Compares a header with the present bytes.
+// An edit in place makes the length invalid first and valid last. So the length is compared first:
+// if it is the same, no edit was writing, or it is done and the text differs.
 fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
-    /// The most bytes that are held in addition to the header.
+    /// The most bytes in memory in addition to the header.
     const COMPARED: usize = 1 << 20;
     let mut found_length = [0; LENGTH_BYTES];
     source.read_exact_at(&mut found_length, 0)?;

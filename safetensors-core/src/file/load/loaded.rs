@@ -1,5 +1,4 @@
-//! [`DtypePlan`]: the conversions of a dtype on the way from a file into memory. Only this module
-//! decides them.
+//! [`DtypePlan`]: the conversions of a dtype in a load.
 
 use crate::file::load::LoadOptions;
 use crate::format::convert::widen::{widen, widened_shape};
@@ -8,7 +7,6 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, shape};
 
-/// The conversions of tensors with one dtype when they are loaded. See [`LoadOptions::dtype_plan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct DtypePlan {
@@ -24,11 +22,8 @@ pub struct DtypePlan {
 }
 
 impl LoadOptions {
-    /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
-    /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
-    /// supports, and whether [widening](LoadOptions::widening) is allowed. It ignores whether
-    /// elements are codes of a quantised weight:
-    /// [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan) decides that for a tensor.
+    /// Decides the conversions of `dtype` by these options, without regard to codes of quantised
+    /// weights: see [`LazyTensor::dtype_plan`](crate::LazyTensor::dtype_plan).
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
@@ -41,9 +36,8 @@ impl LoadOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] if the framework does not support such elements.
-    /// [`ErrorKind::WouldWiden`] if it supports them only as a wider dtype, and widening is not
-    /// allowed. An impossible conversion is an error only when a tensor is read.
+    /// [`ErrorKind::UnsupportedDtype`]; [`ErrorKind::WouldWiden`]. An impossible conversion fails
+    /// when a tensor is read.
     #[doc(hidden)]
     pub fn dtype_plan(&self, dtype: Dtype) -> Result<DtypePlan> {
         let accept = |dtype| match self.table {
@@ -69,20 +63,18 @@ impl LoadOptions {
 }
 
 impl DtypePlan {
-    /// Returns the dtype of the tensors in memory.
     #[doc(hidden)]
     pub fn dtype(&self) -> Dtype {
         self.held
     }
 
-    /// Returns the shape of a tensor in memory, given its shape in the file. It is the same, except
-    /// that complex numbers that become pairs gain a last dimension of 2.
+    /// Complex numbers as pairs gain a last dimension of 2.
     #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
 
-    /// Returns the conversion while elements are read, if there is one.
+    /// Returns the conversion of elements while they are read.
     pub(crate) fn conversion(
         &self,
         options: &ConvertOptions,
@@ -93,10 +85,7 @@ impl DtypePlan {
         }
     }
 
-    /// Returns the bytes in memory of a tensor of this shape in the file.
-    ///
-    /// # Errors
-    ///
+    /// Returns the bytes in memory, or
     /// [`ErrorKind::ShapeOverflow`](crate::ErrorKind::ShapeOverflow).
     #[doc(hidden)]
     pub fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
@@ -104,12 +93,12 @@ impl DtypePlan {
         Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
-    /// Returns whether nothing follows after the elements are read.
+    /// Returns `false` if [`finish`](Self::finish) must follow.
     pub(crate) fn is_finished_by_reading(&self) -> bool {
         !self.pairs && self.read == self.held
     }
 
-    /// Applies the conversions that follow after the elements are read, with this many threads.
+    /// Applies the conversions after reading.
     pub(crate) fn finish(
         &self,
         mut buf: TensorBuf,

@@ -1,8 +1,7 @@
-//! Tensors of open files: descriptions first, data on request.
+//! Tensors of open files, read on request.
 //!
-//! [`LazyTensor`] is a tensor, [`LazySlice`] a part of a tensor. [`read_tensors`] and
-//! [`read_slices`] read many at once: they plan jobs, and threads read each job directly into the
-//! buffers of its tensors.
+//! [`LazyTensor`] is a tensor, [`LazySlice`] a part. [`read_tensors`] and [`read_slices`]
+//! read many.
 
 pub(crate) mod catalog;
 mod codes;
@@ -36,12 +35,10 @@ use crate::format::tensor::TensorBuf;
 use crate::format::tensor::hugepage::Pages;
 use crate::format::trace::Span;
 
-/// Reads tensors in parallel, each into its own buffer, and returns them in the order given.
+/// Reads tensors in parallel, each into its own buffer, and returns them in the given order.
 ///
-/// Large tensors are read in pieces. Small tensors that are neighbours in a file are read together.
-/// Tensors that `options` converts are converted while they are read, through a small buffer in
-/// each thread. In addition to the tensors this takes a few MiB, and a few hundred bytes for each
-/// tensor.
+/// Large tensors are read in pieces, and small neighbours together. Conversions go through a small
+/// buffer in each thread. Memory also holds a few MiB, and a few hundred bytes for each tensor.
 ///
 /// ```
 /// use safetensors_core::load::read_tensors;
@@ -62,18 +59,12 @@ use crate::format::trace::Span;
 ///
 /// # Errors
 ///
-/// The first failure stops all threads. It names the tensor and the file.
-/// [`ErrorKind::UnsupportedDtype`], [`ErrorKind::WouldWiden`], [`ErrorKind::Quantization`],
-/// [`ErrorKind::NoConversion`] and failed allocations are returned before any of these tensors is
-/// read. [`ErrorKind::Io`] also means that a file has changed since it was opened.
-/// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
-///
-/// [`ErrorKind::UnsupportedDtype`]: crate::ErrorKind::UnsupportedDtype
-/// [`ErrorKind::WouldWiden`]: crate::ErrorKind::WouldWiden
-/// [`ErrorKind::Quantization`]: crate::ErrorKind::Quantization
-/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
-/// [`ErrorKind::Io`]: crate::ErrorKind::Io
-/// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
+/// The first failure stops all threads, and names the tensor and the file.
+/// [`UnsupportedDtype`](crate::ErrorKind::UnsupportedDtype),
+/// [`WouldWiden`](crate::ErrorKind::WouldWiden), [`Quantization`](crate::ErrorKind::Quantization),
+/// [`NoConversion`](crate::ErrorKind::NoConversion) and failed allocations come before any read;
+/// [`Io`](crate::ErrorKind::Io), also for a file that has changed since it was opened, and
+/// [`Cancelled`](crate::ErrorKind::Cancelled) later.
 pub fn read_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
@@ -81,9 +72,8 @@ pub fn read_tensors<S: ReadAt>(
     read(tensors.iter().map(|tensor| TensorRead::whole(tensor, options)), options)
 }
 
-/// Reads slices in parallel, each into its own buffer, and returns them in the order given. For
-/// example, the slices are the parts of all tensors that one rank holds. Only the bytes of the
-/// slices are read, and small [gaps](LazySlice::max_gap) between them.
+/// Reads slices in parallel, such as a rank's parts of all tensors, and returns them in the given
+/// order. Reads only their bytes, and small [gaps](LazySlice::max_gap) between them.
 ///
 /// ```
 /// use safetensors_core::load::read_slices;
@@ -108,9 +98,7 @@ pub fn read_tensors<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// The first failure stops all threads. It names the tensor and the file.
-/// [`NoConversion`](crate::ErrorKind::NoConversion) comes before anything is read.
-/// [`Io`](crate::ErrorKind::Io) also means that a file has changed since it was opened.
+/// As for [`read_tensors`].
 pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
@@ -118,7 +106,6 @@ pub fn read_slices<S: ReadAt>(
     read(slices.iter().map(|slice| TensorRead::part(slice, options)), options)
 }
 
-/// Reads one tensor, in several threads if it is large.
 pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
@@ -126,7 +113,6 @@ pub(crate) fn read_tensor<S: ReadAt>(
     read_one(TensorRead::whole(tensor, options)?, options)
 }
 
-/// Reads one slice, in several threads if it is large.
 pub(crate) fn read_slice<S: ReadAt>(
     slice: &LazySlice<'_, S>,
     options: &LoadOptions,
@@ -141,7 +127,6 @@ fn read_one<S: ReadAt>(wanted: TensorRead<'_, '_, S>, options: &LoadOptions) -> 
     wanted.finish(buf, options)
 }
 
-/// Reads tensors, or parts of them, each into its own buffer.
 fn read<'t, 'a: 't, S: ReadAt + 'a>(
     wanted: impl Iterator<Item = Result<TensorRead<'t, 'a, S>>>,
     options: &LoadOptions,
@@ -153,7 +138,6 @@ fn read<'t, 'a: 't, S: ReadAt + 'a>(
     wanted.iter().zip(bufs).map(|(wanted, (buf, _))| wanted.finish(buf, options)).collect()
 }
 
-/// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
 fn fill<'t, S: ReadAt>(
     wanted: &'t [TensorRead<'t, '_, S>],
     bufs: &mut [Reserved<'t>],
@@ -196,7 +180,7 @@ fn fill<'t, S: ReadAt>(
     Ok(())
 }
 
-/// Returns a tensor of each file, for work that is done once for each file. A file can occur twice.
+/// Returns a tensor of each file, which can occur twice.
 pub(crate) fn one_a_file<'t, 'a, S>(
     wanted: &'t [TensorRead<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {

@@ -6,24 +6,21 @@ use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::format::dtype::Dtype;
 use crate::format::parallel::{Meter, Progress, Work};
 
-/// How [quantised weights](crate::quantized) are read. Their elements are codes: they are numbers
-/// only together with scales, which are other tensors.
+/// How [quantised weights](crate::quantized) are read: their codes are numbers only together with
+/// scales in other tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QuantizedWeights {
-    /// The read is an error that names the weight and its scheme.
-    ///
-    /// A read in the dtype of the file still returns codes, except for a
+    /// An error, except for a read in the file's dtype without a
     /// [framework](LoadOptions::for_framework).
     #[default]
     Refuse,
-    /// Each weight becomes one tensor of numbers, with the name and the shape that its model knows.
-    /// They are computed as F32, and then rounded to the dtype of the load, if it has one.
+    /// Each weight becomes a tensor of numbers with the model's name and shape. They are computed
+    /// as F32, and rounded to the dtype of the load.
     ///
-    /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
+    /// Only for a path or a checkpoint. For a tensor, use
     /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
     Numbers,
-    /// The tensors are read as they are stored. A dtype that the load asks for is applied to codes
-    /// and scales alike.
+    /// As stored. A dtype of the load applies to codes and scales alike.
     Stored,
 }
 
@@ -42,7 +39,7 @@ pub struct LoadOptions {
     pub(super) widening: Widening,
     floats: Option<Dtype>,
     pub(super) all: Option<Dtype>,
-    /// The dtype table of the framework that the tensors are for.
+    /// Of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     pub(crate) convert: ConvertOptions,
     pub(super) quantized: QuantizedWeights,
@@ -64,21 +61,20 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Returns the default options. The number of threads comes from the environment variable
-    /// `SAFETENSORS_THREADS`; without it there is one for each core, at most eight. Dtypes that the
-    /// framework lacks are widened losslessly.
+    /// Makes the default options: threads by the environment variable `SAFETENSORS_THREADS`, else
+    /// one a core, at most eight; dtypes that the framework lacks are widened losslessly.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads with this many threads; 0 for the default.
+    /// Sets the number of threads; 0 for the default.
     pub fn threads(mut self, threads: usize) -> Self {
         self.work = self.work.threads(threads);
         self
     }
 
-    /// Calls `callback` about once per MiB that is read, and at the end, in the thread that read
-    /// it. If it returns [`ControlFlow::Break`], the rest is not read and the load fails with
+    /// Calls `callback` about once per MiB that is read, and at the end, in any thread.
+    /// [`ControlFlow::Break`] stops the load with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
     /// ```
@@ -119,17 +115,15 @@ impl LoadOptions {
         self
     }
 
-    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
-    /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
-    /// saved. On by default. In candle a clone shares the elements; in other libraries it is a
-    /// copy.
+    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of a tensor
+    /// for every [alias](crate::Checkpoint::aliases). On by default. A clone shares its elements in
+    /// candle; elsewhere it is a copy.
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
         self
     }
 
-    /// Converts every tensor of a floating-point dtype to this one while it is read, for example
-    /// BF16 to F32.
+    /// Converts every float to this dtype while it is read.
     ///
     /// ```
     /// use half::bf16;
@@ -153,19 +147,18 @@ impl LoadOptions {
         self
     }
 
-    /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
-    /// model. This overrides [`floats_as`](LoadOptions::floats_as).
+    /// Converts every tensor, also BOOL, to this dtype while it is read. Overrides
+    /// [`floats_as`](LoadOptions::floats_as).
     ///
-    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
-    /// converted. [`Widening::Refuse`] still refuses a tensor if the framework lacks its dtype in
-    /// the file.
+    /// For a [framework](LoadOptions::for_framework) that holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a tensor with a dtype in the file that the
+    /// framework lacks.
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
         self
     }
 
-    /// Sets how [quantised weights](crate::quantized) are read: refused, which is the default, as
-    /// numbers, or as stored codes.
+    /// Sets how [quantised weights](crate::quantized) are read. Refused by default.
     ///
     /// ```
     /// use safetensors_core::load::QuantizedWeights;
@@ -194,60 +187,52 @@ impl LoadOptions {
         self
     }
 
-    /// Returns whether quantised weights are read as numbers.
     #[doc(hidden)]
     pub fn reads_numbers(&self) -> bool {
         self.quantized == QuantizedWeights::Numbers
     }
 
-    /// Returns `true` if the codes of quantised weights are read as they are stored.
     #[doc(hidden)]
     pub fn reads_codes(&self) -> bool {
         self.quantized == QuantizedWeights::Stored
     }
 
-    /// Returns the dtype to which these options convert elements of `dtype`; `dtype` itself if they
-    /// do not. A framework may lack that dtype; [`dtype_plan`](LoadOptions::dtype_plan) takes this
-    /// into account.
+    /// Returns the dtype after the conversion, which a framework may lack. See
+    /// [`dtype_plan`](LoadOptions::dtype_plan).
     #[doc(hidden)]
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
         let of_float = self.floats.filter(|_| dtype.is_float());
         self.all.or(of_float).unwrap_or(dtype)
     }
 
-    /// Loads tensors for the framework with this dtype table.
     pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
         self.table = Some(table);
         self
     }
 
-    /// Makes each load with these options report its progress as a part of an operation on `bytes`
-    /// bytes.
+    /// Reports later loads as parts of an operation on `bytes` bytes.
     #[doc(hidden)]
     pub fn parts_of(mut self, bytes: u64) -> Self {
         self.work = self.work.parts_of(bytes);
         self
     }
 
-    /// Makes all loads with these options report progress together, of this many bytes.
+    /// Makes all loads count together, to this many bytes.
     pub(crate) fn counting(mut self, bytes: u64) -> Self {
         self.work = self.work.counting(bytes);
         self
     }
 
-    /// Removes the progress callback.
     pub(crate) fn unwatched(&self) -> Self {
         let work = Work::default().threads(self.work.thread_count());
         Self { work, ..self.clone() }
     }
 
-    /// Counts the progress of these options, to this many bytes.
     #[doc(hidden)]
     pub fn meter(&self, bytes: u64) -> Meter {
         self.work.meter(bytes)
     }
 
-    /// Returns the number of threads that was set; 0 for the default.
     #[doc(hidden)]
     pub fn thread_count(&self) -> usize {
         self.work.thread_count()

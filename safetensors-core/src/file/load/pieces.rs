@@ -7,12 +7,11 @@ use crate::file::load::LazyTensor;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorBuf;
 
-/// The number of elements of a piece, which take at most 2 MiB. It is a multiple of 8, so that a
-/// piece of any packed dtype has whole bytes.
+// At most 2 MiB. A multiple of 8, so that any packed dtype has whole bytes.
 const ELEMENTS: u64 = 1 << 18;
 
-/// Consecutive elements of a tensor: 2¹⁸, or fewer in the last piece. They are read on request, so
-/// several threads can share the pieces of a tensor.
+/// At most 2¹⁸ consecutive elements of a tensor, read on request. Threads can share the pieces of a
+/// tensor.
 #[derive(Debug)]
 pub struct Piece<'a, S> {
     tensor: LazyTensor<'a, S>,
@@ -29,11 +28,9 @@ impl<S> Clone for Piece<'_, S> {
 impl<S> Copy for Piece<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// Cuts the tensor into pieces of bounded size, in order, so that a program can process a
-    /// tensor larger than memory. Nothing is read yet.
+    /// Cuts the tensor, which may be larger than memory, into pieces, in order, without reading.
     ///
-    /// Tensors with equal shapes have the same pieces, for all dtypes. A tensor without elements
-    /// has no pieces.
+    /// Tensors of the same shape have the same pieces in all dtypes, and an empty tensor has none.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -54,7 +51,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.pieces_of(0..self.element_count())
     }
 
-    /// Like [`pieces`](Self::pieces), for some elements in C order. They must fill their bytes.
+    /// The elements, in C order, must fill their bytes.
     #[doc(hidden)]
     pub fn pieces_of(
         &self,
@@ -77,7 +74,7 @@ impl<'a, S> Piece<'a, S> {
         self.tensor
     }
 
-    /// Returns the index of the first element, counted over the tensor in C order.
+    /// Returns the index of the first element in the tensor, in C order.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -105,8 +102,7 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// As for [`LazyTensor::read`]. Errors name the tensor and its file, and count elements from
-    /// the start of the tensor.
+    /// As for [`LazyTensor::read`]. Elements count from the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
         let buf =
             TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
@@ -115,9 +111,8 @@ impl<S: ReadAt> Piece<'_, S> {
         buf.map_err(|error| self.tensor.locate(error.at_element(|index| self.start + index)))
     }
 
-    /// Reads the elements into existing memory as they are in the file, little-endian and
-    /// unchecked. Pieces that take turns in one buffer need no fresh memory, which can cost more
-    /// than reading.
+    /// Reads the file's bytes, little-endian and unchecked, into memory that pieces can share:
+    /// fresh memory can cost more than reading.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -139,8 +134,7 @@ impl<S: ReadAt> Piece<'_, S> {
     /// # Errors
     ///
     /// [`ErrorKind::DataLength`] if the length is not [`byte_len`](Piece::byte_len);
-    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened. After an error
-    /// the bytes are unspecified.
+    /// [`ErrorKind::Io`], also for a changed file. Then the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
         let expected = self.byte_len();
         let found = bytes.len() as u64;

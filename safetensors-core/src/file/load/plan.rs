@@ -1,4 +1,4 @@
-//! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
+//! [`jobs`] plans a load as [`Job`]s for threads.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,44 +14,38 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::ByteRuns;
 use crate::format::tensor::TensorBuf;
 
-/// Bytes to read, and their destination. The jobs of a load fill disjoint memory, so threads can
-/// run them in any order.
+/// The jobs of a load fill disjoint memory, so they can run in any order.
 pub(super) enum Job<'t, 'a, 'b, S> {
-    /// Contiguous parts of tensors in one file that are not converted, in the order of their
-    /// offsets. One call reads them all straight into place.
+    /// Contiguous parts in one file, by offset. One call reads them into place.
     Plain(Vec<ReadPart<'t, 'a, 'b, S>>),
-    /// A contiguous part of a tensor that is converted on its way through [`Scratch`].
+    /// A contiguous part, converted in [`Scratch`].
     Converted(ReadPart<'t, 'a, 'b, S>, ReadConversion<'t>),
-    /// Bytes of a tensor with gaps between them: the runs to read, the gap up to which two runs are
-    /// read in one call, and the conversion, if there is one. The runs count from the first byte of
-    /// the tensor, so the part's offset is the offset of the tensor.
+    /// Bytes with gaps: runs and the part's offset count from the tensor's first byte. The number
+    /// is the largest gap to read over.
     Strided(ReadPart<'t, 'a, 'b, S>, ByteRuns, u64, Option<ReadConversion<'t>>),
 }
 
-/// The buffers of a thread, at most a few MiB. A thread uses them again for every job.
+/// A thread's buffers, at most a few MiB.
 #[derive(Default)]
 pub(super) struct Scratch {
     converted: ReadScratch,
     gathered: Vec<u8>,
 }
 
-/// A part of a tensor, and its place in memory. There may be millions of parts, so the struct is
-/// small.
+// Small, because there may be millions.
 pub(super) struct ReadPart<'t, 'a, 'b, S> {
     tensor: &'t LazyTensor<'a, S>,
-    /// The offset of the part in the file.
     offset: u64,
-    /// The index of its first element in the tensor or slice, for error messages.
+    /// In the tensor or slice, for errors.
     first: u64,
     place: ReadMemory<'b>,
 }
 
-/// The memory that a part is read into.
 enum ReadMemory<'b> {
-    /// The entire buffer of a small tensor. The thread that reads it is the first to touch the
-    /// memory, so page faults are spread over the threads.
+    /// The buffer of a small tensor. The reading thread touches it first, so threads share the page
+    /// faults.
     Whole(&'b mut TensorBuf),
-    /// A part of the buffer of a large tensor.
+    /// A part of a large tensor.
     Piece(&'b mut [u8]),
 }
 
@@ -63,7 +57,6 @@ impl ReadMemory<'_> {
         }
     }
 
-    /// Returns the address range of the memory.
     fn room(&self) -> Range<*const u8> {
         match self {
             Self::Whole(buf) => buf.room(),
@@ -79,20 +72,15 @@ impl ReadMemory<'_> {
     }
 }
 
-/// Plans the jobs that fill these buffers. Each buffer may have a conversion.
+/// Plans the jobs that fill these buffers.
 ///
-/// Each buffer is planned by its size and by the layout of its bytes in the file:
-///
-/// - **Small** (at most [`SMALL`] bytes in memory): one part. The time of a small read is mostly
-///   the call itself, so [`gather`] joins neighbours into one [`Job::Plain`]. A part that is
-///   converted or has gaps is its own job, because it goes through the thread's scratch buffer.
-/// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
-///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source with calls that
-///   wait sets the [length](ReadAt::requests) of a piece.
-/// - **Large with gaps** (the columns of a matrix, for example): split into [`Job::Strided`] of at
-///   most [`STRIDED`] bytes of the file. Threads share the work, and the limit bounds the scratch
-///   memory of each thread, which gathers the runs of a job. If the runs are long, a part of the
-///   split may be one run without gaps. It is then planned like a contiguous tensor.
+/// - **Small** (at most [`SMALL`] bytes in memory): one part, which [`gather`] joins with its
+///   neighbours, because a small read mostly costs the call. One that is converted or has gaps is a
+///   job of its own.
+/// - **Large and contiguous**: equal pieces, so that threads share a tensor. A source with calls
+///   that wait sets their [length](ReadAt::requests).
+/// - **Large with gaps**, such as columns: [`Job::Strided`] of at most [`STRIDED`] bytes of the
+///   file, which bounds the scratch memory. One long run is planned as if contiguous.
 pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
     wanted: &'t [TensorRead<'t, 'a, S>],
     bufs: &'b mut [Reserved<'t>],
@@ -110,10 +98,8 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
     jobs
 }
 
-/// The jobs that are planned so far.
 struct Planner<'t, 'a, 'b, S> {
     jobs: Vec<Job<'t, 'a, 'b, S>>,
-    /// Small parts, which are joined at the end.
     small: Vec<ReadPart<'t, 'a, 'b, S>>,
 }
 
@@ -149,13 +135,11 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
         }
     }
 
-    /// Offsets count in bytes of the file, lengths of `bytes` in bytes of the buffer. An element
-    /// has `file_bits` in the file and `memory_bits` in the buffer. So `n` bytes of the file are
-    /// `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits` elements.
-    ///
-    /// These divisions are exact: a run holds whole elements, and a converted element has 1, 2, 4
-    /// or 8 bytes. Without a conversion both numbers of bits are the same. The one exception is
-    /// `elements` for 6-bit dtypes without a conversion, where nothing uses `first`.
+    // Offsets count bytes of the file, lengths of `bytes` count bytes of the buffer. So `n` bytes
+    // of the file are `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits`
+    // elements. The divisions are exact: a run holds whole elements, and a converted element has 1,
+    // 2, 4 or 8 bytes. Without a conversion the widths are equal. The exception is `elements` of
+    // unconverted 6-bit dtypes, where nothing uses `first`.
     fn large(
         &mut self,
         wanted: &'t TensorRead<'t, 'a, S>,
@@ -202,18 +186,15 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     }
 }
 
-/// Returns the most bytes in memory for a contiguous job.
+/// Returns the most bytes in memory of a contiguous job.
 fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
-/// Joins small parts into jobs. The parts of a job are neighbours in one file, without a gap
-/// between them, and about as long together as a piece of a large tensor. So one system call reads
-/// them all. A source with calls that wait gets parts with gaps between them, too, and joins them
-/// as it sees fit.
-///
-/// The files come in the order in which the caller named them first, because ranks that read at the
-/// same time begin with different files.
+/// Joins small neighbours of a file up to about a piece of a large tensor, for one system call. A
+/// source with calls that wait gets parts with gaps, too.
+// Files stay in the caller's order, because ranks that read at the same time begin with different
+// files.
 fn gather<'t, 'a, 'b, S: ReadAt>(
     mut small: Vec<ReadPart<'t, 'a, 'b, S>>,
     jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
@@ -249,12 +230,10 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
 }
 
 impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
-    /// Returns the first tensor of the job.
     pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
         self.parts()[0].tensor
     }
 
-    /// Its parts. Only a plain job has several.
     fn parts(&self) -> &[ReadPart<'t, 'a, '_, S>] {
         match self {
             Self::Plain(parts) => parts,
@@ -262,17 +241,15 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         }
     }
 
-    /// Returns the number of bytes that the job fills.
     pub(super) fn byte_len(&self) -> u64 {
         self.parts().iter().map(|part| part.place.byte_len() as u64).sum()
     }
 
-    /// Returns the address ranges of the memory that the job fills.
+    /// Returns the addresses to fill.
     pub(super) fn rooms(&self) -> impl Iterator<Item = Range<*const u8>> {
         self.parts().iter().map(|part| part.place.room())
     }
 
-    /// Reads the bytes into their places, converted if the job has a conversion.
     pub(super) fn read(self, scratch: &mut Scratch) -> Result<()> {
         match self {
             Self::Plain(mut parts) => {

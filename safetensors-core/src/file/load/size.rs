@@ -1,15 +1,12 @@
-//! The sizes by which reading is divided into jobs.
+//! The sizes of jobs.
 
 use crate::format::tensor::CLEARED_BY_HAND;
 
-/// The most bytes of a contiguous job. The size is large enough to keep a disk busy, and small
-/// enough to share the work evenly.
+// Enough to keep a disk busy, few enough to share the work evenly.
 pub(super) const JOB: usize = 4 << 20;
 
-/// Tensors of at most this size are read together with their neighbours. The thread that reads such
-/// a tensor is the first to touch its buffer.
+/// Smaller tensors are read with their neighbours.
 pub(super) const SMALL: usize = CLEARED_BY_HAND;
 
-/// The most bytes of a job for a slice with gaps. A thread may need that much memory again to
-/// gather them.
+/// Jobs with gaps. A thread may need that much again to gather the runs.
 pub(super) const STRIDED: u64 = 1 << 20;

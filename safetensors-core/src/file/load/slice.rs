@@ -1,4 +1,4 @@
-//! [`LazySlice`]: a slice of a tensor in a file. Only the bytes of the slice are read.
+//! [`LazySlice`]: a slice of a tensor in a file.
 
 use std::ops::Range;
 
@@ -10,11 +10,10 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, IntoIndices, Selection};
 use crate::format::tensor::{Rows, Sink, TensorBuf, TensorSource};
 
-/// Runs with at most this many bytes between them are read in one call, because reading the gap
-/// costs less than another call.
+// Reading such a gap costs less than another call.
 const DEFAULT_GAP: u64 = 512;
 
-/// A slice of a [`LazyTensor`]. Its dtype and shape are known, its bytes are read on request.
+/// A slice of a [`LazyTensor`]. Only its bytes are read, on request.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -47,13 +46,12 @@ pub struct LazySlice<'a, S> {
 }
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// Takes a slice of the tensor without reading it: a tuple of positions and ranges (see
-    /// [`Index`](crate::slice::Index)), the part for a rank, or a span of a dimension.
+    /// Takes a slice without reading it: a tuple of positions and ranges (see
+    /// [`Index`](crate::slice::Index)), or a part.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`], [`ErrorKind::IndexOutOfBounds`], [`ErrorKind::ZeroStep`] and
-    /// [`ErrorKind::SliceInsideByte`], see [`TensorView::slice`](crate::TensorView::slice).
+    /// As for [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = indices
             .into_indices(self.shape())
@@ -68,13 +66,11 @@ impl<'a, S> LazyTensor<'a, S> {
         })
     }
 
-    /// Takes rows of the tensor by number, without reading them: positions of the first dimension,
-    /// in any order. The slice has them in this order, and repeats a row for each time its number
-    /// is given. So a model looks up the vectors of its tokens in a table that is larger than
-    /// memory.
+    /// Takes rows, positions of the first dimension, in any order and number, without reading them,
+    /// such as the vectors of tokens from a table that is larger than memory.
     ///
-    /// Each row is read once, in the order of the file, and neighbours together. Memory holds the
-    /// slice, and for each number about 50 bytes.
+    /// Each row is read once, in the file's order, and neighbours together. Memory holds the slice,
+    /// and about 50 bytes a row.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -90,9 +86,9 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::IndexOutOfBounds`]; [`ErrorKind::NoSuchDim`] for a scalar, which has no rows;
-    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill its bytes;
-    /// [`ErrorKind::ShapeOverflow`] if the bytes of the rows are too many for 64 bits.
+    /// [`ErrorKind::IndexOutOfBounds`]; [`ErrorKind::NoSuchDim`] for a scalar;
+    /// [`ErrorKind::SliceInsideByte`] if a row does not fill its bytes;
+    /// [`ErrorKind::ShapeOverflow`].
     pub fn rows(&self, numbers: &[usize]) -> Result<LazySlice<'a, S>> {
         let rows = Rows::new(self.dtype(), self.shape(), numbers)
             .map_err(|kind| self.locate(kind.into()))?;
@@ -125,9 +121,8 @@ impl<S> LazySlice<'_, S> {
         }
     }
 
-    /// Sets the largest gap, in bytes, between runs that are read in one call. The default is 512.
-    /// With 0 no byte outside the slice is read. A larger gap suits a source with slow calls, such
-    /// as a network.
+    /// Sets the largest gap, in bytes, to read over instead of making another call. 512 by default.
+    /// 0 reads no byte outside the slice; a network suits a larger one.
     #[must_use]
     pub fn max_gap(mut self, bytes: u64) -> Self {
         self.gap = bytes;
@@ -136,14 +131,14 @@ impl<S> LazySlice<'_, S> {
 }
 
 impl<'a, S> LazySlice<'a, S> {
-    /// Returns the tensor that this is a slice of.
+    /// Returns the tensor of this slice.
     pub fn tensor(&self) -> &LazyTensor<'a, S> {
         &self.tensor
     }
 }
 
-/// Groups runs that are read in one call. The runs count from `base`, the offset of the tensor in
-/// its file; the groups count from the start of the file. A group has gaps of at most `gap` bytes.
+/// Groups runs, counted from `base`, with gaps of at most `gap` bytes. Groups count from the file's
+/// start.
 fn groups(
     runs: impl Iterator<Item = Range<u64>>,
     base: u64,
@@ -165,23 +160,21 @@ fn groups(
     })
 }
 
-/// Runs of a tensor that begins at offset `base` of its file. Two with a gap of at most `gap` bytes
-/// between them are read in one call.
+/// Runs of a tensor at offset `base` of its file. Gaps of at most `gap` bytes are read over.
 pub(crate) struct FileRuns<'r> {
     pub(crate) base: u64,
     pub(crate) runs: &'r ByteRuns,
     pub(crate) gap: u64,
 }
 
-/// Fills `bytes`, from the first on, with runs of a tensor. Runs that are read together go through
-/// `scratch`. A call reads many groups, because the calls of some sources wait.
+/// Fills `bytes` with the runs, many in one call, because the calls of some sources wait.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     &FileRuns { base, runs, gap }: &FileRuns<'_>,
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), ErrorKind> {
-    /// The most groups for a call. Each takes some bytes of memory.
+    // Each group takes some memory.
     const MOST: usize = 1 << 14;
     let most = source.requests().map_or(PIECE, |requests| requests.byte_len);
     let mut groups = groups(runs.iter(), base, gap).peekable();
@@ -228,7 +221,7 @@ pub(crate) fn read_runs<S: ReadAt>(
     Ok(())
 }
 
-/// Copies the runs of a group out of the bytes that the group spans.
+/// Copies the runs of a group out of the bytes that it spans.
 fn copy_runs(group: &[Range<u64>], spanned: &[u8], mut out: &mut [u8]) {
     let first = span(group).start;
     for run in group {
@@ -240,14 +233,12 @@ fn copy_runs(group: &[Range<u64>], spanned: &[u8], mut out: &mut [u8]) {
 }
 
 impl<'a, S: ReadAt> LazySlice<'a, S> {
-    /// Says that the slice is about to be read.
     fn announce(&self) -> Announced<'a, S> {
         let base = self.tensor.file_offset();
         let runs = self.runs.iter().map(|run| base + run.start..base + run.end);
         Announced::new(self.tensor.source(), runs)
     }
 
-    /// Reads the bytes of the slice as they are in the file.
     pub(super) fn fill(&self, bytes: &mut [u8]) -> Result<(), ErrorKind> {
         let _announced = self.announce();
         let runs = FileRuns { base: self.tensor.file_offset(), runs: &self.runs, gap: self.gap };
@@ -258,7 +249,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         Ok(())
     }
 
-    /// Reads and writes rows, in pieces of at most 1 MiB.
+    /// Passes pieces of at most 1 MiB.
     fn write_rows(&self, rows: &Rows, sink: &mut Sink<'_>) -> Result<()> {
         let Some(together) = (PIECE as u64).checked_div(rows.row_len) else { return Ok(()) };
         let mut bytes = Vec::new();
@@ -275,7 +266,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         Ok(())
     }
 
-    /// Reads and writes runs that have at most 1 MiB, or are one.
+    /// Passes at most 1 MiB, or one longer run.
     fn write_runs(&self, runs: &ByteRuns, bytes: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
         let base = self.tensor.file_offset();
         let len = runs.byte_len();
@@ -290,12 +281,12 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         sink(bytes)
     }
 
-    /// Reads the slice into its own buffer. [`read_slices`](crate::load::read_slices) reads many
-    /// slices in parallel.
+    /// Reads the slice into a new buffer. [`read_slices`](crate::load::read_slices) reads many in
+    /// parallel.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
+    /// [`ErrorKind::Io`], also if the file has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
@@ -305,8 +296,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// Reads the slice with options: several threads for a large slice, conversion while reading,
-    /// progress and cancelling.
+    /// Reads the slice with options: threads, conversion, progress.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize};
@@ -327,8 +317,7 @@ impl<'a, S: ReadAt> LazySlice<'a, S> {
     }
 }
 
-/// Reads and writes the slice in pieces of at most 1 MiB, so that a slice larger than memory can be
-/// saved.
+/// Passes pieces of at most 1 MiB, so the slice may be larger than memory.
 impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     fn dtype(&self) -> Dtype {
         self.tensor.dtype()
@@ -357,7 +346,6 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 }
 
-/// Returns the range from the first byte of a group of runs to its last byte.
 fn span(group: &[Range<u64>]) -> Range<u64> {
     match group {
         [first, .., last] => first.start..last.end,

@@ -1,4 +1,4 @@
-//! Reading a range of a file through a small buffer, piece by piece.
+//! Reads a range of a file piece by piece.
 
 use std::io;
 use std::ops::Range;
@@ -6,14 +6,12 @@ use std::ops::Range;
 use crate::file::io::ReadAt;
 use crate::format::error::{Error, Result};
 
-/// The most bytes that are held in memory while streaming. The size is large enough to make system
-/// calls cheap, and small enough for the cache.
+// Enough bytes for cheap system calls, few enough for the cache.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// The bytes that a load has announced to a source, until the load is over.
+/// Bytes that a load has announced to a source, until the drop.
 pub(crate) struct Announced<'s, S: ReadAt> {
     source: &'s S,
-    /// From the first byte to the last that the source has asked for.
     range: Range<u64>,
 }
 
@@ -36,12 +34,8 @@ impl<S: ReadAt> Drop for Announced<'_, S> {
     }
 }
 
-/// Passes the bytes of a range to `take`, piece by piece, through `buffer`. A source with calls
-/// that wait sets the [length](ReadAt::requests) of a piece.
-///
-/// # Errors
-///
-/// Any error that `take` returns, and for a failed read the error that `failed` returns.
+/// Passes pieces of the source's [length](ReadAt::requests) to `take`. `failed` makes the error of
+/// a failed read.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,

@@ -1,4 +1,4 @@
-//! [`TiledBlock`]: some bytes of a tensor that are read from its tiles.
+//! [`TiledBlock`]: bytes of a tensor in tiles.
 
 use std::io;
 use std::ops::Range;
@@ -6,29 +6,23 @@ use std::ops::Range;
 use crate::file::io::ReadRange;
 use crate::format::slice::Tiles;
 
-/// A run of at least this length is read into its place. Shorter runs that are adjacent in a tile
-/// are read at once, and then copied to their places.
+/// Shorter runs are read together, and copied.
 const DIRECT: u64 = 64 << 10;
 
 /// Consecutive bytes of a tensor that consists of [`Tiles`].
-///
-/// The bytes of a tile that belong to a range of the tensor are adjacent in the tile, however many
-/// runs they are in the range. So each tile needs one read.
+// A tile's bytes in a range of the tensor are adjacent in the tile, so each tile needs one read.
 pub(crate) struct TiledBlock<'t, 'b> {
     tiles: &'t Tiles,
-    /// The position of the first byte in the tensor.
+    /// In the tensor.
     start: u64,
     bytes: &'b mut [u8],
-    /// The runs that are read into place: the range in `bytes`, the number of the tile, and the
-    /// offset in the tile.
+    /// To be read into place: the range in `bytes`, the tile, and the offset in it.
     direct: Vec<(Range<usize>, usize, u64)>,
-    /// The bytes that are copied into place: the number of the tile, the offset in the tile, and
-    /// the bytes.
+    /// To be copied: the tile, the offset in it, and the bytes.
     copied: Vec<(usize, u64, Vec<u8>)>,
 }
 
 impl<'t, 'b> TiledBlock<'t, 'b> {
-    /// Divides the bytes of a tensor from `start` on among its tiles.
     pub(crate) fn new(tiles: &'t Tiles, start: u64, bytes: &'b mut [u8]) -> Self {
         let range = start..start + bytes.len() as u64;
         let mut direct = Vec::new();
@@ -55,8 +49,6 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
         Self { tiles, start, bytes, direct, copied }
     }
 
-    /// Returns the ranges to read: the number of the tile, and its bytes, counted from its first
-    /// one.
     pub(crate) fn ranges(&mut self) -> io::Result<Vec<(usize, ReadRange<'_>)>> {
         let mut ranges = Vec::with_capacity(self.direct.len() + self.copied.len());
         let mut rest = &mut *self.bytes;
@@ -79,7 +71,6 @@ impl<'t, 'b> TiledBlock<'t, 'b> {
         Ok(ranges)
     }
 
-    /// Copies the read bytes to their places.
     pub(crate) fn finish(self) {
         let Self { tiles, start, bytes, copied, .. } = self;
         let range = start..start + bytes.len() as u64;

@@ -1,4 +1,4 @@
-//! [`TensorRead`]: a tensor to read, or a part of it, and the dtype it gets.
+//! [`TensorRead`]: a tensor or a part to read, and its dtype.
 
 use std::borrow::Cow;
 
@@ -9,21 +9,17 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, Runs};
 use crate::format::tensor::{Rows, TensorBuf};
 
-/// A tensor to read, or a part of it.
 pub(crate) struct TensorRead<'t, 'a, S> {
     pub(crate) tensor: &'t LazyTensor<'a, S>,
     pub(crate) shape: &'t [usize],
-    /// The bytes to read, counted from the tensor's first byte.
+    /// Counted from the tensor's first byte.
     pub(crate) runs: Cow<'t, ByteRuns>,
-    /// Runs with at most this many bytes between them are read in one call.
+    /// Gaps of at most this many bytes are read over.
     pub(crate) gap: u64,
-    /// The conversions of the elements.
     pub(crate) loaded: DtypePlan,
-    /// The rows of a slice that has them one by one.
     rows: Option<&'t Rows>,
 }
 
-/// A buffer, and the conversion of the elements that are read into it, if there is one.
 pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
 impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
@@ -50,7 +46,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
 }
 
 impl<'t, S> TensorRead<'t, '_, S> {
-    /// Returns the conversion while its elements are read, if there is one.
+    /// Returns the conversion of elements while they are read.
     pub(crate) fn conversion(
         &self,
         options: &LoadOptions,
@@ -59,7 +55,6 @@ impl<'t, S> TensorRead<'t, '_, S> {
         Ok(conversion.map(|conversion| ReadConversion { conversion, rows: self.rows }))
     }
 
-    /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
     pub(crate) fn reserve(&self, options: &LoadOptions) -> Result<Reserved<'_>> {
         self.try_to_reserve(options).map_err(|error| self.tensor.locate(error))
     }
@@ -70,14 +65,12 @@ impl<'t, S> TensorRead<'t, '_, S> {
         Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
     }
 
-    /// Moves rows to their places after they are read.
     pub(crate) fn arrange(&self, buf: &mut TensorBuf) {
         if let Some(rows) = self.rows {
             rows.arrange(buf.bytes_mut());
         }
     }
 
-    /// Finishes the tensor after its buffer is filled.
     pub(crate) fn finish(&self, buf: TensorBuf, options: &LoadOptions) -> Result<TensorBuf> {
         let finished = self.loaded.finish(buf, &options.convert, options.thread_count());
         finished.map_err(|error| self.tensor.locate(error))

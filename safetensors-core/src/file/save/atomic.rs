@@ -1,4 +1,4 @@
-//! [`AtomicFile`]: a new file that appears at its path complete, or not at all.
+//! [`AtomicFile`]: a new file that appears complete, or not at all.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -18,21 +18,16 @@ use crate::file::io::names::refuse_impossible;
 use crate::file::io::positional::write_all_at;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// A new file with any content that appears at its path complete, or not at all. Until
-/// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
-/// there was none.
+/// A new file of any content that appears at its path complete, or not at all. Until
+/// [`commit`](AtomicFile::commit), the path keeps its old file, if any.
 ///
-/// On Linux it has no name until the commit, if the file system supports that. Otherwise it has a
-/// hidden name next to its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
-/// that is dropped before the commit leaves nothing behind. A process that is killed may leave the
-/// hidden file; the next save to the same path removes it. A directory of more than 1000 entries is
-/// not listed at each save, so there a later save may remove it.
+/// On Linux the file has no name until then, if the file system supports that, otherwise a hidden
+/// one next to its destination: `.NAME.ID.tmp`. A drop removes it. If the process is killed, the
+/// next save to the path does, or in a directory of more than 1000 entries a later one.
 ///
-/// Every write is a system call. Wrap the file in an [`io::BufWriter`] for small writes.
-///
-/// A write beyond the process's limit on file sizes (`ulimit -f`) is an error of kind
-/// [`io::ErrorKind::FileTooLarge`] if the process ignores or handles the signal `SIGXFSZ`.
-/// Otherwise the system ends the process.
+/// Every write is a system call: wrap the file in an [`io::BufWriter`] for small ones. A write
+/// beyond `ulimit -f` is an [`io::ErrorKind::FileTooLarge`] if the process ignores or handles
+/// `SIGXFSZ`, which otherwise ends it.
 ///
 /// ```
 /// use std::io::Write;
@@ -54,36 +49,29 @@ use crate::format::error::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub struct AtomicFile {
     temp: TempFile,
-    /// The path as the caller gave it, for messages.
+    /// As the caller gave it, for messages.
     path: PathBuf,
-    /// The path after following links.
+    /// After following links.
     pub(super) destination: PathBuf,
     durable: bool,
-    /// Whether a file that exists is replaced.
     overwrite: bool,
     is_in_place: bool,
-    /// The lock of the directory, while a commit is under way.
+    /// Held during a commit.
     lock: Option<DirectoryLock>,
 }
 
 impl AtomicFile {
-    /// Creates the file, without its name yet. The options for [durability](SaveOptions::durable),
+    /// Creates the file without a name. Only the options for [durability](SaveOptions::durable),
     /// [read-only files](SaveOptions::replace_read_only), [caches of the
-    /// Hub](SaveOptions::replace_cached) and [existing files](SaveOptions::overwrite) apply; the
-    /// others are ignored.
+    /// Hub](SaveOptions::replace_cached) and [existing files](SaveOptions::overwrite) apply.
     ///
-    /// If it replaces another file, it gets that file's mode and, where the system allows it, its
-    /// owner and group. Otherwise its mode follows the umask.
-    ///
-    /// Links are followed, also dangling ones: the file that the link leads to is replaced, and the
-    /// link stays.
+    /// It gets the mode and, where allowed, the owner and group of the file that it replaces, or a
+    /// mode by the umask. Follows links, also dangling ones.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file, such as a
-    /// FIFO or a device; [`ErrorKind::ReadOnlyFile`] if it leads to a read-only file;
-    /// [`ErrorKind::InHubCache`] if it leads to a file in a cache of the Hub;
-    /// [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::NotAFile`], such as for a FIFO; [`ErrorKind::ReadOnlyFile`];
+    /// [`ErrorKind::InHubCache`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let (destination, original) =
@@ -94,15 +82,14 @@ impl AtomicFile {
         Ok(Self { path: path.into(), durable, overwrite, ..file })
     }
 
-    /// Sets whether [`commit`](AtomicFile::commit) waits until the file has reached the disk.
     #[must_use]
     pub(crate) fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Like [`create`](AtomicFile::create), but replaces any entry at the path, even a link. With
-    /// `permissions_of`, the file gets these permissions before anything is written to it.
+    /// Replaces any entry at the path, even a link. The permissions apply before anything is
+    /// written.
     pub(crate) fn create_in_place_of(
         destination: PathBuf,
         permissions_of: Option<&Metadata>,
@@ -113,8 +100,7 @@ impl AtomicFile {
         Self::from_temp(temp, destination, permissions_of)
     }
 
-    /// Like [`create_in_place_of`](Self::create_in_place_of), with the bytes and permissions of the
-    /// file that is open. On file systems with reflinks it shares the blocks of that file.
+    /// Copies the open file's bytes and permissions, and shares its blocks where possible.
     pub(crate) fn copy_in_place_of(
         destination: PathBuf,
         original: &File,
@@ -153,38 +139,32 @@ impl AtomicFile {
         self.temp.file()
     }
 
-    /// Writes bytes at a position, from any thread. Where [`Write`] continues afterwards depends on
+    /// Writes bytes at a position, from any thread. Afterwards the position of [`Write`] depends on
     /// the system.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], naming the file.
+    /// [`ErrorKind::Io`].
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let written = write_all_at(self.file(), bytes, offset);
         written.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&self.path))
     }
 
-    /// Gives the file its name, and replaces the old file. If a sharded save or an edit is putting
-    /// its files in place in the same directory, this waits until that is done.
-    ///
-    /// After an error, this can be called again, and dropping the file removes it. After
-    /// [`ErrorKind::NotDurable`], the next call synchronises the directory again. Once this has
-    /// succeeded, nothing must be written to the file.
+    /// Gives the file its name, and replaces the old file. Waits for a sharded save or an edit that
+    /// is putting files in place in the directory. Nothing must be written after a success.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileExists`] if a file has appeared that must not be replaced.
-    /// [`ErrorKind::Io`]: the path then still has the old file.
-    /// [`ErrorKind::NotDurable`]: the new file is in place, but its directory could not be
-    /// synchronised.
+    /// After an error, this can be called again. [`ErrorKind::FileExists`] for a file that must
+    /// stay; [`ErrorKind::Io`]: the path keeps the old file; [`ErrorKind::NotDurable`]: the new
+    /// file is in place, but may not survive a power cut.
     pub fn commit(&mut self) -> Result<()> {
         let committed = self.begin_commit().and_then(|()| self.commit_held());
         committed.map_err(|error| error.in_path(&self.path))
     }
 
-    /// Waits until the file has reached the disk, and keeps other writers from the directory until
-    /// [`commit_held`](Self::commit_held) or until the file is dropped. In between, the caller can
-    /// check that nothing has changed.
+    /// Synchronises the file, and keeps other writers from the directory until
+    /// [`commit_held`](Self::commit_held) or the drop.
     pub(crate) fn begin_commit(&mut self) -> Result<()> {
         if self.lock.is_some() || self.is_in_place {
             return Ok(());
@@ -198,14 +178,12 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Lets other writers go on after [`begin_commit`](Self::begin_commit). The file can be
-    /// committed later.
+    /// Lets others write. The file can be committed later.
     pub(crate) fn end_commit(&mut self) {
         self.lock = None;
     }
 
-    /// Like [`commit`](AtomicFile::commit), after [`begin_commit`](Self::begin_commit). Errors do
-    /// not name the path, so that callers can add another one.
+    /// Commits after [`begin_commit`](Self::begin_commit). The caller adds the path to errors.
     pub(crate) fn commit_held(&mut self) -> Result<()> {
         // Whether this fails or not, other writers wait no longer.
         let lock = self.lock.take();
@@ -232,7 +210,6 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Waits until the file has reached the disk, if it is to be durable.
     fn sync(&self) -> io::Result<()> {
         if self.durable { sync(self.file()) } else { Ok(()) }
     }
@@ -254,21 +231,19 @@ impl Seek for AtomicFile {
     }
 }
 
-/// Waits until the file's bytes and length have reached the disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     failpoint::hit("sync the file")?;
     flush(file)
 }
 
-/// Like [`sync`], for the file at a path.
 pub(crate) fn sync_path(path: &Path) -> io::Result<()> {
     // Some systems can synchronise only a file that is open for writing. On Unix a file may be
     // read-only.
     sync(&File::options().read(cfg!(unix)).write(!cfg!(unix)).open(path)?)
 }
 
-/// On macOS this also empties the cache of the drive (`F_FULLFSYNC`), as `sync_all` does there, or
-/// where the file system of a network has no such request, writes to it as far as `fsync` does.
+// On macOS this also empties the drive's cache (`F_FULLFSYNC`), as `sync_all` does, or on network
+// file systems without that, writes as far as `fsync`.
 #[cfg(target_vendor = "apple")]
 fn flush(file: &File) -> io::Result<()> {
     use rustix::io::Errno;
@@ -284,7 +259,7 @@ fn flush(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until the names in a directory have reached the disk, where the system can.
+/// Does nothing where the system cannot.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     failpoint::hit("sync the directory")?;
     // Only Unix can open and synchronise a directory. On other systems a rename is as durable as it
@@ -310,15 +285,14 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks whether a file can be saved to a path, as far as that is known beforehand.
+/// Fails if it is known beforehand that a save would.
 pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     let checked = destination_to_replace(path, options)
         .and_then(|(destination, _)| refuse_other_than_directory(directory(&destination)));
     checked.map_err(|error| error.in_path(path))
 }
 
-/// Returns the path to save a file to, and the metadata of a regular file there. Fails for a file
-/// that must stay, by the options.
+/// Returns the path to save to, and the metadata of a file there. Fails for a file that must stay.
 fn destination_to_replace(
     path: &Path,
     options: &SaveOptions,
@@ -332,8 +306,8 @@ fn destination_to_replace(
     Ok((destination, original))
 }
 
-/// Returns the metadata of the file that a new one will replace; `None` if there is no regular
-/// file. Fails for a file that must stay, by the options. Links are not followed.
+/// Returns the metadata of the regular file to replace. Fails for one that must stay. Follows no
+/// links.
 pub(crate) fn replaceable(path: &Path, options: &SaveOptions) -> Result<Option<Metadata>> {
     match unless_missing(fs::symlink_metadata(path))? {
         Some(_) if !options.overwrite => Err(ErrorKind::FileExists.into()),
@@ -347,7 +321,6 @@ pub(crate) fn replaceable(path: &Path, options: &SaveOptions) -> Result<Option<M
     }
 }
 
-/// Fails unless the path leads to a directory.
 pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
     match fs::metadata(path)? {
         metadata if metadata.is_dir() => Ok(()),
@@ -355,7 +328,7 @@ pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// Fails if something other than a regular file or a link was found at a path. It is not opened.
+/// Fails for anything but a regular file or a link, without opening it.
 pub(crate) fn refuse_special(found: io::Result<Metadata>) -> Result<()> {
     let found = match unless_missing(found)? {
         Some(found) if found.is_dir() => "a directory",
@@ -365,8 +338,7 @@ pub(crate) fn refuse_special(found: io::Result<Metadata>) -> Result<()> {
     Err(ErrorKind::NotAFile { found }.into())
 }
 
-/// Returns the path to save a file to, after following links. Fails if something other than a
-/// regular file is there, or if the path ends in a separator, which only directories have.
+/// Follows links. Fails for anything but a regular file, and after a separator.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     refuse_impossible(path)?;
     // This comes before links are followed, because some links of the system, such as those to
@@ -385,7 +357,7 @@ pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     Ok(destination)
 }
 
-/// Returns the path that a chain of links ends at, which need not exist.
+/// Returns the end of the chain, which need not exist.
 fn follow_links(path: &Path) -> Result<PathBuf> {
     let mut followed = path.to_owned();
     for _ in 0..=MAX_LINKS {

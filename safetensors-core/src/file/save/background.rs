@@ -12,15 +12,14 @@ use crate::format::parallel::Progress;
 
 /// Saves in a thread, one save after another, while the program continues.
 ///
-/// It takes any function that saves with [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions),
-/// such as [`save()`](super::save()), `save_sharded`, and the save functions of an adapter. The
-/// tensors must belong to the function: pass copies, or tensors that nobody changes. They are
-/// dropped when the save ends. For a directory of shards, *file* means all of them here.
+/// Takes any function that saves with [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions),
+/// such as [`save()`](super::save()), `save_sharded`, or an adapter's. It must own its tensors:
+/// pass copies, or tensors that nobody changes. They are dropped when the save ends.
 ///
 /// | event | effect |
 /// |---|---|
-/// | a second save begins while one runs | [`start`](Self::start) waits for the first. So the files are in the order of the calls, and only one set of tensors is held |
-/// | a save fails | the next [`start`](Self::start) or [`wait`](Self::wait) returns the error; the path has its old file |
+/// | a second save begins while one runs | [`start`](Self::start) waits, so the files are in order, and only one set of tensors is held |
+/// | a save fails | the next [`start`](Self::start) or [`wait`](Self::wait) returns the error; the path keeps its old file |
 /// | [`cancel`](Self::cancel) | the save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps its old file |
 /// | the saver is dropped | it waits for the save; an error is lost |
 /// | the process ends or is killed | the path keeps its old file, and a later save removes a temporary one |
@@ -58,14 +57,13 @@ pub struct BackgroundSaver {
     running: Option<Running>,
 }
 
-/// A save that was begun, and has not been waited for.
 #[derive(Debug)]
 struct Running {
     thread: JoinHandle<Result<()>>,
     watch: Arc<Watch>,
 }
 
-/// Shared by the thread of a save and its saver.
+/// Shared by a save's thread and its saver.
 #[derive(Debug, Default)]
 struct Watch {
     bytes_done: AtomicU64,
@@ -74,22 +72,20 @@ struct Watch {
 }
 
 impl BackgroundSaver {
-    /// Makes a saver without a save. It has no thread until [`start`](Self::start).
+    /// Makes a saver without a thread.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins a save and returns. `save` gets the options, and runs in its own thread. If another
-    /// save runs, this waits for it first.
+    /// Begins a save in a thread, after any earlier one has ended.
     ///
-    /// The options are [`SaveOptions`] or [`ShardOptions`](crate::ShardOptions). Their progress
-    /// callback is called in the threads of the save. A panic of `save` continues in the thread
-    /// that [waits](Self::wait).
+    /// The options' progress callback runs in the threads of the save. A panic of `save` continues
+    /// in the thread that [waits](Self::wait).
     ///
     /// # Errors
     ///
-    /// Any error of the earlier save, or [`ErrorKind::Io`](crate::ErrorKind::Io) if the system has
-    /// no thread left. The new save is not begun then.
+    /// Errors of the earlier save, and [`ErrorKind::Io`](crate::ErrorKind::Io) for no more threads.
+    /// Then the new save is not begun.
     pub fn start<O: AsMut<SaveOptions> + Clone + Send + 'static>(
         &mut self,
         options: &O,
@@ -111,8 +107,7 @@ impl BackgroundSaver {
         self.running.as_ref().is_some_and(|running| !running.thread.is_finished())
     }
 
-    /// Returns the progress of the save that runs, or that ended and was not waited for; `None` if
-    /// there is none. The numbers are 0 until the first bytes are written. The tensor is not named.
+    /// Returns the progress of the latest save, until it is waited for, without a tensor.
     pub fn progress(&self) -> Option<Progress<'static>> {
         let watch = &self.running.as_ref()?.watch;
         let [bytes_done, bytes_total] =
@@ -120,20 +115,19 @@ impl BackgroundSaver {
         Some(Progress { bytes_done, bytes_total, tensor: "" })
     }
 
-    /// Cancels the running save without waiting for its end. It writes at most a piece of 4 MiB for
-    /// each of its threads. A save can no longer be cancelled when all its bytes are written.
+    /// Cancels the save without waiting. Each thread still writes at most 4 MiB. A save with all
+    /// its bytes written cannot be cancelled.
     pub fn cancel(&self) {
         if let Some(running) = &self.running {
             running.watch.cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Waits until the save has ended. Returns at once if there is none.
+    /// Waits until the save has ended, if there is one.
     ///
     /// # Errors
     ///
-    /// Any error of the save, once; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if it was
-    /// cancelled.
+    /// Errors of the save, once; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     pub fn wait(&mut self) -> Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         running.thread.join().unwrap_or_else(|panic| resume_unwind(panic))

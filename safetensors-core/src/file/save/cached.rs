@@ -1,9 +1,7 @@
 //! Files in a cache of the Hub, which Python and this project share.
 //!
-//! A cache has a directory for each repository. In it, `snapshots/COMMIT` has the files of a
-//! revision, and `blobs` has their contents, once for all revisions. A file of a snapshot is a link
-//! to its blob, or the file itself where the system has no links. A blob may be a link, too, to a
-//! store for all repositories.
+//! In a repository's directory, `snapshots/COMMIT` has a revision's files, as links to `blobs`
+//! where the system has links. A blob may be a link to a store for all repositories.
 
 use std::fs;
 use std::path::Path;
@@ -12,19 +10,14 @@ use super::SaveOptions;
 use crate::file::io::hidden::directory;
 use crate::format::error::{ErrorKind, Result};
 
-/// The most links in a row that lead somewhere: the kernel's limit.
+/// The kernel's limit.
 pub(super) const MAX_LINKS: usize = 40;
 
-/// Like [`refuse_cached`], unless the options of a save allow it.
 pub(crate) fn check_cached(path: &Path, options: &SaveOptions) -> Result<()> {
     if options.replace_cached { Ok(()) } else { refuse_cached(path) }
 }
 
-/// Fails if there is a file in a cache of the Hub at a path, or at the target of a link there.
-///
-/// # Errors
-///
-/// [`ErrorKind::InHubCache`].
+/// Fails with [`ErrorKind::InHubCache`] for a file in a cache, or a link to one.
 pub(crate) fn refuse_cached(path: &Path) -> Result<()> {
     let mut at = path.to_owned();
     for _ in 0..=MAX_LINKS {
@@ -42,8 +35,7 @@ pub(crate) fn refuse_cached(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns `true` if a path belongs to a blob, or is in a snapshot. A link at the path is not
-/// followed, but the directories before it may be links.
+/// Returns `true` for a blob or an entry of a snapshot, after links of its directory.
 fn is_in_cache(path: &Path) -> bool {
     let Ok(directory) = fs::canonicalize(directory(path)) else { return false };
     let has = |repo: &Path, name: &str| repo.join(name).is_dir();

@@ -1,4 +1,4 @@
-//! [`NewDirectories`]: directories that a save creates, and removes again if it fails.
+//! [`NewDirectories`]: directories that a failed save removes again.
 
 use std::path::Path;
 use std::{fs, io};
@@ -7,23 +7,19 @@ use super::atomic::{directory as parent, sync_directory};
 use crate::file::io::names::refuse_impossible;
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// A directory that was created for an output, and the directories above it that were created for
-/// it. Dropping this removes the empty ones.
 #[derive(Debug, Default)]
 pub(crate) struct NewDirectories {
-    /// Children come before their parents.
+    /// Children before their parents.
     directories: Vec<Owned>,
 }
 
 impl NewDirectories {
-    /// Creates a directory and its missing ancestors.
     pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
         let mut made = Self::default();
         made.add(directory)?;
         Ok(made)
     }
 
-    /// [Creates](Self::create_all) a directory, which may be below the others.
     pub(crate) fn add(&mut self, directory: &Path) -> io::Result<()> {
         refuse_impossible(directory)?;
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
@@ -41,7 +37,7 @@ impl NewDirectories {
         fs::create_dir_all(directory)
     }
 
-    /// Waits until the names of the new directories have reached the disk.
+    /// Waits until the names have reached the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.directories.iter().rev().try_for_each(|made| sync_directory(parent(made.path())))
     }

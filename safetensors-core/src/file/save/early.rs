@@ -1,7 +1,6 @@
-//! [`Early`]: a file goes to the disk while it is still being written.
+//! [`Early`]: sends a file to the disk while it is being written.
 //!
-//! A file that is synchronised only at its end has the disk wait while it is written, and the
-//! program wait while the disk works. Both take about as long.
+//! Otherwise the disk waits while the file is written, and the program while the disk works.
 
 use std::fs::File;
 use std::ops::Range;
@@ -11,15 +10,13 @@ use super::ranges::Ranges;
 use crate::file::io::positional::start_writing_back;
 use crate::format::parallel::lock;
 
-/// The disk gets a quarter of the file at a time, within these limits. A shorter file is soon
-/// synchronised at its end.
+// The disk gets a quarter of the file at a time, within these limits. A shorter file is soon
+// synchronised at its end.
 const LEAST: u64 = 1 << 20;
 const MOST: u64 = 16 << 20;
 
-/// The parts of a file that have been written, and that the system was asked to put on the disk.
 #[derive(Debug)]
 pub(super) struct Early {
-    /// The bytes that the disk gets at a time.
     piece: u64,
     state: Mutex<State>,
 }
@@ -32,19 +29,17 @@ struct State {
 }
 
 impl Early {
-    /// Tracks a file with this many bytes of data; `None` if it is short.
+    /// Returns `None` for a short file.
     pub(super) fn for_file_of(bytes: u64) -> Option<Self> {
         let piece = (bytes / 4).clamp(LEAST, MOST);
         (bytes > LEAST).then(|| Self { piece, state: Mutex::default() })
     }
 
-    /// Returns how much to write at a time, so that the disk can begin with it.
     pub(super) fn piece(&self) -> usize {
         self.piece as usize
     }
 
-    /// Notes that a range of the file has been written. Asks the system to put bytes on the disk as
-    /// soon as enough have followed the last request.
+    /// Asks the system to put bytes on the disk as soon as enough have followed the last request.
     pub(super) fn written(&self, file: &File, range: Range<u64>) {
         if let Some(range) = self.next(range) {
             start_writing_back(file, range);

@@ -1,7 +1,7 @@
 //! [`Gathered`]: small tensors on their way to a file.
 //!
-//! A model can have thousands of tensors of a KiB. A system call for each takes longer than copying
-//! its bytes, and threads that write to one file wait for each other at each call.
+//! A system call for each takes longer than copying, and threads that write to one file wait for
+//! each other.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,9 @@ use crate::format::tensor::TensorSource;
 /// Longer bytes are written from their own memory.
 const LARGE: usize = 64 << 10;
 
-/// The most bytes that are gathered for one call.
 const MOST: usize = 256 << 10;
 
-/// Adjacent bytes of a file, to be written together.
+/// Adjacent bytes of a file.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     start: u64,
@@ -26,14 +25,12 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Returns `true` if bytes are small enough to be gathered. Several threads can write large
-    /// ones at once.
+    // Threads can write large bytes at once.
     pub(super) fn waits(bytes: &[u8]) -> bool {
         bytes.len() < LARGE
     }
 
-    /// Writes bytes at `start` of the file: large ones now, small ones together with the bytes that
-    /// follow.
+    /// Writes large bytes now, and small ones with the bytes that follow.
     pub(super) fn add(&mut self, file: &File, bytes: &[u8], start: u64) -> io::Result<()> {
         if !Self::waits(bytes) {
             return write_all_at(file, bytes, start);
@@ -47,7 +44,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Writes the bytes that are gathered, and returns where. After an error they are still there.
+    /// Returns where it has written. After an error the bytes are still there.
     pub(super) fn flush(&mut self, file: &File) -> io::Result<Range<u64>> {
         write_all_at(file, &self.bytes, self.start)?;
         let start = self.start;
@@ -57,8 +54,8 @@ impl Gathered {
     }
 }
 
-/// Divides the tensors of a file, front to back, into runs: one large tensor, or several small ones
-/// that are neighbours. Tensors are given by their positions among the declarations.
+/// Divides the tensors, front to back, into one large tensor, or several small neighbours. Returns
+/// positions among the declarations.
 pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     // The bytes of the run so far, without the tensor that is looked at.
     let mut bytes = 0;
@@ -74,7 +71,7 @@ pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
     writer.order.chunk_by(in_one_run).collect()
 }
 
-/// Writes the tensors of a run. `gathered` is reused from run to run.
+/// Reuses `gathered` from run to run.
 pub(super) fn write_run<S: TensorSource>(
     writer: &StreamWriter,
     run: &[usize],

@@ -1,4 +1,4 @@
-//! [`Layout`]: the place of everything in the file, decided before a byte is written.
+//! [`Layout`]: the place of everything, decided before a byte is written.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -14,28 +14,24 @@ use crate::format::header::{
 };
 use crate::format::tensor::shape;
 
-/// The most bytes of data. No system has longer files, and with a header before the data its end
-/// still fits 64 bits.
+// No system has longer files, and with a header before the data its end still fits 64 bits.
 const MAX_DATA: u64 = i64::MAX as u64;
 
-/// The plan of a file: the bytes before the data, and each tensor's place.
 pub(crate) struct Layout {
-    /// Header length, header and padding.
     pub(crate) prefix: Vec<u8>,
-    /// The tensors in file order: the position of each in the input, and the range of its bytes,
-    /// counted from the start of the file.
+    /// In file order: the position in the input, and the bytes in the file.
     pub(crate) places: Vec<(usize, Range<u64>)>,
-    /// Finds the position of a name in the input.
+    /// Positions in the input.
     pub(crate) names: NameTable,
 }
 
 impl Layout {
-    /// Plans a file of these tensors. Fails if the file could not be read back.
+    /// Fails if the file could not be read back.
     pub(crate) fn plan(tensors: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
         Self::plan_named(tensors, options, check_names(tensors)?)
     }
 
-    /// Like [`plan`](Self::plan), for names that are known to be valid and different.
+    /// The names must be valid and different.
     pub(crate) fn plan_named(
         tensors: &[Spec<'_>],
         options: &SaveOptions,
@@ -84,7 +80,7 @@ impl Layout {
         Ok(Self { prefix, places, names })
     }
 
-    /// Lets the data begin at `start`, by more or less padding. The header's content fits there.
+    /// Changes the padding.
     pub(crate) fn move_data_to(&mut self, start: usize) {
         let old = self.prefix.len() as u64;
         self.prefix.resize(start, b' ');
@@ -101,8 +97,7 @@ impl Layout {
     }
 }
 
-/// Returns the metadata of a file of these tensors: without the records of another file, with its
-/// own, and with placeholders for the digests of the tensors if they are to be recorded.
+/// Drops another file's records, and adds placeholders for digests.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
     let mut metadata = Cow::Borrowed(&options.metadata);
     if has_records(&metadata) {

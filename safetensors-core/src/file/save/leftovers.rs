@@ -1,9 +1,7 @@
-//! Removing the leftovers of killed saves.
+//! Removes the leftovers of killed saves.
 //!
-//! A leftover is found by its name, so the directory has to be listed. If each of 100,000 saves
-//! listed a directory with the files of the others, all of them together would read 5·10⁹ entries.
-//! So a process remembers the entries of a large directory, and lists it again only after a number
-//! of saves equal to its entries. The saves then read a few entries each, regardless of its size.
+//! If each of 100,000 saves listed the files of the others, that would be 5·10⁹ entries. So a
+//! process lists a large directory again only after a save for each of its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -19,28 +17,25 @@ use crate::file::io::lock::DirectoryLock;
 use crate::file::io::remove::remove_hidden;
 use crate::format::parallel::lock;
 
-/// The name of a new directory within the temporary one.
+/// In the temporary directory.
 pub(super) const NEW: &str = "new";
 
-/// The name of the old directory that it replaces.
+/// In the temporary directory, replaced by the new one.
 pub(super) const OLD: &str = "old";
 
-/// The name of a file within the temporary directory. It shows that the destination holds the rest
-/// of an old directory, which is being removed file by file.
+/// In the temporary directory. The destination holds the rest of an old directory, which is being
+/// removed file by file.
 pub(super) const REST: &str = "rest";
 
-/// A directory of at most this many entries is listed at each save.
+/// Smaller directories are listed at each save.
 const FEW: usize = 1000;
 
-/// The listings of the large directories of this process.
 static LISTED: Listings = Listings(Mutex::new(BTreeMap::new()));
 
-/// Removes the temporary files and directories of a checkpoint that no process has locked, and the
-/// file of the directory's lock: the files of saves by killed processes. `file_name` is the name of
-/// one of its files. Errors are ignored, because a leftover does not prevent the save.
-///
-/// In a directory of more than 1000 entries, leftovers that another process has made since this one
-/// listed the directory are removed later.
+/// Removes what killed saves have left of a checkpoint, which has a file `file_name`, and of the
+/// directory's lock. Errors are ignored.
+// In a directory of more than 1000 entries, other processes' leftovers since the last listing are
+// removed later.
 pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     DirectoryLock::clear(directory);
     let Ok(key) = std::path::absolute(directory) else { return };
@@ -49,7 +44,6 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// Like [`remove_leftovers`], also in a large directory.
 pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
     for name in listed.of(&checkpoints_of(file_name)) {
@@ -57,22 +51,18 @@ pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     }
 }
 
-/// The listings of directories with many entries, by their absolute paths.
+/// Of large directories, by absolute path.
 struct Listings(Mutex<BTreeMap<PathBuf, Listed>>);
 
-/// The listing of a directory.
 #[derive(Default)]
 struct Listed {
-    /// The number of its entries.
     entries: usize,
-    /// The number of saves since then.
     saves: usize,
-    /// The names of temporary files and directories, by their checkpoints.
+    /// By checkpoint.
     temporaries: BTreeMap<String, Vec<OsString>>,
 }
 
 impl Listings {
-    /// Returns the names of the temporary files of these checkpoints, as far as they are known.
     /// Calls `list` if it is time to look.
     fn temporaries(
         &self,
@@ -105,7 +95,6 @@ impl Listed {
     }
 }
 
-/// Lists a directory; `None` if that is not possible.
 fn list(directory: &Path) -> Option<Listed> {
     let mut listed = Listed::default();
     for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
@@ -118,8 +107,7 @@ fn list(directory: &Path) -> Option<Listed> {
     Some(listed)
 }
 
-/// Removes a temporary file, or a directory, that no process has locked. A directory that holds all
-/// that is left of the one at `destination` stays.
+/// Removes something that no process has locked, unless it holds all that is left of `destination`.
 fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if kind.is_file() {
@@ -139,8 +127,8 @@ fn remove_leftover(path: &Path, destination: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns `true` if the old directory was moved aside, or only a part of it may be left, and the
-/// new one is not in place.
+/// Returns `true` if the old directory was moved aside, or is perhaps only a part, and the new one
+/// is not in place.
 pub(super) fn is_between(hidden: &Path, path: &Path) -> io::Result<bool> {
     let is_in = |name| is_there(&hidden.join(name));
     Ok(is_in(NEW)? && (is_in(REST)? || is_in(OLD)? && !is_there(path)?))
@@ -154,7 +142,7 @@ pub(super) fn is_there(path: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// 100,000 saves to a directory that each of them makes one entry larger.
+    /// Each save makes the directory one entry larger.
     #[test]
     fn saves_one_by_one_read_few_entries() {
         let listings = Listings(Mutex::new(BTreeMap::new()));

@@ -1,7 +1,6 @@
-//! The lock of a temporary file, which shows that its process is alive.
+//! The lock of a temporary file: its process is alive.
 //!
-//! On Windows a lock would keep readers from the finished file. There a file is in use for as long
-//! as it is open.
+//! On Windows, where a lock would keep readers from the finished file, an open file is in use.
 
 use std::fs::File;
 use std::io;
@@ -10,13 +9,10 @@ use std::path::Path;
 use crate::file::io::failpoint;
 use crate::file::io::identity::Identity;
 
-/// The result of trying to lock a file.
 #[cfg_attr(not(unix), allow(dead_code, reason = "nothing is locked there"))]
 pub(super) enum Lock {
     Taken,
-    /// Somebody else holds the lock.
     Busy,
-    /// The file system has no locks.
     None,
 }
 
@@ -36,7 +32,7 @@ pub(super) fn lock(_: &File) -> Lock {
     Lock::None
 }
 
-/// Opens and locks a file that another process has left; `None` if one is using it.
+/// Returns `None` if a process is using it.
 #[cfg(unix)]
 pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -52,8 +48,7 @@ pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     Ok(is_free.then_some(file))
 }
 
-/// Opens a file that nobody has open. Until it is closed, nobody can open it but to rename or
-/// remove it.
+/// Opens a file that nobody has open. Until it is closed, others can only rename or remove it.
 #[cfg(windows)]
 pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     use std::os::windows::fs::OpenOptionsExt;
@@ -66,13 +61,12 @@ pub(super) fn lock_leftover(path: &Path) -> io::Result<Option<File>> {
     options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path).map(Some)
 }
 
-/// On other systems leftovers cannot be distinguished from files in use.
+// Leftovers cannot be distinguished from files in use.
 #[cfg(not(any(unix, windows)))]
 pub(super) fn lock_leftover(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Returns whether a path leads to this file.
 pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     if failpoint::lacks("lasting numbers of files") {
         return Ok(false);

@@ -9,13 +9,13 @@ use crate::format::tied::Tied;
 /// The order of the tensors in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// From the last dtype of [`Dtype::ALL`](crate::Dtype::ALL) to the first, then by name, as the
-    /// reference implementation sorts. The last dtypes have the widest elements, so each tensor
-    /// begins at a multiple of its element size, for any order of the input.
+    /// From wide elements to narrow ones, in reverse order of [`Dtype::ALL`](crate::Dtype::ALL),
+    /// then by name, as in the reference implementation. So each tensor begins at a multiple of its
+    /// element size.
     #[default]
     Alignment,
-    /// In the order given. A tensor may then be misaligned for its dtype, for example F32 after
-    /// three bytes of U8. It can be read, but not borrowed as a typed slice.
+    /// As given. A tensor may be misaligned, such as F32 after three bytes of U8: it can be read,
+    /// but not borrowed as a typed slice.
     Given,
 }
 
@@ -32,8 +32,7 @@ pub enum Order {
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
     pub(crate) metadata: Metadata,
-    /// Entries that are saved unchanged, including records that this crate has computed. Records in
-    /// `metadata` belong to another file.
+    /// Saved unchanged, including records that this crate has computed.
     pub(crate) as_is: Metadata,
     pub(crate) order: Order,
     pub(crate) align: usize,
@@ -70,17 +69,16 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// Returns the default options: no metadata, order by alignment, data at a multiple of 8 bytes,
-    /// durable. Tensors that share storage are saved once for each name.
+    /// Makes the default options: no metadata, order by alignment, data at a multiple of 8 bytes,
+    /// durable, tensors that share storage once for each name.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
     ///
-    /// Metadata of another file can be passed on unchanged. Entries that hold for that file alone
-    /// are not saved: the [digests](crate::digest) of its tensors and of its data, and the record
-    /// of the attempt of ranks that made it. [`digests`](Self::digests) records new ones, and
+    /// Records of another file are not saved: [digests](crate::digest), and the attempt of ranks
+    /// that made it. [`digests`](Self::digests) records new ones, and
     /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
@@ -90,7 +88,7 @@ impl SaveOptions {
         self
     }
 
-    /// Removes all entries of the `__metadata__` that were added so far.
+    /// Removes the entries of the `__metadata__` so far.
     pub fn clear_metadata(mut self) -> Self {
         self.metadata.clear();
         self
@@ -109,39 +107,34 @@ impl SaveOptions {
         self
     }
 
-    /// Sets whether to wait until the file and its name have reached the disk, so that a power cut
-    /// loses nothing. On by default. On Linux, the disk begins while a large file is still being
-    /// written.
+    /// Sets whether to wait for the disk, so that a power cut loses nothing. On by default.
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Sets whether a read-only file may be replaced. Off by default: saving then fails with
-    /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new file gets the
-    /// permissions of the old one, so it is read-only again.
+    /// Sets whether to replace a read-only file by a read-only one. Otherwise, by default, saving
+    /// fails with [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile).
     #[cfg(feature = "std")]
     pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
         self.replace_read_only = replace_read_only;
         self
     }
 
-    /// Sets whether a file in a cache of the Hub may be replaced. Off by default: saving then fails
-    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache). There, `snapshots` has the
-    /// files of each revision, mostly as links to `blobs`. All revisions share a blob, and Python
-    /// takes it for the download. A new file may always be saved there.
+    /// Sets whether to replace a file in a cache of the Hub. Otherwise, by default, saving fails
+    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache): revisions share their
+    /// contents, which Python takes for the download. New files are always saved.
     #[cfg(feature = "std")]
     pub fn replace_cached(mut self, replace_cached: bool) -> Self {
         self.replace_cached = replace_cached;
         self
     }
 
-    /// Sets whether an existing file is replaced. On by default. With `false`, saving fails with
-    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists) if there is a file at the path, also
-    /// if it appears during the save. Several files are not saved to a directory that has one of
-    /// them, another file of the same pattern, or an index of the same name. For several files the
-    /// last check comes just before they are put in place, while the directory is locked. A file
-    /// that a program without this lock puts there in the moment between is replaced.
+    /// Sets whether to replace an existing file. On by default. With `false`, saving fails with
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists), also for a file that appears during
+    /// the save, and for several files if one of them, another file of the pattern, or an index of
+    /// the same name exists. A program that does not lock the directory may still lose a file that
+    /// it puts there after the last check.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};
@@ -161,30 +154,25 @@ impl SaveOptions {
         self
     }
 
-    /// Returns whether an existing file is replaced.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.overwrite
     }
 
-    /// Saves tensors that share storage once, and records their other names in the metadata.
-    /// [`StreamWriter`](crate::save::StreamWriter) ignores this, because it does not know which
-    /// tensors share storage.
-    ///
-    /// A save can then also fail as [`Tied`] lists.
+    /// Saves tensors that share storage once, and their other names in the metadata. [`Tied`] lists
+    /// the errors. [`StreamWriter`](crate::save::StreamWriter), without storages, ignores this.
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
         self
     }
 
-    /// Sets whether to record a digest of each tensor in the metadata, so that
-    /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
+    /// Sets whether to record a digest of each tensor in the metadata, for
+    /// [`verify`](crate::digest::verify). Off by default.
     ///
     /// Tensors are hashed while they are written. [`StreamWriter`](crate::save::StreamWriter) reads
-    /// bytes back from the file if they were written out of order.
-    /// [`write_to`](crate::save::write_to) cannot go back to the header, so it asks each source for
-    /// its bytes twice.
+    /// bytes back that were written out of order, and [`write_to`](crate::save::write_to) asks each
+    /// source for its bytes twice.
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
@@ -202,14 +190,12 @@ impl SaveOptions {
         self
     }
 
-    /// Calls `callback` as bytes of tensors are written, in the thread that wrote them: after each
-    /// piece of at most 4 MiB, and at the end. Small tensors are reported together, about once per
-    /// MiB. A sharded save counts the bytes of all files.
+    /// Calls `callback` in the thread that has written bytes of tensors: after at most 4 MiB, about
+    /// once per MiB of small tensors, and at the end. A sharded save counts all files.
     ///
-    /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), even at the end, the
-    /// save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps
-    /// the old file. A save without bytes does not call it. [`serialize`](crate::serialize) ignores
-    /// it.
+    /// [`ControlFlow::Break`](core::ops::ControlFlow::Break), even at the end, fails the save with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). [`serialize`](crate::serialize)
+    /// ignores the callback.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};

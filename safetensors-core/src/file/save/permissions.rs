@@ -1,4 +1,4 @@
-//! Permissions and owners: a new file gets the permissions of the file that it replaces.
+//! Gives a new file the permissions of the file that it replaces.
 
 #[cfg(unix)]
 use std::fs::Permissions;
@@ -8,10 +8,9 @@ use std::path::Path;
 
 use crate::file::io::failpoint;
 
-/// The permissions and the owner of a file or, combined, of several.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rights {
-    /// `None` if several files have different owners.
+    /// `None` if files have different owners.
     #[cfg(unix)]
     user: Option<u32>,
     #[cfg(unix)]
@@ -21,9 +20,8 @@ pub(crate) struct Rights {
 }
 
 impl Rights {
-    /// Combines the permissions of the regular files among these paths: the owner's rights are the
-    /// first owner's, and others have the rights that every file gives them. `None` if there are
-    /// none.
+    /// Combines the permissions of regular files: the first owner's rights, and the rights that
+    /// every file gives others.
     pub(crate) fn of_all(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Option<Self> {
         let files = paths
             .into_iter()
@@ -56,15 +54,14 @@ impl Rights {
     }
 }
 
-/// Gives a file the permissions of another and, where the system allows it, its owner and group.
+/// Takes the group and the owner where allowed.
 pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
     take(file, Rights::of(original))
 }
 
-/// Gives a file these permissions and, where the system allows it, this owner and group.
-///
-/// No one gains rights by this: if the group cannot be kept, the group of the file gets only the
-/// rights that everybody has.
+/// Takes the group and the owner where allowed.
+// If the group cannot be kept, the file's group gets only everybody's rights, so that no one gains
+// rights.
 #[cfg(unix)]
 fn take(file: &File, rights: Rights) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -100,9 +97,7 @@ fn take(_: &File, _: Rights) -> io::Result<()> {
     failpoint::hit("permissions")
 }
 
-/// Gives the file at `from` the permissions of the file at `to`, which it is about to replace, or
-/// `otherwise` these if there is none. If `to` is a link, this does nothing: the link itself is
-/// replaced, and has no permissions.
+/// Gives `from` the permissions of the file at `to`, or `otherwise` these. A link at `to` has none.
 pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io::Result<()> {
     let rights = match fs::symlink_metadata(to) {
         Ok(original) => original.is_file().then(|| Rights::of(&original)),
@@ -114,7 +109,7 @@ pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io
     }
 }
 
-/// Returns the part of a mode that a file may keep if its owner or group is not the same.
+/// Returns the rights that a file may keep without its owner or group.
 #[cfg(unix)]
 fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     const SET_USER: u32 = 0o4000;
@@ -129,14 +124,14 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     mode
 }
 
-/// Returns `true` if the permissions of a file let no one write to it. (An administrator can write
-/// to it nevertheless.) WASI has no permissions, and for std all files are read-only there.
+/// Returns `true` if nobody but an administrator may write to the file.
+// On WASI, std takes all files for read-only.
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     cfg!(not(target_os = "wasi")) && metadata.permissions().readonly()
 }
 
-/// Renames a file, and replaces an entry with the new name. On Windows, too, others may have that
-/// open. The caller has checked whether a read-only file may be replaced.
+/// Replaces an entry that others may have open, also on Windows. The caller has checked for a
+/// read-only file.
 pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(windows)]
     if let Ok(original) = fs::symlink_metadata(to)
@@ -153,8 +148,7 @@ pub(crate) fn rename_over(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Creates a directory that only its owner can enter, because the files in it may have to be
-/// private.
+// Files in it may have to be private.
 pub(crate) fn create_private_directory(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     return std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(path);

@@ -1,15 +1,14 @@
-//! [`Pieces`]: the bytes of a source on their way to a file, each of them once.
+//! [`Pieces`]: the bytes of a source, each once.
 
 use super::ranges::Ranges;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{PieceSink, TensorSource};
 
-/// Which bytes of a tensor a source has given.
 #[derive(Debug)]
 pub(super) struct Pieces {
     expected: u64,
     pub(super) written: Ranges,
-    /// The number of bytes that the source has given, if there are too many.
+    /// The number of bytes, if there are too many.
     excess: Option<u64>,
 }
 
@@ -18,13 +17,8 @@ impl Pieces {
         Self { expected, written: Ranges::default(), excess: None }
     }
 
-    /// Writes a source to `sink`, in the order that is best for the source.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than the tensor has;
-    /// [`ErrorKind::WrittenTwice`] if it gives some of them twice. No such bytes reach `sink`.
-    /// Errors of the source and of `sink` are passed on.
+    /// Writes in the source's order. Fails with [`ErrorKind::SourceLength`] or
+    /// [`ErrorKind::WrittenTwice`] before such bytes reach `sink`.
     pub(super) fn write(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -34,7 +28,6 @@ impl Pieces {
         self.finish()
     }
 
-    /// Like [`write`](Self::write), front to back.
     pub(super) fn write_in_order(
         &mut self,
         source: &(impl TensorSource + ?Sized),
@@ -75,7 +68,6 @@ mod tests {
     use crate::format::dtype::Dtype;
     use crate::format::tensor::Sink;
 
-    /// Four bytes, given in these pieces. Errors of the sink are ignored.
     struct Given(&'static [(u64, &'static [u8])]);
 
     impl TensorSource for Given {

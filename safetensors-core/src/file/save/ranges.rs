@@ -2,16 +2,12 @@
 
 use std::ops::Range;
 
-/// A set of bytes, as ranges that are sorted, not empty, and do not touch.
+/// Sorted ranges that are not empty and do not touch.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range.
-    ///
-    /// # Errors
-    ///
-    /// The first part of the range that already is in the set. Nothing is added then.
+    /// Returns the first part that already is in the set.
     pub(super) fn insert(&mut self, new: Range<u64>) -> Result<(), Range<u64>> {
         if new.is_empty() {
             return Ok(());
@@ -32,7 +28,6 @@ impl Ranges {
         Ok(())
     }
 
-    /// Removes a range that was inserted.
     pub(super) fn remove(&mut self, old: Range<u64>) {
         if old.is_empty() {
             return;
@@ -43,7 +38,6 @@ impl Ranges {
         self.0.splice(at..=at, parts.into_iter().filter(|part| !part.is_empty()));
     }
 
-    /// Returns the ranges, front to back.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().cloned()
     }
@@ -56,7 +50,6 @@ impl Ranges {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Returns the first range below `len` that is not in the set.
     pub(super) fn first_gap(&self, len: u64) -> Option<Range<u64>> {
         let gap = match self.0.first() {
             None => 0..len,
@@ -74,7 +67,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a model that keeps a flag for each byte.
         #[test]
         fn as_a_flag_for_each_byte(
             steps in prop::collection::vec((0..64_u64, 0..12_u64, prop::bool::weighted(0.2)), 0..60)

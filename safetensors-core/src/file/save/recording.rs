@@ -1,5 +1,4 @@
-//! Recording digests while saving. The header is first written with placeholders of the same
-//! length, and again when the digests are known.
+//! Records digests in a save, first as placeholders of the same length.
 
 use std::ops::Range;
 
@@ -10,12 +9,10 @@ use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tensor::{TensorSource, write_exactly};
 
-/// Adds placeholders for the digests of these tensors to metadata.
 pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
     TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
 }
 
-/// Returns the options with these digests in the metadata, one for each tensor.
 pub(super) fn recorded(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
@@ -27,7 +24,7 @@ pub(super) fn recorded(
     options
 }
 
-/// Returns the digest of each tensor of a file that is in memory whole.
+/// Hashes a file in memory.
 pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
@@ -37,7 +34,7 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
     digests
 }
 
-/// Computes the digest of each source's bytes, which are produced for this alone and dropped.
+/// Hashes bytes that the sources produce for this alone.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],

@@ -1,4 +1,4 @@
-//! Writing front to back: to memory, and to anything that takes bytes.
+//! Writes front to back, to memory and to anything that takes bytes.
 
 use alloc::vec::Vec;
 #[cfg(feature = "std")]
@@ -30,10 +30,10 @@ use crate::format::tensor::{TensorSource, write_exactly};
 ///
 /// # Errors
 ///
-/// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
+/// For a file that could not be read back: [`ErrorKind::ReservedName`],
 /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and
-/// bad shapes (see [`shape::byte_len`](crate::shape::byte_len)). Also [`ErrorKind::BadAlignment`],
-/// [`ErrorKind::TooLargeForMemory`], and any error of a source.
+/// bad shapes (see [`shape::byte_len`](crate::shape::byte_len)). [`ErrorKind::BadAlignment`];
+/// [`ErrorKind::TooLargeForMemory`]; errors of a source.
 pub fn serialize<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
@@ -59,16 +59,11 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     Ok(file)
 }
 
-/// Writes a file with these tensors front to back: to a pipe, a socket, a compressor or any other
-/// writer.
+/// Writes a file front to back: to a pipe, a socket, a compressor or any other writer. For a path
+/// use [`save`](super::save()).
 ///
-/// The sources are asked for their bytes one after the other, in file order, and the bytes are
-/// passed on without a copy of the tensor. So a source can compute them on request. The file has
-/// the same bytes as from [`serialize`]. The writer is flushed at the end. Progress counts the
-/// bytes of tensors that the writer has taken.
-///
-/// To write to a path use [`save`](super::save()), which replaces the file completely or not at
-/// all.
+/// Asks the sources for their bytes one after the other, and copies no tensor, so a source can
+/// compute them. The bytes are those from [`serialize`]. Flushes the writer.
 ///
 /// ```
 /// use safetensors_core::save::write_to;
@@ -86,9 +81,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// As for [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if the
-/// progress callback stops the save. Errors that are found beforehand write nothing. After any
-/// other error the writer has received a part of the file.
+/// As for [`serialize`], mostly before anything is written; [`ErrorKind::Io`];
+/// [`ErrorKind::Cancelled`].
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
     mut writer: impl Write,
@@ -119,10 +113,9 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     Ok(writer.flush()?)
 }
 
-/// Takes the bytes of a file in order, the bytes of a tensor with its name.
+/// Takes bytes in order, a tensor's with its name.
 type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
 
-/// Passes the bytes of a file to `sink`.
 fn write_in_order<N: AsRef<str>, S: TensorSource>(
     layout: &Layout,
     tensors: &[(N, S)],
@@ -139,8 +132,7 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// Returns the bytes before the data, with these digests, one for each tensor. The length is the
-/// same as with placeholders.
+/// Has the length of the prefix with placeholders.
 #[cfg(feature = "std")]
 pub(super) fn prefix_with_digests(
     tensors: &[Spec<'_>],

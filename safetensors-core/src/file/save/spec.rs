@@ -1,11 +1,11 @@
-//! [`Spec`]: the description of a tensor to be written.
+//! [`Spec`]: a tensor to be written.
 
 use alloc::vec::Vec;
 
 use crate::format::dtype::Dtype;
 use crate::format::tensor::TensorSource;
 
-/// A tensor to be written: its entry in the header, except its offsets.
+/// A tensor's entry in the header, except for offsets.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,

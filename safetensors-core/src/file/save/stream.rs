@@ -1,5 +1,4 @@
-//! [`StreamWriter`]: a file with tensors that are declared first, and then written in any order,
-//! from any thread.
+//! [`StreamWriter`]: a file with declared tensors, written in any order.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -23,13 +22,11 @@ use crate::format::header::NameTable;
 use crate::format::parallel::{Meter, in_parallel, lock, progress};
 use crate::format::trace::Span;
 
-/// Writes a file piece by piece. Each tensor is declared at the start, and then written at once or
-/// in pieces, in any order, by any number of threads at once.
+/// Writes a file of tensors that are declared at the start, and then written in any order, at once
+/// or in pieces, by any number of threads.
 ///
-/// The layout follows from the declarations alone. So the file is the same, byte for byte, in any
-/// order of writing, and the same as from [`save`](super::save()). Writing a byte twice is an
-/// error. So is a missing byte when [`finish`](StreamWriter::finish) gives the file its name. Until
-/// then, or if the writer is dropped, the path keeps the old file.
+/// The file equals the one of [`save`](super::save()). Until [`finish`](StreamWriter::finish), or
+/// if the writer is dropped, the path keeps the old file.
 ///
 /// ```
 /// use safetensors_core::save::StreamWriter;
@@ -55,9 +52,9 @@ pub struct StreamWriter {
     pub(super) progress: Meter,
     /// For a file that will be synchronised, unless it is short.
     early: Option<Early>,
-    /// The options to write the header again with, if digests are recorded.
+    /// For the header with digests, if they are recorded.
     pub(super) digest_options: Option<SaveOptions>,
-    /// The tensors in the order of their declaration.
+    /// In the order of declaration.
     pub(super) tensors: Vec<Declared>,
     pub(super) names: NameTable,
     /// The positions in `tensors`, in file order.
@@ -65,18 +62,16 @@ pub struct StreamWriter {
     _span: Span,
 }
 
-/// A declared tensor, and its bytes that have been written.
 #[derive(Debug)]
 pub(super) struct Declared {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// The range of its bytes, counted from the start of the file.
+    /// In the file.
     pub(super) place: Range<u64>,
-    /// The bytes that have been written, or are being written, counted from the start of the
-    /// tensor.
+    /// The bytes that were or are being written, in the tensor.
     pub(super) written: Mutex<Ranges>,
-    /// The running digest of the tensor, if digests are to be recorded.
+    /// Used if digests are recorded.
     pub(super) running: Mutex<RunningDigest>,
 }
 
@@ -91,16 +86,12 @@ impl Declared {
 }
 
 impl StreamWriter {
-    /// Plans a file of tensors with these names, dtypes and shapes, creates it under a temporary
-    /// name, reserves its space where the file system can, and writes the header.
+    /// Plans a file of these names, dtypes and shapes, creates it under a temporary name, reserves
+    /// its space where possible, and writes the header.
     ///
     /// # Errors
     ///
-    /// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
-    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and bad shapes (see
-    /// [`shape::byte_len`](crate::shape::byte_len)). Also [`ErrorKind::BadAlignment`];
-    /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file;
-    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
+    /// As for [`serialize`](super::serialize) and for [`AtomicFile::create`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,
@@ -118,7 +109,6 @@ impl StreamWriter {
         Self::create_for(path.as_ref(), &specs, options)
     }
 
-    /// Like [`create`](StreamWriter::create), for names and shapes that are borrowed.
     pub(super) fn create_for(
         path: &Path,
         specs: &[Spec<'_>],
@@ -166,15 +156,12 @@ impl StreamWriter {
         Ok(writer)
     }
 
-    /// Checks that every byte of every tensor has been written, gives the file its name, and
-    /// replaces the old file.
+    /// Checks that every byte has been written, gives the file its name, and replaces the old file.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte;
-    /// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress)
-    /// callback cancelled the save. The path then still has the old file, and no temporary file
-    /// stays behind. After [`ErrorKind::NotDurable`] it has the new file.
+    /// [`ErrorKind::Incomplete`]; [`ErrorKind::Io`]; [`ErrorKind::Cancelled`]. The path keeps the
+    /// old file, and no temporary file stays. After [`ErrorKind::NotDurable`] it has the new file.
     pub fn finish(self) -> Result<()> {
         self.stage()?.commit()
     }
@@ -189,7 +176,7 @@ impl StreamWriter {
         Ok(self.file)
     }
 
-    /// Writes the header again, with digests instead of the placeholders. Its length is the same.
+    /// Replaces the placeholders in the header.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
@@ -202,14 +189,13 @@ impl StreamWriter {
         Ok(())
     }
 
-    /// Notes that a range of the file has been written.
     pub(super) fn note_written(&self, range: Range<u64>) {
         if let Some(early) = &self.early {
             early.written(self.file.file(), range);
         }
     }
 
-    /// Returns the most bytes to write at a time.
+    /// Returns how much to write at a time.
     pub(super) fn piece(&self) -> usize {
         match &self.early {
             _ if self.progress.is_watched() => progress::PIECE,

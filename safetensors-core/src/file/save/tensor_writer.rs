@@ -1,4 +1,4 @@
-//! [`TensorWriter`]: one tensor of a [`StreamWriter`], written as values or as bytes.
+//! [`TensorWriter`]: a tensor of a [`StreamWriter`].
 
 use std::io;
 use std::ops::Range;
@@ -13,11 +13,9 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
 
-/// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
-/// to the same tensor.
+/// A tensor of a [`StreamWriter`]. All its copies, also in other threads, write to the same tensor.
 ///
-/// As an [`io::Write`] it appends bytes, so a reader can be copied
-/// into it:
+/// As an [`io::Write`] it appends bytes, so a reader can be copied into it:
 ///
 /// ```
 /// use safetensors_core::save::StreamWriter;
@@ -37,11 +35,11 @@ pub struct TensorWriter<'a> {
 }
 
 impl StreamWriter {
-    /// Returns the writer of a tensor by name.
+    /// Returns the writer of a declared tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`] if none was declared under this name.
+    /// [`ErrorKind::TensorNotFound`].
     pub fn tensor(&self, name: &str) -> Result<TensorWriter<'_>> {
         match self.names.find(name, |i| &self.tensors[i].name) {
             Some(i) => Ok(self.at(i)),
@@ -49,19 +47,18 @@ impl StreamWriter {
         }
     }
 
-    /// Returns the writers of all tensors, in file order.
+    /// Returns the tensors in file order.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
 
-    /// Returns the tensor that was declared at this position.
+    /// Returns a tensor by the position of its declaration.
     pub(super) fn at(&self, position: usize) -> TensorWriter<'_> {
         TensorWriter { writer: self, tensor: &self.tensors[position] }
     }
 }
 
 impl TensorWriter<'_> {
-    /// Returns the number of bytes that the tensor has when it is complete.
     pub(super) fn byte_len(&self) -> u64 {
         self.tensor.byte_len()
     }
@@ -71,15 +68,13 @@ impl TensorWriter<'_> {
         lock(&self.tensor.written).byte_len()
     }
 
-    /// Writes `bytes`, little-endian and in C order, at `offset` bytes from the tensor's beginning.
+    /// Writes little-endian bytes in C order at a byte offset of the tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrittenPastEnd`] if the bytes end after the tensor's end.
-    /// [`ErrorKind::WrittenTwice`] if some of these bytes have been written already, or another
-    /// thread is writing them. Nothing is written in these two cases. [`ErrorKind::Io`] if the
-    /// system fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and
-    /// from then on, if the [progress](crate::SaveOptions::progress) callback cancelled the save.
+    /// [`ErrorKind::WrittenPastEnd`] and [`ErrorKind::WrittenTwice`], also if another thread is
+    /// writing the bytes, before anything is written. [`ErrorKind::Io`], after which the bytes may
+    /// be written again. [`ErrorKind::Cancelled`], from then on.
     pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
             let range = self.claim(&mut lock(&self.tensor.written), offset, bytes.len())?;
@@ -88,8 +83,8 @@ impl TensorWriter<'_> {
         write().map_err(|error| self.locate(error))
     }
 
-    /// Writes values after the last byte written so far, or at the beginning if there is none. For
-    /// the packed dtypes one value is [one byte](Element).
+    /// Writes values after the last written byte, or at the start. For packed dtypes a value is
+    /// [one byte](Element).
     ///
     /// ```
     /// use safetensors_core::save::StreamWriter;
@@ -109,7 +104,7 @@ impl TensorWriter<'_> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; otherwise as for
+    /// [`ErrorKind::WrongDtype`] if the dtype is not `T`'s; as for
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
         if T::DTYPE != self.tensor.dtype {
@@ -128,25 +123,24 @@ impl TensorWriter<'_> {
         self.append_bytes(&file_bytes)
     }
 
-    /// Writes bytes after the last byte written so far, or at the beginning if there is none.
+    /// Writes after the last written byte, or at the start.
     fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
         let range = self.claim_end(bytes.len()).map_err(|error| self.locate(error))?;
         self.write(range, bytes).map_err(|error| self.locate(error))
     }
 
-    /// Claims the next bytes after the last byte written so far.
     fn claim_end(&self, len: usize) -> Result<Range<u64>> {
         let mut written = lock(&self.tensor.written);
         let end = written.end();
         self.claim(&mut written, end, len)
     }
 
-    /// Writes the entire tensor from a source. If that fails, none of its bytes count as written.
+    /// Writes the entire tensor from a source. After a failure none of its bytes count as written.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the source is not the tensor that
-    /// was declared; [`ErrorKind::SourceLength`]; any error of the source; otherwise as for
+    /// [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and [`ErrorKind::SourceLength`] if the
+    /// source does not fit the declaration; errors of the source; as for
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.check_source(source).map_err(|error| self.locate(error))?;
@@ -167,7 +161,6 @@ impl TensorWriter<'_> {
         })
     }
 
-    /// Fails unless the source is the tensor that was declared.
     fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         let Declared { dtype, ref shape, .. } = *self.tensor;
         if source.dtype() != dtype {
@@ -181,7 +174,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Writes the whole tensor together with its neighbours.
+    /// Writes the tensor with its neighbours.
     pub(super) fn gather(&self, source: &impl TensorSource, gathered: &mut Gathered) -> Result<()> {
         let mut done = 0;
         let mut take = |bytes: &[u8]| {
@@ -201,7 +194,6 @@ impl TensorWriter<'_> {
             .map_err(|error| self.locate(error))
     }
 
-    /// Marks a range as written, if none of it is.
     fn claim(&self, written: &mut Ranges, offset: u64, len: usize) -> Result<Range<u64>> {
         let end = offset.saturating_add(len as u64);
         if end > self.byte_len() {
@@ -213,7 +205,7 @@ impl TensorWriter<'_> {
         Ok(offset..end)
     }
 
-    /// Writes to a range that has been claimed.
+    /// Writes a claimed range.
     fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -227,8 +219,7 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Writes at an offset of the tensor, in pieces if there is a progress callback, or if the disk
-    /// can begin with a piece.
+    /// Writes in pieces for a progress callback, or for the disk to begin.
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
@@ -245,7 +236,6 @@ impl TensorWriter<'_> {
         Ok(())
     }
 
-    /// Fails if a byte has not been written.
     pub(super) fn check_complete(&self) -> Result<()> {
         let written = lock(&self.tensor.written);
         match written.first_gap(self.byte_len()) {
@@ -277,8 +267,7 @@ impl io::Write for TensorWriter<'_> {
     }
 }
 
-/// A range that is being written. If this is dropped without [`keep`](Claim::keep), the range
-/// counts as not written: after an error, or a panic of the progress callback.
+/// A range that is being written. Dropped without [`keep`](Claim::keep), it counts as not written.
 struct Claim<'a> {
     tensor: &'a TensorWriter<'a>,
     range: Option<Range<u64>>,

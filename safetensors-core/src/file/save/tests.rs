@@ -34,7 +34,7 @@ fn streamed(path: &Path) -> Result<()> {
     writer.finish()
 }
 
-/// The saves run as on a system with files without a name, and as on one without such files.
+/// A system with files without a name, and one without.
 const SYSTEMS: [fn(&dyn Fn()); 2] = [|f| f(), |f| without("files without a name", f)];
 
 /// Checks the error of a save that fails at a step. Returns whether the new file is in place.

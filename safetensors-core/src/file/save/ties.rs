@@ -1,4 +1,4 @@
-//! Saving tensors that share storage once, if the options ask for it.
+//! Saves tensors that share storage once.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -8,8 +8,7 @@ use crate::format::error::Result;
 use crate::format::tensor::TensorSource;
 use crate::format::tied::{drop_copies, nothing_is_shared, record};
 
-/// Removes the tensors that are tied to others, and returns options that record their names.
-/// Changes nothing unless the options ask for it.
+/// Removes tied tensors, and returns options that record their names, if the options ask for it.
 pub(super) fn apply<'a, N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &'a SaveOptions,

@@ -1,4 +1,4 @@
-//! Saving to a file.
+//! Saves to a file.
 
 use std::path::Path;
 
@@ -12,17 +12,16 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::in_parallel;
 use crate::format::tensor::TensorSource;
 
-/// Fewer bytes than this are written by one thread, because starting others takes longer.
+// Starting threads takes longer.
 const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 
-/// Saves tensors to one file, atomically: afterwards the path has the complete new file or, after
-/// an error, still the old one.
+/// Saves tensors to one file, atomically: the path has the complete new file or, after an error,
+/// still the old one.
 ///
-/// Tensors that are contiguous in memory are not copied, and several are written at a time. The
-/// file gets the mode of the file that it replaces; otherwise its mode follows the umask. Links are
-/// followed. Missing directories above it are created, and removed again after an error. Equal
-/// tensors and options give equal bytes. Where the file system can reserve space, a full disk is
-/// found before anything is written.
+/// Writes several tensors at a time, and contiguous ones without a copy. The file gets the mode of
+/// the file that it replaces, or one by the umask. Follows links, and creates missing directories.
+/// Equal tensors and options give equal bytes. Finds a full disk first, where space can be
+/// reserved.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -36,12 +35,9 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// # Errors
 ///
-/// As for [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
-/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-/// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists). After these the path still has the old
-/// file, and no temporary file stays behind. After
-/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
+/// As for [`serialize`](super::serialize) and for
+/// [`AtomicFile::create`](super::AtomicFile::create). The path keeps the old file, and no temporary
+/// file stays. After [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -57,8 +53,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// Writes all of the file that [`save`] puts in place, which the path does not have until the
-/// commit.
+/// Writes the file of [`save`], which gets its path at the commit.
 pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     path: &Path,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -76,7 +71,6 @@ pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     writer.stage()
 }
 
-/// Writes every tensor, front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // Linux lets one thread at a time write to a file. Several still help if tensors are converted,

@@ -1,36 +1,27 @@
-//! Sizes of blocks, and helpers for converting one block, independent of the dtypes.
+//! Blocks of elements of any dtype.
 
 use bytemuck::Pod;
 
 use crate::format::dtype::Dtype;
 
-/// The number of elements that are converted at a time. It is so small that intermediate values
-/// stay in the nearest cache.
+// Intermediate values stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
-/// The number of bytes that are converted at a time while a file is read or written. It is large
-/// enough for the cost of a system call not to matter, and small enough for the cache of a core.
+// Enough bytes to hide the cost of system calls, and few enough for the cache of a core.
 pub(crate) const STREAMED: usize = 512 << 10;
 
-/// The number of elements that fill whole bytes in every dtype. Four packed elements of 6 bits are
-/// three bytes.
+// Four elements of 6 bits are three bytes: these fill whole bytes in every dtype.
 pub(crate) const GROUP: usize = 4;
 
-/// Why a block could not be converted.
 pub(super) enum Failure {
-    /// The element at this index of the block does not fit the target dtype.
+    /// At this index of the block.
     DoesNotFit(usize),
-    /// The pair of dtypes cannot be converted.
     NoConversion,
-    /// The output buffer is not aligned for its dtype.
     Misaligned,
 }
 
-/// Buffers to convert one block.
 pub(super) struct Scratch {
-    /// An aligned copy of the source's bytes, if they are not aligned themselves.
     pub(super) source: [u64; BLOCK],
-    /// The decoded values, before they are encoded in the target dtype.
     pub(super) floats: [f32; BLOCK],
 }
 
@@ -40,19 +31,16 @@ impl Scratch {
     }
 }
 
-/// Returns the number of bytes that `elements` elements take. For packed dtypes `elements` must be
-/// a multiple of [`GROUP`].
+/// `elements` is a multiple of [`GROUP`] if packed.
 pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
     elements * dtype.bits() as usize / 8
 }
 
-/// Returns the number of elements in `bytes` bytes.
 pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
 
-/// Bytes as values of `T`. They are borrowed if they are aligned for `T`, else copied to `scratch`,
-/// which must have room for them.
+/// Borrows aligned bytes, or copies them to `scratch`, which must have room.
 pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'a [T] {
     if let Ok(values) = bytemuck::try_cast_slice(bytes) {
         return values;
@@ -62,19 +50,18 @@ pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'
     bytemuck::cast_slice(scratch)
 }
 
-/// Returns the output bytes as values of `T`.
 pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
     bytemuck::try_cast_slice_mut(out).map_err(|_| Failure::Misaligned)
 }
 
-/// Fails with the index of the first element that does not fit, if there is one.
+/// Fails with the index of the first element that does not fit.
 pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
     fits.position(|fits| !fits).map_or(Ok(()), |index| Err(Failure::DoesNotFit(index)))
 }
 
-/// Runs `work` compiled for the widest vector instructions of this machine. This works only for
-/// code that is inlined into `work`. Nothing here adds up several elements, and a multiplication
-/// and an addition are never fused, so the result is the same on every machine.
+/// Runs `work` compiled for the widest vectors of this machine, if its code is inlined.
+// The result is the same on every machine: nothing adds up elements, or fuses a multiplication and
+// an addition.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn vectorized<W: pulp::NullaryFnOnce>(work: W) -> W::Output {
@@ -87,7 +74,7 @@ pub(crate) fn vectorized<W: pulp::NullaryFnOnce>(work: W) -> W::Output {
     arch.dispatch(work)
 }
 
-/// Without the standard library the machine's instructions cannot be detected.
+// Without the standard library the machine's instructions cannot be detected.
 #[cfg(not(feature = "std"))]
 #[inline(always)]
 pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
@@ -107,11 +94,10 @@ pub(crate) mod tests {
     use crate::format::tensor::TensorView;
 
     thread_local! {
-        /// The instructions that [`vectorized`] uses in this thread, if a test chooses them.
         pub(crate) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 
-    /// Returns each kind of vectors that this machine has, after none.
+    /// Returns the kinds of vectors of this machine, after none.
     pub(crate) fn widths() -> Vec<Arch> {
         #[cfg_attr(
             not(any(target_arch = "x86_64", target_arch = "aarch64")),

@@ -1,4 +1,4 @@
-//! [`Conversion`]: converts elements from one dtype to another, block by block.
+//! [`Conversion`]: converts elements block by block.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,8 +13,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::check_bools;
 
-/// Returns `true` if elements of `from` can be converted to `to`, see [the table](super). True for
-/// a dtype and itself.
+/// Returns `true` if `from` can be converted to `to`, see [the table](super), or is the same.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -28,7 +27,6 @@ pub fn can_convert(from: Dtype, to: Dtype) -> bool {
     from == to || is_target && (from.is_float() || is_integer(from))
 }
 
-/// A pair of dtypes that can be converted, and how to do it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conversion {
     pub(super) from: Dtype,
@@ -37,11 +35,6 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// Makes the conversion between two dtypes.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoConversion`] if the pair cannot be converted.
     pub(crate) fn new(from: Dtype, to: Dtype, options: &ConvertOptions) -> Result<Self, ErrorKind> {
         if !can_convert(from, to) {
             return Err(ErrorKind::NoConversion { from, to });
@@ -57,13 +50,8 @@ impl Conversion {
         self.to
     }
 
-    /// Converts the elements of `src` into `out`, which must be aligned for its dtype and have room
-    /// for exactly these elements. Both are in the machine's byte order. `first` is the index of
-    /// the first element in its tensor, for errors.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::InvalidBool`].
+    /// Converts elements into `out`, aligned and of their number, in the machine's byte order.
+    /// `first` is the index of the first one in its tensor, for errors.
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         if self.from == Dtype::BOOL {
             check_bools(src, first)?;
@@ -143,7 +131,6 @@ impl Conversion {
         }
     }
 
-    /// Formats one element of a block, for an error.
     fn describe(&self, src: &[u8], index: usize, scratch: &mut Scratch) -> String {
         if let Ok(value) = integer::describe(self.from, src, index, scratch) {
             return value.to_string();

@@ -1,4 +1,4 @@
-//! Decoding of floating-point elements to `f32`.
+//! Decodes elements to `f32`.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -8,9 +8,7 @@ use super::double::round_to_odd;
 use super::integer;
 use crate::format::dtype::{Dtype, Format, Special, with_float};
 
-/// Decodes elements to `f32`. The values are exact, except that F64 and integers are rounded to
-/// odd; a later rounding to fewer bits then gives the right result. `out` must have room for
-/// exactly the elements of `src`.
+/// Decodes exactly. F64 and integers are rounded to odd, so that a later rounding is right.
 pub(super) fn decode(
     from: Dtype,
     src: &[u8],
@@ -49,25 +47,24 @@ pub(super) fn decode(
     }, else integer::to_odd_f32(from, src, out, scratch))
 }
 
-/// Decodes elements that are a byte each, if the dtype has such floats. Returns `false` if not.
+/// Returns `false` for other dtypes.
 pub(crate) fn decode_bytes(from: Dtype, src: &[u8], out: &mut [f32]) -> bool {
     from.bits() == 8 && from.is_float() && decode(from, src, out, &mut []).is_ok()
 }
 
-/// Decodes the value of a code of F4, computed as [`vectorized`] code can.
 #[inline(always)]
 pub(crate) fn decode_four(code: u32) -> f32 {
     with_float!(Dtype::F4, FORMAT => FORMAT.decode(code), else f32::NAN)
 }
 
-/// Decodes packed codes of four bits, lowest bits first.
+/// Decodes the lowest bits first.
 fn decode_fours(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&byte, pair) in src.iter().zip(out.as_chunks_mut::<2>().0) {
         *pair = [values[usize::from(byte & 0xf)], values[usize::from(byte >> 4)]];
     }
 }
 
-/// Decodes packed codes of six bits, lowest bits first.
+/// Decodes the lowest bits first.
 fn decode_sixes(values: &[f32; 256], src: &[u8], out: &mut [f32]) {
     for (&[a, b, c], four) in src.as_chunks::<3>().0.iter().zip(out.as_chunks_mut::<4>().0) {
         let codes = u32::from_le_bytes([a, b, c, 0]);

@@ -1,15 +1,12 @@
-//! Converts F64 and integers to narrower floating-point dtypes without the error of rounding twice.
+//! Converts F64 and integers to narrower floats without rounding twice.
 
 use super::Overflow;
 use super::block::{Failure, check_all};
 
-/// Rounds to `f32` so that a second rounding, to fewer bits, gives the same result as rounding
-/// once.
-///
-/// This is rounding to odd: a value between two `f32` becomes the one that ends in a 1 bit. So the
-/// result is a tie, or a number of the narrower format, only if the value itself is. See Boldo and
-/// Melquiond, *Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
-/// odd*, 2008.
+/// Rounds to odd, so that a second rounding to fewer bits gives the result of rounding once.
+// A value between two `f32` becomes the one that ends in a 1 bit. So the result is a tie, or a
+// number of the narrower format, only if the value is. See Boldo and Melquiond, "Emulation of a FMA
+// and correctly rounded sums: proved algorithms using rounding to odd", 2008.
 #[inline(always)]
 pub(super) fn round_to_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -22,7 +19,7 @@ pub(super) fn round_to_odd(value: f64) -> f32 {
     f32::from_bits(if exact || bits & 1 == 1 { bits } else { other })
 }
 
-/// Converts a 64-bit integer to `f64`. An integer of more than 53 bits is rounded to odd.
+/// Rounds more than 53 bits to odd.
 #[inline(always)]
 pub(super) fn integer_to_odd(value: i128) -> f64 {
     let magnitude = value.unsigned_abs() as u64;
@@ -31,7 +28,7 @@ pub(super) fn integer_to_odd(value: i128) -> f64 {
     if value < 0 { -(odd as f64) } else { odd as f64 }
 }
 
-/// Converts F64 to F32, rounded to nearest.
+/// Rounds to nearest.
 pub(super) fn narrow(overflow: Overflow, values: &[f64], out: &mut [f32]) -> Result<(), Failure> {
     for (&value, out) in values.iter().zip(&mut *out) {
         *out = value as f32;
@@ -48,7 +45,6 @@ pub(super) fn narrow(overflow: Overflow, values: &[f64], out: &mut [f32]) -> Res
     }
 }
 
-/// Converts decoded values of a narrower floating-point dtype to F64, which is exact.
 pub(super) fn widen(overflow: Overflow, values: &[f32], out: &mut [f64]) {
     for (&value, out) in values.iter().zip(&mut *out) {
         *out = f64::from(value);

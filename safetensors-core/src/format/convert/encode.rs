@@ -1,7 +1,6 @@
-//! Encodes `f32` values in 16 and 8 bits, rounded to nearest, ties to even.
+//! Encodes `f32` in 16 and 8 bits, rounded to nearest, ties to even.
 //!
-//! The encoding overflows as in [`Overflow::Ieee`]. The other two need a pass over the values
-//! before.
+//! Overflows as [`Overflow::Ieee`]. The others need a pass over the values before.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -10,7 +9,7 @@ use super::Overflow;
 use super::block::{self, Failure, cast_mut, vectorized};
 use crate::format::dtype::{Dtype, Format, Special, with_float};
 
-/// Clamps `values` to the range of `to`, for [`Overflow::Saturate`].
+/// The pass for [`Overflow::Saturate`].
 pub(super) fn saturate(to: Dtype, values: &mut [f32]) {
     let largest = match to.format() {
         Some(format) if format.bits() < 32 => format.largest(),
@@ -19,7 +18,7 @@ pub(super) fn saturate(to: Dtype, values: &mut [f32]) {
     values.iter_mut().for_each(|value| *value = value.clamp(-largest, largest));
 }
 
-/// Checks that `values` are in the range of `format`, for [`Overflow::Error`].
+/// The pass for [`Overflow::Error`].
 fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     let limit = format.first_overflow();
     let infinity_fits = format.special == Special::Ieee;
@@ -31,8 +30,7 @@ fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Encodes `values`, one for each element of `out`. For [`Overflow::Saturate`] the caller has
-/// called [`saturate`] before.
+/// Overflows as [`Overflow::Ieee`], unless the caller has called [`saturate`].
 pub(super) fn encode(
     to: Dtype,
     overflow: Overflow,
@@ -69,8 +67,7 @@ fn encode_all<T>(values: &[f32], out: &mut [T], encode: impl Fn(f32) -> T) {
     });
 }
 
-/// bfloat16 is the upper half of an `f32`. Adding half of the last kept bit rounds it. A carry into
-/// the exponent is right, even where the result is infinity.
+// Adding half of the last kept bit rounds. A carry into the exponent is right, even to infinity.
 #[inline(always)]
 fn encode_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -82,8 +79,8 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// Returns the code of `value` in a format of at most 16 bits that has fewer exponents than `f32`.
-/// It has no branches, so that the compiler can use vector instructions.
+/// Encodes in at most 16 bits with fewer exponents than `f32`.
+// Without branches, so that it compiles to vector instructions.
 #[inline(always)]
 pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();

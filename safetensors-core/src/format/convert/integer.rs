@@ -4,8 +4,7 @@ use super::block::{Failure, Scratch, aligned, cast_mut, check_all};
 use super::double::{integer_to_odd, round_to_odd};
 use crate::format::dtype::{Dtype, with_integer};
 
-/// Runs `body` with the type `Int`, the Rust type of an integer dtype, or `u8` for BOOL. Other
-/// dtypes give [`Failure::NoConversion`].
+/// Runs `body` with the Rust type `Int`; `u8` for BOOL.
 macro_rules! with_byte_or_integer {
     ($dtype:expr, $Int:ident => $body:expr) => {
         match $dtype {
@@ -18,13 +17,11 @@ macro_rules! with_byte_or_integer {
     };
 }
 
-/// Returns whether the elements of a dtype are integers or BOOL.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     dtype == Dtype::BOOL || dtype.is_integer()
 }
 
-/// Converts integers and BOOL to integers and BOOL. Fails for a value that the target does not
-/// have.
+/// Fails for a value that the target does not have.
 pub(super) fn to_integers(
     from: Dtype,
     to: Dtype,
@@ -55,8 +52,7 @@ fn fits(to: Dtype, value: i128, converted: i128) -> bool {
     value == converted && (to != Dtype::BOOL || matches!(converted, 0 | 1))
 }
 
-/// Converts integers and BOOL to `f32`, rounded to odd, so that a later rounding to fewer bits
-/// gives the right result.
+/// Rounds to odd, so that a later rounding is right.
 pub(super) fn to_odd_f32(
     from: Dtype,
     src: &[u8],
@@ -71,7 +67,7 @@ pub(super) fn to_odd_f32(
     })
 }
 
-/// Converts integers and BOOL to F32, rounded to nearest.
+/// Rounds to nearest.
 pub(super) fn to_f32(
     from: Dtype,
     src: &[u8],
@@ -86,7 +82,7 @@ pub(super) fn to_f32(
     })
 }
 
-/// Converts integers and BOOL to F64, rounded to nearest.
+/// Rounds to nearest.
 pub(super) fn to_f64(
     from: Dtype,
     src: &[u8],
@@ -101,8 +97,7 @@ pub(super) fn to_f64(
     })
 }
 
-/// Converts floating-point values to integers and BOOL. Fails for a value that is not an integer in
-/// the target's range.
+/// Fails for a value that is not an integer in the target's range.
 pub(super) fn from_floats<T: Copy + Into<f64>>(
     to: Dtype,
     values: &[T],
@@ -129,7 +124,6 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
     })
 }
 
-/// Returns the value of an element, for an error.
 pub(super) fn describe(
     from: Dtype,
     src: &[u8],

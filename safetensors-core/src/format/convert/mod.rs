@@ -1,34 +1,29 @@
-//! Conversion of elements from one dtype to another.
+//! Conversion of elements to another dtype.
 //!
-//! [`TensorView::convert`] and [`TensorBuf::convert`] convert tensors in memory.
+//! [`TensorView::convert`] and [`TensorBuf::convert`] convert in memory,
 //! [`LoadOptions::all_as`](crate::LoadOptions::all_as) and
-//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read. [`Converted`]
-//! converts while it is saved. [`widen`] converts only where no value can change, for a framework
-//! that lacks a dtype.
+//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) during a load, [`Converted`] during a
+//! save. [`widen`] converts only where no value changes.
 //!
 //! | from | to | result |
 //! |---|---|---|
 //! | any dtype | the same | nothing: every bit is kept |
-//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides what numbers that are too large become |
-//! | the same floats | BOOL, I8 … I64, U8 … U64 | checked: a value that is not an integer, or out of range, is an error |
-//! | BOOL, I8 … I64, U8 … U64 | the eight floats above | rounded to nearest, ties to even; [`Overflow`] as above |
-//! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | checked: a value out of range is an error; BOOL has 0 and 1 |
+//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | the first eight of these | rounded once, to nearest, ties to even; [`Overflow`] for too large numbers |
+//! | the same floats | BOOL, I8 … I64, U8 … U64 | an error unless the value is an integer in range |
+//! | BOOL, I8 … I64, U8 … U64 | the eight floats | rounded to nearest, ties to even; [`Overflow`] |
+//! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | an error unless the value is in range; BOOL has 0 and 1 |
 //! | C64 | any other dtype | not possible |
 //! | any other dtype | C64 | not possible |
-//! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: the elements and scales of a block must be chosen together |
+//! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: elements and scales of a block are chosen together |
 //!
-//! A pair that is not possible is [`ErrorKind::NoConversion`]. [`can_convert`] returns whether a
-//! pair is possible.
+//! [`can_convert`] returns whether a pair is possible; others are [`ErrorKind::NoConversion`].
 //!
-//! - A value that the target has is unchanged, including subnormals and the sign of zero. The two
-//!   FNUZ dtypes have no negative zero: it becomes zero, and so do negative numbers that round to
-//!   zero.
-//! - NaN stays NaN with every [`Overflow`]; its sign and payload may change. As an integer it is an
-//!   error.
-//! - Infinity stays infinity, or becomes NaN in a dtype without infinity. [`Overflow`] can change
+//! - A value that the target has is unchanged, including subnormals and the sign of zero. The FNUZ
+//!   dtypes and integers have no negative zero: it becomes zero.
+//! - NaN stays NaN, with any sign and payload. As an integer it is an error.
+//! - Infinity stays infinity, or becomes NaN in a dtype without it, if [`Overflow`] does not change
 //!   that.
 //! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first.
-//! - Negative zero becomes the integer 0.
 //!
 //! ```
 //! use half::bf16;
@@ -72,8 +67,7 @@ use crate::format::tensor::{TensorBuf, TensorView};
 use crate::format::trace::Span;
 
 impl TensorBuf {
-    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that already
-    /// has the dtype is returned without a copy.
+    /// Converts the values, see [the table](crate::convert). Does not copy a buffer of this dtype.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
@@ -90,15 +84,14 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not possible;
+    /// [`NoConversion`](crate::ErrorKind::NoConversion);
     /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the table or
-    /// [`Overflow::Error`] makes an error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
+    /// [`Overflow::Error`] refuses; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow);
     /// [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
     pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         self.convert_by(to, options, 0)
     }
 
-    /// Like [`convert`](Self::convert), with this many threads; 0 for the default.
     pub(crate) fn convert_by(
         self,
         to: Dtype,
@@ -114,8 +107,8 @@ impl TensorBuf {
 }
 
 impl TensorView<'_> {
-    /// Converts the values to another dtype, see [the table](crate::convert). The result is a copy,
-    /// even if the dtype is the same.
+    /// Converts the values into a new buffer, also to their own dtype. See [the
+    /// table](crate::convert).
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, TensorView};
@@ -140,8 +133,7 @@ impl TensorView<'_> {
         convert(&conversion, self.shape(), self.data(), 0)
     }
 
-    /// Converts the values to the dtype of `out` and stores them there. This is
-    /// [`convert`](TensorView::convert) without a new buffer, for many tensors with the same shape.
+    /// Converts the values into `out`, and to its dtype, without a new buffer.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
@@ -155,8 +147,8 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; otherwise as for
-    /// [`convert`](TensorView::convert), and the values in `out` are then unspecified.
+    /// [`WrongShape`](crate::ErrorKind::WrongShape); as for [`convert`](TensorView::convert), after
+    /// which the values of `out` are unspecified.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
             return Err(ErrorKind::WrongShape {
@@ -179,7 +171,7 @@ impl TensorView<'_> {
     }
 }
 
-/// Converts elements in the machine's byte order to a tensor of another dtype.
+/// Converts `bytes` in the machine's byte order.
 fn convert(
     conversion: &Conversion,
     shape: &[usize],
@@ -191,12 +183,9 @@ fn convert(
     Ok(converted)
 }
 
-/// Converts all elements of a tensor with [`Conversion::run`]. Several threads convert a large
-/// tensor.
 #[cfg(feature = "std")]
 fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], threads: usize) -> Result<()> {
-    /// The number of elements that a thread takes at a time. Converting them takes far longer than
-    /// starting a thread.
+    // Converting them takes far longer than starting a thread.
     const PIECE: usize = 1 << 20;
 
     let span = Span::convert(conversion.from().name(), conversion.to().name(), out.len());

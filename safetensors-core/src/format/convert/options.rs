@@ -1,21 +1,19 @@
-//! [`ConvertOptions`]: options of a conversion, such as how it treats numbers that are too large.
+//! [`ConvertOptions`]: options of a conversion.
 
-/// How a conversion to a floating-point dtype treats a number that is too large for it.
+/// How a conversion treats a number that is too large for a floating-point dtype.
 ///
-/// Whether a number is too large is decided after rounding. For example, the largest `F8_E4M3` is
-/// 448, and the next number would be 480. Their tie, 464, rounds to 448. All numbers above 464 are
-/// too large.
+/// Decided after rounding: the largest `F8_E4M3` is 448, and the next number would be 480. Their
+/// tie, 464, rounds to 448, and larger numbers are too large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Overflow {
-    /// It becomes infinity, or NaN in a dtype without infinity, as in IEEE 754, PyTorch and
-    /// ml_dtypes.
+    /// Infinity, or NaN in a dtype without it, as in IEEE 754, PyTorch and ml_dtypes.
     #[default]
     Ieee,
-    /// It becomes the largest finite number with its sign. So does infinity. A tensor that has the
-    /// dtype already is not changed.
+    /// The largest finite number with its sign, also for infinity. A tensor of the same dtype is
+    /// unchanged.
     Saturate,
-    /// It is an error, [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit). So is infinity if
-    /// the dtype has none.
+    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit), also for infinity if the dtype has
+    /// none.
     Error,
 }
 
@@ -38,7 +36,7 @@ impl ConvertOptions {
         Self::default()
     }
 
-    /// Sets how a number that is too large for a floating-point dtype is converted.
+    /// Sets how to treat a number that is too large.
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;

@@ -10,13 +10,11 @@ use crate::format::tensor::{Sink, TensorSource, shape, swap_on_big_endian, write
 #[cfg(feature = "std")]
 use crate::format::trace::Span;
 
-/// The number of elements that are converted at a time. It is a multiple of [`GROUP`]. Even of the
-/// widest dtype it is no more bytes than [`STREAMED`].
+// A multiple of `GROUP`, at most `STREAMED` bytes.
 const ELEMENTS: usize = STREAMED / 8;
 
-/// A tensor to be saved in another dtype than its own. It is converted piece by piece while it is
-/// written, with buffers of at most 1 MiB in all. So a tensor that is larger than memory can be
-/// converted from file to file.
+/// A tensor to be saved in another dtype. It is converted in pieces during the save, with buffers
+/// of at most 1 MiB, so it can be larger than memory.
 ///
 /// ```
 /// use half::bf16;
@@ -39,17 +37,15 @@ pub struct Converted<S> {
 }
 
 impl<S: TensorSource> Converted<S> {
-    /// Makes a source with the values of `source` in the dtype `to`. If `source` already has that
-    /// dtype, its bytes are passed on unchanged. No value is read here.
+    /// Makes a source of the values as `to`, without reading any. Bytes of the same dtype are
+    /// unchanged.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for codes of a quantised weight,
-    /// see [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
-    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not possible,
-    /// see [the table](crate::convert). For shapes see [`shape::byte_len`]. A value that does not
-    /// fit is found only when it is written; the save then fails with
-    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    /// see [`Checkpoint::dequantized`](crate::Checkpoint::dequantized);
+    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion); [`shape::byte_len`]. A value
+    /// that does not fit fails the save: [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
     pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         let conversion = Conversion::new(source.dtype(), to, options)?;
         shape::byte_len(source.dtype(), source.shape())?;

@@ -1,4 +1,4 @@
-//! Lossless widening: every value of the narrow dtype is a value of the wider one.
+//! Lossless widening: the wider dtype has every value of the narrow one.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -8,20 +8,18 @@ use crate::format::dtype::{Dtype, with_integer};
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::TensorBuf;
 
-/// Converts `buf` to a wider dtype that holds each of its values exactly.
+/// Converts `buf` to a wider dtype that has each of its values.
 ///
 /// | from | to | result |
 /// |---|---|---|
 /// | BOOL | U8 | the buffer is kept |
-/// | U64 | I64 | the buffer is kept; a value of 2⁶³ and more is an error |
+/// | U64 | I64 | the buffer is kept; a value over `i64::MAX` is an error |
 /// | C64 | F32 | the buffer is kept; the shape gains a last dimension of 2: real, imaginary |
-/// | an integer | any integer dtype that has each of its values | copied |
-/// | a float | any float dtype of at least 8 bits that has each of its values | copied; packed elements are unpacked |
+/// | an integer | any integer dtype with each of its values | copied |
+/// | a float | any float dtype of at least 8 bits with each of its values | copied; packed elements are unpacked |
 ///
-/// For example, I8 widens to I16, I32 and I64, and U8 to these and to U16, U32 and U64. F16 has
-/// each value of F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ and F8_E5M2FNUZ. F32 has each
-/// value of these, of F8_E8M0, F16 and BF16, and F64 has each value of all floats. Packed elements
-/// are unpacked lowest bits first.
+/// For example, I8 widens to I16, I32 and I64, and each float of at most 8 bits except F8_E8M0 to
+/// F16.
 ///
 /// ```
 /// use safetensors_core::convert::widen;
@@ -36,9 +34,8 @@ use crate::format::tensor::TensorBuf;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DoesNotFit`] for a U64 value over `i64::MAX`; [`ErrorKind::WrongDtype`] for a pair
-/// that is not in the table, such as a dtype and itself; [`ErrorKind::ShapeOverflow`] and
-/// [`ErrorKind::TooLargeForMemory`].
+/// [`ErrorKind::DoesNotFit`] for U64; [`ErrorKind::WrongDtype`] for a pair that is not in the
+/// table; [`ErrorKind::ShapeOverflow`]; [`ErrorKind::TooLargeForMemory`].
 pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     let from = buf.dtype();
     match (from, to) {
@@ -86,8 +83,7 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
     holds && from != to
 }
 
-/// Returns the shape that a tensor of shape `shape` has after it is [widened](widen). Only from C64
-/// to F32 does the shape change: it gains a last dimension of 2.
+/// C64 as F32 gains a last dimension of 2.
 pub(crate) fn widened_shape(from: Dtype, to: Dtype, shape: &[usize]) -> Vec<usize> {
     let pair: &[usize] = if from == Dtype::C64 && to == Dtype::F32 { &[2] } else { &[] };
     [shape, pair].concat()

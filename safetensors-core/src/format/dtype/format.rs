@@ -1,7 +1,6 @@
-//! [`Format`]: how the bits of a floating-point element encode its value.
+//! [`Format`]: the bits of a floating-point element.
 
-/// The bits of a floating-point dtype: a sign, an exponent and a mantissa, from the highest bit to
-/// the lowest.
+/// A sign, an exponent and a mantissa, from the highest bit to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
     pub(crate) exponent_bits: u32,
@@ -10,19 +9,17 @@ pub(crate) struct Format {
     pub(crate) special: Special,
 }
 
-/// The codes that are not finite numbers. A code is the bits of an element, as an integer.
+/// The codes that are not finite numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
-    /// None: every code is a number.
     None,
-    /// As in IEEE 754: a code with the highest exponent is infinity if its mantissa is 0, else NaN.
+    /// With the highest exponent, infinity if the mantissa is 0, else NaN.
     Ieee,
-    /// A code with only ones below the sign is NaN. There is no infinity.
+    /// Only ones below the sign are NaN. No infinity.
     AllOnesNan,
-    /// The code of negative zero is NaN, and the only one. There is no infinity.
+    /// The only NaN. No infinity.
     NegativeZeroNan,
-    /// The code of ones alone is NaN. Every other code is the exponent of a power of two, with the
-    /// bias of `f32`. There is neither sign nor zero.
+    /// Ones alone are NaN; others are the exponent of a power of two, biased like `f32`.
     Scale,
 }
 
@@ -45,7 +42,6 @@ impl Special {
 }
 
 impl Format {
-    /// IEEE half precision. Many machines have instructions to convert it.
     pub(crate) const HALF: Self = Self::new(5, 10, 15, Special::Ieee);
 
     pub(crate) const fn new(
@@ -57,25 +53,21 @@ impl Format {
         Self { exponent_bits, mantissa_bits, bias, special }
     }
 
-    /// Returns the width of a code in bits.
     pub(crate) const fn bits(self) -> u32 {
         self.special.has_sign() as u32 + self.exponent_bits + self.mantissa_bits
     }
 
-    /// Returns `true` if a code equals the upper bits of the `f32` with the same value, as in
-    /// bfloat16.
     pub(crate) const fn is_upper_part_of_f32(self) -> bool {
         self.exponent_bits == 8 && self.bias == 127 && matches!(self.special, Special::Ieee)
     }
 
-    /// Returns `true` if elements belong to blocks with a common scale, or are such scales. Nothing
-    /// is converted to these formats, because elements and scales must be chosen together.
+    /// Elements of blocks, or their scales. No conversion makes them: both must be chosen together.
     pub(crate) const fn is_of_blocks(self) -> bool {
         self.bits() < 8 || matches!(self.special, Special::Scale)
     }
 
-    /// Returns `true` if each value of `other` is also a value of this format: numbers, zeros with
-    /// their sign, infinities and NaN.
+    /// Returns `true` if this format has each value of `other`, even signed zeros, infinities and
+    /// NaN.
     pub(crate) fn holds(self, other: Self) -> bool {
         let special = self.special;
         let others = other.special;
@@ -91,7 +83,6 @@ impl Format {
                 || exponent == other_exponent && mantissa >= other_mantissa)
     }
 
-    /// Returns the exponent of the smallest number above zero, which is a power of two.
     fn smallest_exponent(self) -> i32 {
         // The number is subnormal, with the exponent of the smallest normal number. Scales have no
         // subnormals.
@@ -99,7 +90,6 @@ impl Format {
         normal - self.bias as i32 - self.mantissa_bits as i32
     }
 
-    /// Returns the code of the largest finite number.
     pub(crate) const fn largest_code(self) -> u64 {
         let codes = 1 << (self.exponent_bits + self.mantissa_bits);
         match self.special {
@@ -109,7 +99,7 @@ impl Format {
         }
     }
 
-    /// Returns the exponent of the largest finite number, and its mantissa at the top of 64 bits.
+    /// Returns the exponent, and the mantissa at the top of 64 bits.
     fn largest_parts(self) -> (i32, u64) {
         let code = self.largest_code();
         let exponent = (code >> self.mantissa_bits) as i32 - self.bias as i32;
@@ -118,33 +108,31 @@ impl Format {
     }
 }
 
-/// Limits. These methods are only for formats with values that all fit `f32`.
+/// Methods for formats with values that all fit `f32`.
 impl Format {
-    /// Returns the number of low mantissa bits of an `f32` that this format does not have.
+    /// The mantissa bits that only an `f32` has.
     pub(crate) const fn dropped_bits(self) -> u32 {
         f32::MANTISSA_DIGITS - 1 - self.mantissa_bits
     }
 
-    /// Returns the largest finite number, as the bits of an `f32`.
     const fn largest_bits(self) -> u32 {
         // The largest number is normal. So its code differs from the bits of the `f32` only in the
         // dropped bits and the bias.
         ((self.largest_code() as u32) << self.dropped_bits()) + ((127 - self.bias) << 23)
     }
 
-    /// Returns the largest finite number.
     pub(crate) const fn largest(self) -> f32 {
         f32::from_bits(self.largest_bits())
     }
 
-    /// Returns the number that would follow the largest one, if the next code were a number too.
+    /// Returns the next number, as if its code were one.
     pub(crate) const fn after_largest(self) -> f32 {
         f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
     }
 
-    /// Returns the smallest `f32` that is too large for this format. It is half-way between the
-    /// largest number and the next one. If the largest number has an even code, the tie rounds to
-    /// it, and the `f32` just above the tie is the first that is too large.
+    /// Returns the smallest `f32` that is too large.
+    // It is the tie between the largest number and the next one. If the largest code is even, the
+    // tie rounds to it, and the `f32` above is the first.
     pub(crate) const fn first_overflow(self) -> f32 {
         let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
         let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
@@ -152,11 +140,9 @@ impl Format {
     }
 }
 
-/// Values. These methods are only for formats of at most 8 bits.
+/// Methods for formats of at most 8 bits.
 impl Format {
-    /// Returns the values of all codes, indexed by code. For a wider format all values are 0.
-    /// Callers are generic over the format, so this must compile for wide formats, but its result
-    /// is then not used.
+    /// Returns the values by code. All are 0 for a wider format, for which this must compile.
     pub(crate) const fn values(self) -> [f32; 256] {
         let mut values = [0.0; 256];
         let mut code = 0;
@@ -172,8 +158,8 @@ impl Format {
 }
 
 impl Format {
-    /// Decodes the value of a code in a format of at most 16 bits that has fewer exponents than
-    /// `f32`. It has no branches and no tables, so that the compiler can use vector instructions.
+    /// Decodes at most 16 bits with fewer exponents than `f32`.
+    // Without branches and tables, so that it compiles to vector instructions.
     #[inline(always)]
     pub(crate) const fn decode(self, code: u32) -> f32 {
         let sign_bit = 1 << (self.bits() - 1);
@@ -201,7 +187,7 @@ impl Format {
     }
 }
 
-/// Returns the value of a code of [`Special::Scale`].
+/// Decodes [`Special::Scale`].
 const fn power_of_two(code: u32) -> f32 {
     match code {
         // Subnormal in `f32`.
@@ -236,7 +222,6 @@ mod tests {
         assert_eq!(Dtype::F32.format().unwrap().largest(), f32::MAX);
     }
 
-    /// Returns the values of all codes of a format of at most 16 bits.
     fn values(dtype: Dtype) -> Vec<f32> {
         let codes = 0..1_u32 << dtype.bits();
         match dtype {

@@ -1,4 +1,4 @@
-//! [`Dtype`]: the element types of the format, from one table.
+//! [`Dtype`]: the element types, from one table.
 
 mod format;
 
@@ -6,11 +6,8 @@ use core::fmt;
 
 pub(crate) use format::{Format, Special};
 
-/// Declares [`Dtype`], its methods that look up a column of the table, and the macros that run code
-/// for the type of a row.
-///
-/// `$d` is a dollar sign. The macros that this one declares need it, because their own `$`
-/// would be read as one of this macro.
+/// Declares [`Dtype`], methods for the columns of the table, and macros that run code for a row.
+/// These need `$d`, a dollar sign.
 macro_rules! dtypes {
     (($d:tt) $(
         $(#[$doc:meta])*
@@ -18,11 +15,10 @@ macro_rules! dtypes {
         $(, float($exponent:literal, $mantissa:literal, $bias:literal, $special:ident))?
         $(, integer $integer:ty)?;
     )*) => {
-        /// The type of a tensor's elements.
+        /// The type of a tensor's elements, named as in the format.
         ///
-        /// The names are the ones of the safetensors format. The elements of a sub-byte dtype are
-        /// packed: several share a byte. Dtypes compare in the order of [`ALL`](Self::ALL), from
-        /// narrow to wide elements.
+        /// Several elements of a sub-byte dtype share a byte. The order is the one of
+        /// [`ALL`](Self::ALL), from narrow to wide.
         ///
         /// ```
         /// use safetensors_core::Dtype;
@@ -41,26 +37,25 @@ macro_rules! dtypes {
         }
 
         impl Dtype {
-            /// Every dtype of the format, in the order of the table.
+            /// Every dtype, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Returns the name in a file's header, for example `"F8_E4M3"`.
+            /// Returns the name in a header, such as `"F8_E4M3"`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the width of an element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for both
-            /// of its numbers.
+            /// Returns the width of an element in bits: 4, 6, 8, 16, 32 or 64. Both numbers of C64
+            /// count.
             pub const fn bits(self) -> u32 {
                 match self { $(Self::$variant => $bits,)* }
             }
 
-            /// Returns the alignment in bytes that a typed borrow of the data needs: 1, 2, 4 or 8.
+            /// Returns the alignment in bytes of a typed borrow: 1, 2, 4 or 8.
             pub const fn alignment(self) -> usize {
                 match self { $(Self::$variant => $align,)* }
             }
 
-            /// Returns the format of floating-point elements; `None` for other dtypes.
             pub(crate) const fn format(self) -> Option<Format> {
                 match self {
                     $($(Self::$variant => {
@@ -70,7 +65,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Returns `true` if the elements are integers. BOOL does not count as an integer.
+            /// Returns `false` for BOOL.
             pub(crate) const fn is_integer(self) -> bool {
                 match self {
                     $($(Self::$variant => <$integer>::BITS == $bits,)?)*
@@ -78,7 +73,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Returns the dtype of this name, which must be spelled exactly as in a header.
+            /// The name must be as in a header.
             pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
                 $(const $variant: &[u8] = $name.as_bytes();)*
                 match name {
@@ -94,9 +89,7 @@ macro_rules! dtypes {
         );)?)*
         $($(const _: () = assert!(<$integer>::BITS == $bits);)?)*
 
-        /// Runs `body` with the constant `FORMAT`, the [`Format`] of the dtype. Because it is a
-        /// constant, the body is compiled once for each format. For a dtype that is not
-        /// floating-point, runs `other`.
+        /// Runs `body` for the constant `FORMAT`, or `other` if the dtype is no float.
         macro_rules! with_float {
             ($d dtype:expr, $d FORMAT:ident => $d body:expr, else $d other:expr) => {
                 match $d dtype {
@@ -114,8 +107,7 @@ macro_rules! dtypes {
             };
         }
 
-        /// Runs `body` with the type `Int`, the Rust type of an integer dtype. For any other dtype,
-        /// including BOOL, runs `other`.
+        /// Runs `body` with the Rust type `Int`, or `other` if the dtype is no integer.
         macro_rules! with_integer {
             ($d dtype:expr, $d Int:ident => $d body:expr, else $d other:expr) => {
                 match $d dtype {
@@ -141,9 +133,9 @@ macro_rules! dtypes {
 // a saved file has the last dtypes first.
 dtypes! {
     ($)
-    /// Boolean, one byte: 0 or 1.
+    /// Boolean, a byte: 0 or 1.
     BOOL = "BOOL", 8 bits, 1 aligned;
-    /// 4-bit float, E2M1 (the element of MXFP4 and NVFP4), two in a byte.
+    /// 4-bit float, E2M1 (MXFP4 and NVFP4), two in a byte.
     F4 = "F4", 4 bits, 1 aligned, float(2, 1, 1, None);
     /// 6-bit float, 2 exponent and 3 mantissa bits, four in three bytes.
     F6_E2M3 = "F6_E2M3", 6 bits, 1 aligned, float(2, 3, 1, None);
@@ -155,13 +147,13 @@ dtypes! {
     I8 = "I8", 8 bits, 1 aligned, integer i8;
     /// 8-bit float, 5 exponent and 2 mantissa bits, with infinities (OCP FP8).
     F8_E5M2 = "F8_E5M2", 8 bits, 1 aligned, float(5, 2, 15, Ieee);
-    /// 8-bit float, 4 exponent and 3 mantissa bits, finite with NaN (OCP FP8, the `FN` variant).
+    /// 8-bit float, 4 exponent and 3 mantissa bits, NaN but no infinity (OCP FP8, `FN`).
     F8_E4M3 = "F8_E4M3", 8 bits, 1 aligned, float(4, 3, 7, AllOnesNan);
-    /// 8-bit power of two, exponent only (the scale of the MX formats).
+    /// 8-bit power of two, exponent only (scales of the MX formats).
     F8_E8M0 = "F8_E8M0", 8 bits, 1 aligned, float(8, 0, 127, Scale);
-    /// `F8_E4M3` with bias 8, without negative zero: the one NaN is 0x80.
+    /// `F8_E4M3` with bias 8, without negative zero: only 0x80 is NaN.
     F8_E4M3FNUZ = "F8_E4M3FNUZ", 8 bits, 1 aligned, float(4, 3, 8, NegativeZeroNan);
-    /// `F8_E5M2` with bias 16, without infinities and negative zero: the one NaN is 0x80.
+    /// `F8_E5M2` with bias 16, without infinities and negative zero: only 0x80 is NaN.
     F8_E5M2FNUZ = "F8_E5M2FNUZ", 8 bits, 1 aligned, float(5, 2, 16, NegativeZeroNan);
     /// Signed 16-bit integer.
     I16 = "I16", 16 bits, 2 aligned, integer i16;
@@ -177,7 +169,7 @@ dtypes! {
     U32 = "U32", 32 bits, 4 aligned, integer u32;
     /// IEEE single precision.
     F32 = "F32", 32 bits, 4 aligned, float(8, 23, 127, Ieee);
-    /// Complex number of two `F32`: real part, then imaginary part.
+    /// Complex number: real part, then imaginary part, as `F32`.
     C64 = "C64", 64 bits, 4 aligned;
     /// IEEE double precision.
     F64 = "F64", 64 bits, 8 aligned, float(11, 52, 1023, Ieee);
@@ -188,13 +180,12 @@ dtypes! {
 }
 
 impl Dtype {
-    /// Returns `true` if elements are smaller than a byte, so that a byte holds bits of several
-    /// elements.
+    /// Returns `true` if elements are smaller than a byte.
     pub const fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }
 
-    /// Returns `true` if the elements are real floating-point numbers, of any width. C64 is not.
+    /// Returns `true` for real floating-point numbers: not for C64.
     pub const fn is_float(self) -> bool {
         self.format().is_some()
     }

@@ -1,4 +1,4 @@
-//! [`AdapterProblem`]: the errors of an adapter, or of the checkpoint it is merged into.
+//! [`AdapterProblem`]: errors of an adapter, or of its fit to a checkpoint.
 
 use alloc::string::String;
 
@@ -9,22 +9,22 @@ use super::{Escaped, Quoted};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum AdapterProblem {
-    /// The settings of the adapter cannot be read.
+    /// The settings cannot be read.
     #[error("the settings of the adapter are wrong: {}", Escaped(.problem))]
     Settings { problem: String },
-    /// The adapter has something that cannot be merged, such as a setting.
+    /// The adapter has a part, such as a setting, that cannot be merged.
     #[error("an adapter with {} cannot be merged", Escaped(.found))]
     Unsupported { found: String },
-    /// A tensor of a module is absent.
+    /// The adapter lacks a tensor of a module.
     #[error("its module needs tensor {}; there is none", Quoted(.expected))]
     Missing { expected: String },
     /// A tensor does not fit the settings, its module, or the tensor that it changes.
     #[error("expected {}, found {}", Escaped(.expected), Escaped(.found))]
     Mismatch { expected: String, found: String },
-    /// The checkpoint does not have the tensor that the adapter changes.
+    /// The checkpoint lacks the tensor that the adapter changes.
     #[error("it changes {}, which the checkpoint does not have", Quoted(.expected))]
     Unmatched { expected: String },
-    /// Several tensors of the checkpoint may be meant.
+    /// Several tensors of the checkpoint fit.
     #[error("it may change {} or {} of the checkpoint", Quoted(.one), Quoted(.other))]
     Ambiguous { one: String, other: String },
 }

@@ -5,7 +5,6 @@ use core::str::FromStr;
 use super::{Error, ErrorKind};
 use crate::format::dtype::Dtype;
 
-/// Other words for dtypes: the names of PyTorch and NumPy, and short forms of them.
 const WORDS: [(Dtype, &[&str]); 18] = [
     (Dtype::BF16, &["bfloat16"]),
     (Dtype::F16, &["float16", "half", "fp16"]),
@@ -27,16 +26,13 @@ const WORDS: [(Dtype, &[&str]); 18] = [
     (Dtype::C64, &["complex64"]),
 ];
 
-/// The optional start of a name of PyTorch.
 const TORCH: &str = "torch.";
 
 impl FromStr for Dtype {
     type Err = Error;
 
-    /// Parses the name of a dtype in upper or lower case: the format's, PyTorch's, such as
-    /// `bfloat16` or `torch.half`, or a common short form, such as `fp16`. `fp8` is F8_E4M3.
-    ///
-    /// A header is stricter: it must spell the name as the format does.
+    /// Parses the format's name in upper or lower case, PyTorch's, such as `torch.half`, or a short
+    /// form, such as `fp16`. `fp8` is F8_E4M3. A header must spell the format's name exactly.
     ///
     /// ```
     /// use safetensors_core::Dtype;
@@ -46,10 +42,6 @@ impl FromStr for Dtype {
     /// }
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::UnknownDtype`] for any other text.
     fn from_str(name: &str) -> Result<Self, Error> {
         let short = match name.split_at_checked(TORCH.len()) {
             Some((start, rest)) if start.eq_ignore_ascii_case(TORCH) => rest,

@@ -1,11 +1,10 @@
-//! Displays parts of messages: the value that was found, or that there was none.
+//! Displays the found part of a message.
 
 use alloc::string::String;
 use core::fmt;
 
 use super::text::NameList;
 
-/// Displays the first byte of a text, or says that the text has only white space.
 pub(super) struct FoundByte(pub(super) Option<u8>);
 
 impl fmt::Display for FoundByte {
@@ -18,8 +17,6 @@ impl fmt::Display for FoundByte {
     }
 }
 
-/// Displays the files in subdirectories as the end of a sentence. Displays nothing if there are
-/// none.
 pub(super) struct Below<'a>(pub(super) &'a [String]);
 
 impl fmt::Display for Below<'_> {

@@ -1,4 +1,4 @@
-//! [`IndexProblem`]: the errors in the text of an index file.
+//! [`IndexProblem`]: errors in the text of an index file.
 
 use alloc::string::String;
 
@@ -9,23 +9,22 @@ use super::{Escaped, Quoted};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum IndexProblem {
-    /// It is larger than [`Limits`](crate::Limits) allows.
+    /// Larger than [`Limits`](crate::Limits) allows.
     #[error("it has {found} bytes, over the limit of {limit}")]
     TooLarge { limit: u64, found: u64 },
-    /// It is not UTF-8.
+    /// Not UTF-8.
     #[error("it is not UTF-8 from byte {offset} on")]
     NotUtf8 { offset: usize },
-    /// It has more entries than [`Limits`](crate::Limits) allows.
+    /// More entries than [`Limits`](crate::Limits) allows.
     #[error("it has more entries than the limit of {limit}")]
     TooManyEntries { limit: usize },
-    /// It is not JSON, does not have the form of an index, or has a duplicate key.
+    /// Not JSON, not the form of an index, or a duplicate key.
     #[error("{}", Escaped(.0))]
     Json(String),
     /// `weight_map` is empty.
     #[error("weight_map is empty")]
     Empty,
-    /// A shard's name is not a safe path below the index's folder, or does not end in
-    /// `.safetensors`.
+    /// A shard's name is not a safe path below the index's folder, or not `*.safetensors`.
     #[error(
         "{} is not a file name below the index's folder that ends in .safetensors",
         Quoted(.name)

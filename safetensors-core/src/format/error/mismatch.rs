@@ -1,4 +1,4 @@
-//! [`Mismatch`]: how a checkpoint differs from the model that it is loaded into.
+//! [`Mismatch`]: a difference between a checkpoint and a model.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -8,35 +8,32 @@ use super::text::NameList;
 use super::{Quoted, Shape};
 use crate::format::dtype::Dtype;
 
-/// How many differences a message shows in addition to missing and extra tensors, and after how
-/// many bytes it shows no other.
+/// How many other differences a message shows, and its most bytes before another.
 const SHOWN: (usize, usize) = (8, 480);
 
-/// A difference between a checkpoint and the tensors in memory that it is loaded into.
-///
-/// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) has all differences of a load.
+/// A difference between a checkpoint and the tensors that it is loaded into.
+/// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) has all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum Mismatch {
-    /// The checkpoint lacks a tensor that is needed.
+    /// The checkpoint lacks a tensor.
     Missing { name: String },
-    /// The checkpoint has a tensor that is not needed.
+    /// The model does not need the tensor.
     Extra { name: String },
-    /// A tensor has another shape.
+    /// The shapes differ.
     Shape { name: String, expected: Vec<usize>, found: Vec<usize> },
-    /// A tensor has another number of dimensions. `found` is its shape.
+    /// The numbers of dimensions differ. `found` is the shape.
     Ndim { name: String, expected: usize, found: Vec<usize> },
-    /// A tensor has another dtype. `found` is its dtype in the file.
+    /// The dtypes differ. `found` is the file's.
     Dtype { name: String, expected: Dtype, found: Dtype },
-    /// Two names belong to one tensor in memory, but have different values in the checkpoint.
+    /// Two names of a tensor in memory have different values.
     Tied { name: String, other: String },
-    /// A metadata entry is missing, or its value does not have the form that is needed.
+    /// A metadata entry is missing or malformed.
     Metadata { key: String, expected: &'static str, found: Option<String> },
 }
 
 impl Mismatch {
-    /// Compares two shapes of a tensor.
     #[doc(hidden)]
     pub fn of_shapes(name: &str, expected: &[usize], found: &[usize]) -> Option<Self> {
         (expected != found).then(|| Self::Shape {
@@ -46,7 +43,6 @@ impl Mismatch {
         })
     }
 
-    /// Compares two dtypes of a tensor.
     #[doc(hidden)]
     pub fn of_dtypes(name: &str, expected: Dtype, found: Dtype) -> Option<Self> {
         (expected != found).then(|| Self::Dtype { name: name.into(), expected, found })
@@ -93,8 +89,7 @@ fn plural(number: usize) -> &'static str {
     if number == 1 { "" } else { "s" }
 }
 
-/// All differences as one line of bounded length: first the missing tensors, then the extra ones,
-/// then the others.
+/// On one line of bounded length: missing tensors, extra ones, then the others.
 pub(super) struct MismatchList<'a>(pub(super) &'a [Mismatch]);
 
 impl fmt::Display for MismatchList<'_> {

@@ -1,5 +1,4 @@
-//! The one error type: the kind of error, the file, the tensor, the expected value and the found
-//! one.
+//! [`Error`]: the kind of an error, and its place.
 
 mod adapter;
 mod dtype;
@@ -37,18 +36,14 @@ pub use tie::TieProblem;
 
 use crate::format::other_format::OtherFormat;
 
-/// The result of operations that can fail with an [`Error`].
+/// A result with an [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// An error and its place.
 ///
-/// [`kind`](Error::kind) returns the kind, with the numbers. [`file`](Error::file) and
-/// [`tensor`](Error::tensor) return the place, if it is known. The message has all of it.
-///
-/// Names come from files and may be hostile. The message quotes and shortens them, and escapes
-/// control and bidirectional characters. So a message has at most 1,500 bytes for any file. `{:?}`
-/// is the message too, because `expect` and a `main` that returns an error print it.
-/// `{:#?}` shows the fields, in at most 4 KiB.
+/// Names come from files and may be hostile, so messages quote, shorten and escape them: a message
+/// has at most 1,500 bytes. `{:?}` is the message too, for `expect` and `main`; `{:#?}` shows the
+/// fields, in at most 4 KiB.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, SafeTensors};
@@ -65,11 +60,8 @@ struct Inner {
     kind: ErrorKind,
     file: Option<String>,
     tensor: Option<String>,
-    /// Names that the caller may have meant.
     similar: Vec<String>,
-    /// The other format of the file, or of the bytes after its tensors.
     looks_like: Option<OtherFormat>,
-    /// Advice at the end of the message.
     advice: Option<String>,
 }
 
@@ -79,13 +71,11 @@ impl Error {
         &self.0.kind
     }
 
-    /// Returns the kind of the error, without the place.
     #[doc(hidden)]
     pub fn into_kind(self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Moves the error to another element.
     pub(crate) fn at_element(mut self, place: impl FnOnce(u64) -> u64) -> Self {
         if let Some(index) = self.0.kind.element_mut() {
             *index = place(*index);
@@ -93,25 +83,23 @@ impl Error {
         self
     }
 
-    /// Returns `true` if the file has another format.
     #[doc(hidden)]
     pub fn is_other_format(&self) -> bool {
         self.0.looks_like.is_some()
     }
 
-    /// Returns the path of the file that the error is about, if it is about a file.
+    /// Returns the file that the error is about.
     pub fn file(&self) -> Option<&str> {
         self.0.file.as_deref()
     }
 
-    /// Returns the name of the tensor that the error is about, if it is about one. It is not
-    /// escaped, so quote it before printing.
+    /// Returns the name of the tensor that the error is about. Quote it before printing: it is not
+    /// escaped.
     pub fn tensor(&self) -> Option<&str> {
         self.0.tensor.as_deref()
     }
 
-    /// For a tensor that is not there: at most three names of tensors that the caller may have
-    /// meant. The message has them, too.
+    /// Returns at most three names that the caller may have meant. The message has them, too.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -128,35 +116,29 @@ impl Error {
         &self.0.similar
     }
 
-    /// Returns an error for a name without a tensor, with the names in `names` that are similar to
-    /// it.
     #[cfg(feature = "std")]
     pub(crate) fn not_found<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
         Self::from(ErrorKind::TensorNotFound).in_tensor(name).with_similar(name, names)
     }
 
-    /// Adds which of `names` are similar to a name that is not there.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn with_similar<'a>(self, name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.with_names(similar_names(name, names))
     }
 
-    /// Adds names that the caller may have meant.
     #[cfg(feature = "std")]
     pub(crate) fn with_names(mut self, similar: Vec<String>) -> Self {
         self.0.similar = similar;
         self
     }
 
-    /// The error of a kind that only another crate of this library knows, as
-    /// [`ErrorKind::Other`].
+    /// Makes an [`ErrorKind::Other`] of another crate's error.
     pub fn from_other(kind: impl core::error::Error + Send + Sync + 'static) -> Self {
         ErrorKind::Other(Box::new(kind)).into()
     }
 
-    /// Returns the kind of another crate of this library, if this is an error of that crate. An
-    /// error that went through [`std::io::Error`] on its way is found too.
+    /// Returns another crate's error of the type `K`, also after [`std::io::Error`].
     ///
     /// ```
     /// use std::fmt;
@@ -190,16 +172,14 @@ impl Error {
         }
     }
 
-    /// Adds the name of the tensor that the error is about. An error that names a tensor already is
-    /// returned unchanged.
+    /// Adds the name of the tensor, unless the error has one.
     #[must_use]
     pub fn in_tensor(mut self, name: &str) -> Self {
         self.0.tensor.get_or_insert_with(|| name.into());
         self
     }
 
-    /// Adds the file that the error is about. An error that names a file already is returned
-    /// unchanged.
+    /// Adds the file, unless the error has one.
     #[must_use]
     #[doc(hidden)]
     pub fn in_file(mut self, file: impl fmt::Display) -> Self {
@@ -207,16 +187,14 @@ impl Error {
         self
     }
 
-    /// Adds the file that the error is about. An error that names a file already is returned
-    /// unchanged.
+    /// Adds the file, unless the error has one.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn in_path(self, path: impl AsRef<std::path::Path>) -> Self {
         self.in_file(path.as_ref().display())
     }
 
-    /// Adds advice to the end of the message. Text from a file must be
-    /// [quoted](crate::framework::Quoted).
+    /// Adds advice to the end of the message. [Quote](crate::framework::Quoted) text from a file.
     #[must_use]
     #[doc(hidden)]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
@@ -224,18 +202,14 @@ impl Error {
         self
     }
 
-    /// Adds the other format of the file, or of the bytes after its tensors.
     #[must_use]
     pub(crate) fn looking_like(mut self, format: OtherFormat) -> Self {
         self.0.looks_like = Some(format);
         self
     }
 
-    /// Replaces the temporary file `from` in the error by its destination `to`, which is the name
-    /// that the user knows. An error about any other file is returned unchanged.
-    ///
-    /// [`ErrorKind::NotDurable`] becomes [`ErrorKind::Io`], because the new file is not in its
-    /// place yet.
+    /// Replaces the temporary file `from`, and [`ErrorKind::NotDurable`] by [`ErrorKind::Io`],
+    /// because the new file is not yet in place.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
@@ -248,7 +222,6 @@ impl Error {
         self
     }
 
-    /// [`moved`](Self::moved), for a file below the directory `from`, which will be at `to`.
     #[cfg(feature = "std")]
     pub(crate) fn moved_below(self, from: &std::path::Path, to: &std::path::Path) -> Self {
         let Some(file) = self.file().map(std::path::PathBuf::from) else { return self };
@@ -258,15 +231,12 @@ impl Error {
         }
     }
 
-    /// The error after the new file is in its place: [`ErrorKind::Io`] becomes
-    /// [`ErrorKind::NotDurable`], because `Io` says that nothing has changed.
+    // `Io` would mean that nothing has changed.
     #[cfg(feature = "std")]
     pub(crate) fn in_place(self) -> Self {
         self.if_io(ErrorKind::NotDurable)
     }
 
-    /// The error of removing an old file when the new one is in its place: [`ErrorKind::Io`]
-    /// becomes [`ErrorKind::LeftBehind`].
     #[cfg(feature = "std")]
     pub(crate) fn left_behind(self) -> Self {
         self.if_io(ErrorKind::LeftBehind)
@@ -280,8 +250,7 @@ impl Error {
         self
     }
 
-    /// Returns the error on its way through [`std::io::Error`], from which [`From`] takes it again:
-    /// of a file that another source is read from.
+    /// Wraps the error, so that [`From`] gets it back from an [`std::io::Error`].
     #[cfg(feature = "std")]
     pub(crate) fn through_io(self) -> std::io::Error {
         let kind = match self.kind() {
@@ -291,7 +260,6 @@ impl Error {
         std::io::Error::new(kind, ThroughIo(self))
     }
 
-    /// An input or output error of `path`.
     #[cfg(feature = "std")]
     #[doc(hidden)]
     pub fn io(error: std::io::Error, path: &std::path::Path) -> Self {
@@ -300,7 +268,6 @@ impl Error {
 }
 
 impl Mismatch {
-    /// Returns the error with all differences, if there is one.
     #[doc(hidden)]
     pub fn refuse(mismatches: Vec<Self>) -> Result<()> {
         if mismatches.is_empty() {
@@ -310,7 +277,6 @@ impl Mismatch {
     }
 }
 
-/// The error that [`Error::through_io`] makes.
 #[cfg(feature = "std")]
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -369,9 +335,8 @@ impl fmt::Debug for Error {
 }
 
 impl core::error::Error for Error {
-    /// Returns the error of the framework, with its own type or its adapter's. For other kinds,
-    /// returns the source of the system's error or of another package's: that error itself is in
-    /// the message, and [`kind`](Error::kind) and [`other`](Error::other) return it.
+    /// Returns the framework's or adapter's error. The system's and other packages' are part of the
+    /// message and of [`kind`](Error::kind).
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         let source = core::error::Error::source(&self.0.kind)?;
         match self.0.kind {

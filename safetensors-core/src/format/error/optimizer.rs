@@ -1,4 +1,4 @@
-//! [`OptimizerProblem`]: the errors in the state of an optimizer.
+//! [`OptimizerProblem`]: errors in the state of an optimizer.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::text::NameList;
 use super::{Escaped, Quoted};
 
-/// A problem of the state of a PyTorch optimizer, or of the caller's description of it.
+/// A problem of the state of a PyTorch optimizer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -14,31 +14,31 @@ pub enum OptimizerProblem {
     /// No tensor is the state of a parameter.
     #[error("there is no state of an optimizer: expected tensors such as {}", Quoted(.expected))]
     NoState { expected: String },
-    /// The parameters are numbers, and no names are known for them.
+    /// The parameters are numbers without known names.
     #[error(
         "its {found} parameters are numbers: give their names, in the order in which PyTorch's \
          optimizer has them"
     )]
     NoNames { found: usize },
-    /// There are more or fewer names than parameters.
+    /// The number of names is not the number of parameters.
     #[error("the optimizer has {found} parameters, but {expected} names are given for them")]
     NumberOfNames { expected: usize, found: usize },
     /// Two parameters have the same name.
     #[error("two of its parameters have the name {}", Quoted(.name))]
     DuplicateName { name: String },
-    /// Names are given, although the file has the state by names.
+    /// Names were given, but the file has its own.
     #[error("the file has the names of the parameters, so none can be given in an order")]
     NamesNotNeeded,
-    /// The metadata entry of the parameter groups does not have PyTorch's form.
+    /// The parameter groups do not have PyTorch's form.
     #[error("{} in the metadata should be {expected}", Quoted(.key))]
     BadGroups { key: String, expected: &'static str },
-    /// Two parameter groups differ in a setting, and the optimizer has only one.
+    /// Parameter groups differ in a setting that the optimizer has only once.
     #[error(
         "its parameter groups differ in {setting}: {} and {}; an optimizer here has one value",
         Escaped(.one), Escaped(.other)
     )]
     GroupsDiffer { setting: &'static str, one: String, other: String },
-    /// The optimizer does not support the value of a setting.
+    /// The optimizer does not support a setting's value.
     #[error("its setting {setting} should be {expected}, found {}", Escaped(.found))]
     Setting { setting: &'static str, expected: &'static str, found: String },
     /// The file does not say whether weight decay is decoupled.
@@ -47,16 +47,16 @@ pub enum OptimizerProblem {
          AdamW's, say so with PyTorchTraining::decoupled_weight_decay(true)"
     )]
     AdamOrAdamW,
-    /// A number of steps is not a whole number that fits.
+    /// Not a whole number of steps that fits.
     #[error("the number of steps should be a whole number from 0 to {limit}, found {found}")]
     BadStep { limit: u64, found: f64 },
-    /// Two parameters made another number of steps, and the optimizer has one number for all.
+    /// Parameters differ in their number of steps, and the optimizer has one number for all.
     #[error(
         "{} made {steps} steps, and {} made {other_steps}; an optimizer here has one number",
         Quoted(.name), Quoted(.other)
     )]
     StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },
-    /// The tensors of a parameter are not the state of an optimizer that the library has.
+    /// The state of no known optimizer.
     #[error(
         "{} has the state of no optimizer that is known here: {}",
         Quoted(.name), NameList(.found)

@@ -1,4 +1,4 @@
-//! [`QuantizationProblem`]: the errors in quantised weights.
+//! [`QuantizationProblem`]: errors in quantised weights.
 
 use alloc::string::String;
 
@@ -9,7 +9,7 @@ use super::{Escaped, Quoted};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum QuantizationProblem {
-    /// The tensor has codes of a weight, which would become numbers, or the weight was asked for.
+    /// Codes of a weight would become numbers, or the weight was asked for.
     #[error(
         "it holds codes of the weight {}, stored as {scheme}; read its numbers from \
          Checkpoint::dequantized or by a load with QuantizedWeights::Numbers, and the codes with \
@@ -17,19 +17,19 @@ pub enum QuantizationProblem {
         Quoted(.weight)
     )]
     Codes { scheme: &'static str, weight: String },
-    /// The scheme is known, but its weights cannot be read.
+    /// A known scheme with weights that cannot be read.
     #[error("weights stored as {} are not supported: {}", Escaped(.scheme), Escaped(.reason))]
     Unsupported { scheme: String, reason: String },
-    /// A tensor that belongs to the weight is absent.
+    /// A tensor of the weight is absent.
     #[error("tensor {} is missing, which {scheme} needs; if another shard has it, open the directory", Quoted(.expected))]
     Missing { scheme: &'static str, expected: String },
-    /// A tensor of the weight has another dtype, shape or content than the scheme says.
+    /// A tensor of the weight does not fit the scheme.
     #[error(
         "as part of a weight stored as {scheme} it should have {}, found {}",
         Escaped(.expected), Escaped(.found)
     )]
     Mismatch { scheme: &'static str, expected: String, found: String },
-    /// A tensor next to the weight describes its storage, and the scheme does not know it.
+    /// A tensor next to the weight is unknown to the scheme.
     #[error(
         "tensor {} is not known to {scheme}, as which the weight is stored; without it the numbers \
          would be wrong",
@@ -37,9 +37,9 @@ pub enum QuantizationProblem {
     )]
     Unexplained { scheme: &'static str, companion: String },
     /// Two schemes fit.
-    #[error("it may be stored as {one} or as {other}; the model's config.json should say which")]
+    #[error("it may be stored as {one} or as {other}; the model's config.json should name one")]
     Ambiguous { one: &'static str, other: &'static str },
-    /// The settings next to the checkpoint cannot be read, or contradict the files.
+    /// Settings that cannot be read, or contradict the files.
     #[error("the settings of quantised weights are wrong: {}", Escaped(.problem))]
     Config { problem: String },
 }

@@ -1,4 +1,4 @@
-//! [`RankProblem`]: the errors of ranks, of the plan of their parts, and of their saves.
+//! [`RankProblem`]: errors of ranks, their plans and saves.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -6,16 +6,16 @@ use alloc::vec::Vec;
 use super::text::NameList;
 use super::{Escaped, Quoted, Shape};
 
-/// A problem of ranks: of their numbers, of the plan of their parts, or of their saves.
+/// A problem of ranks, of plans of their parts, or of their saves.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum RankProblem {
     // The numbers of a rank.
-    /// An environment variable of a launcher has an unexpected value.
+    /// A launcher's environment variable has an unexpected value.
     #[error("the variable {} should be {expected}, found {}", Escaped(.variable), Quoted(.found))]
     BadVariable { variable: String, expected: &'static str, found: String },
-    /// Two variables of launchers contradict each other. Each is a text such as `RANK=1`.
+    /// Two variables of launchers, such as `RANK=1`, contradict each other.
     #[error("the launchers contradict each other: {}, but {}", Escaped(.one), Escaped(.other))]
     Contradiction { one: String, other: String },
 
@@ -24,9 +24,9 @@ pub enum RankProblem {
     #[error("{}, found {}", Escaped(.expected), Quoted(.found))]
     BadRule { expected: String, found: String },
     /// No rule divides a tensor.
-    #[error("no rule says which part of it a rank holds: add a rule that splits or replicates it")]
+    #[error("no rule gives the ranks their parts of it: add a rule that splits or replicates it")]
     NoRule,
-    /// The offsets do not divide the dimension into one part for each rank.
+    /// Offsets that do not divide the dimension into a part a rank.
     #[error(
         "dimension {dim} of length {len} should be cut at {} offsets that ascend from 0 to {len}, \
          one more than the {world_size} ranks, found {}",
@@ -36,7 +36,7 @@ pub enum RankProblem {
     /// More ranks than are supported.
     #[error("the world size should be from 1 to {limit}, found {found}")]
     WorldSize { limit: usize, found: usize },
-    /// A plan has more parts, over all tensors and ranks, than are supported.
+    /// A plan has more parts of all tensors and ranks than are supported.
     #[error(
         "a plan of {tensors} tensors for {world_size} ranks has more parts than the limit of {limit}"
     )]
@@ -46,26 +46,24 @@ pub enum RankProblem {
     BadPlan { problem: String },
 
     // Parts in files.
-    /// The record of the parts of a file is malformed, the parts do not make up a tensor, or the
-    /// files with parts come from different saves.
+    /// A malformed record of parts, parts that do not make up a tensor, or parts of different
+    /// saves.
     #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
     BadParts { problem: String },
-    /// A file has parts of tensors that ranks have saved, and is opened as if they were whole.
-    /// [`Checkpoint::open`](crate::Checkpoint::open) of the directory of all these
-    /// files makes whole tensors.
+    /// A file of parts. [`Checkpoint::open`](crate::Checkpoint::open) of the directory of all of
+    /// them makes whole tensors.
     #[error(
         "expected whole tensors, found parts that ranks have saved: open the directory of all \
          their files, in a program by Checkpoint::open"
     )]
     PartsOfTensors,
-    /// A directory has files with parts of tensors that ranks have saved, and new files are to be
-    /// saved there.
+    /// The directory to save in has parts that ranks have saved.
     #[error(
         "the directory has parts of tensors that ranks have saved, which the new files would hide \
          or be mixed with: choose another directory, or move them away"
     )]
     HidesParts,
-    /// A rank gives other tensors to save than its plan says.
+    /// A rank's tensors are not the ones of its plan.
     #[error(
         "rank {rank} should save the parts of its plan; missing: {}; not in the plan: {}",
         NameList(.missing), NameList(.extra)
@@ -73,13 +71,13 @@ pub enum RankProblem {
     WrongTensors { rank: usize, missing: Vec<String>, extra: Vec<String> },
 
     // Saving from ranks.
-    /// A text cannot identify an attempt to save.
+    /// Not a name of an attempt to save.
     #[error(
         "an attempt is named by 1 to 64 letters, digits, '-' and '_', found {}",
         Quoted(.found)
     )]
     BadAttempt { found: String },
-    /// The ranks of an attempt save by different plans or options.
+    /// The ranks of an attempt have different plans or options.
     #[error(
         "another rank of attempt {} saves by another plan or with other options: all ranks need \
          the same ones, and each save needs an attempt of its own",
@@ -93,9 +91,9 @@ pub enum RankProblem {
         Quoted(.attempt)
     )]
     AttemptComplete { attempt: String },
-    /// A newer attempt was completed first, and the parts of this one were removed.
+    /// A newer attempt has replaced this one.
     #[error(
-        "a newer attempt was completed before attempt {}, whose parts are gone",
+        "a newer attempt was completed first: the parts of attempt {} are gone",
         Quoted(.attempt)
     )]
     AttemptSuperseded { attempt: String },

@@ -1,29 +1,24 @@
-//! [`similar_names`]: which names somebody may have meant who asked for a name that is not there.
+//! [`similar_names`]: suggestions for a name that is not there.
 
 use std::string::String;
 use std::vec::Vec;
 
-/// The most names that are suggested.
 const MOST: usize = 3;
 
-/// The most edits between a name and a suggestion. Of a short name, at most a quarter may differ.
+/// At most a quarter of a short name may differ.
 const MOST_EDITS: usize = 10;
 
-/// Longer names, in bytes, are neither suggested nor looked for.
 const LONGEST: usize = 1024;
 
-/// The most work for one search: the number of pairs of characters that are compared. It takes a
-/// few milliseconds. A header may have millions of names, and most models look for a few tensors
-/// that may be missing.
+// A few milliseconds. Headers may have millions of names, and most models look for a few tensors
+// that may be missing.
 const MOST_PAIRS: usize = 1 << 20;
 
-/// Of these names the one that is nearest to a name, or the first three of several that are equally
-/// near. Empty if none is similar.
+/// Returns the name nearest to `name`, or the first three that are equally near. Empty if none is
+/// similar.
 ///
-/// A name is similar if it has a prefix more or less, such as `model.`, or if a few edits make one
-/// name from the other: a character more, less or another, or two that changed places. In the
-/// second case both must have the same numbers: `layers.1.bias` is no misspelling of
-/// `layers.2.bias`. The time is bounded: a few milliseconds, and one pass over the names.
+/// A similar name has or lacks a prefix, such as `model.`, or differs by a few edits, but not by a
+/// number: `layers.1.bias` is no misspelling of `layers.2.bias`. Takes at most a few milliseconds.
 ///
 /// ```
 /// use safetensors_core::framework::similar_names;
@@ -64,13 +59,11 @@ pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -
     nearest
 }
 
-/// Returns `true` if `longer` is `name` behind some more components.
 fn has_prefix_more(name: &str, longer: &str) -> bool {
     longer.strip_suffix(name).is_some_and(|prefix| prefix.ends_with('.'))
 }
 
-/// Returns the number of edits that make one name from the other, unless it is greater than `most`
-/// or there is no work left for finding it.
+/// Returns `None` for more than `most` edits, or after too much work.
 fn edits(
     name: &str,
     wanted: &[char],

@@ -1,30 +1,25 @@
-//! Displays text from files in a message: escaped, on one line, and of bounded length.
+//! Displays text from files in messages: escaped, on one line, of bounded length.
 
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
-/// The most bytes that a name takes in a message, including its escapes.
+/// The most bytes of a name, with its escapes.
 // Only messages are shortened, so that a name of megabytes does not fill a terminal or a log. The
 // error itself holds names and shapes in full, and a program can look them up.
 const QUOTED: usize = 160;
 
-/// The most bytes that are shown of the start and of the end of a long text, such as a path or
-/// another library's message. More is shown of the end, which is the more specific part.
+/// The most bytes of a long text's start and, more specific, end.
 const ESCAPED: (usize, usize) = (160, 320);
 
-/// The most dimensions of a shape that is shown whole, and how many are shown at each end of a
-/// longer one.
+/// The most dimensions of a whole shape, and at each end of a longer one.
 const DIMS: (usize, usize) = (8, 4);
 
-/// The most names that are shown of a list, and the number of bytes after which no further name is
-/// shown.
+/// The most names, and the number of bytes after which the list ends.
 const NAMES: (usize, usize) = (8, 320);
 
-/// The most bytes that an error keeps of an unknown word.
 const EXCERPT: usize = 120;
 
-/// Displays a text without quotes. Characters that are not printable are escaped. The middle of a
-/// long text is skipped.
+/// Displays a text escaped, without quotes and without the middle of a long text.
 #[derive(Clone, Copy, Debug)]
 #[doc(hidden)]
 pub struct Escaped<'a>(pub &'a str);
@@ -55,8 +50,7 @@ fn write_escaped(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     }
 }
 
-/// Displays a text in quotes and escaped. A long text is cut, and its length is added: at most 160
-/// bytes of the text are shown, with its escapes.
+/// Displays a text quoted and escaped. Cuts a long text to 160 bytes, and adds its length.
 ///
 /// ```
 /// use safetensors_core::framework::Quoted;
@@ -77,8 +71,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Returns the length in bytes of the longest start of `chars` that takes at most `max` bytes when
-/// it is escaped.
+/// Returns how much of the text takes at most `max` bytes escaped.
 fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     let mut escaped = 0;
     let fit = chars.take_while(|c| {
@@ -88,8 +81,6 @@ fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     fit.map(char::len_utf8).sum()
 }
 
-/// Displays a shape. Of a shape with many dimensions it shows both ends and the number of
-/// dimensions.
 pub(crate) struct Shape<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for Shape<'_> {
@@ -107,8 +98,7 @@ impl fmt::Display for Shape<'_> {
     }
 }
 
-/// Displays a list of names in a message: at most the first eight, and the number of the others.
-/// Each name is quoted, escaped and shortened.
+/// Displays at most eight names, quoted and shortened, and the number of the others.
 ///
 /// ```
 /// use safetensors_core::framework::NameList;
@@ -143,7 +133,6 @@ impl fmt::Display for NameList<'_> {
     }
 }
 
-/// Returns the start of an unknown word, long enough to recognise it.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.floor_char_boundary(EXCERPT) {
         end if end == text.len() => text.into(),
@@ -151,7 +140,7 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// Writes the fields of an error for `{:#?}`, as `Error(...)` of at most 4 KiB.
+/// As `Error(...)` of at most 4 KiB, for `{:#?}`.
 pub(crate) fn debug_fields(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 4096;
     let mut out = Capped { out: &mut *f, left: MOST };
@@ -161,8 +150,7 @@ pub(crate) fn debug_fields(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -
     }
 }
 
-/// Writes the first `left` bytes to `out`, and then fails. The failure stops the formatting, so a
-/// huge value costs no time.
+/// Writes the first `left` bytes and then fails, which stops formatting a huge value.
 struct Capped<'a, 'f> {
     out: &'a mut fmt::Formatter<'f>,
     left: usize,

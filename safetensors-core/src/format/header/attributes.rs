@@ -1,8 +1,7 @@
 //! Attributes of tensors, such as units and long names.
 //!
-//! The format has metadata for a whole file only. An attribute is a metadata entry with the tensor
-//! in its key: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
-//! tensor's name, so the name of an attribute has no `#`. Programs that do not know this convention
+//! An attribute is a metadata entry with the key `attribute:TENSOR#NAME`, such as
+//! `attribute:u#units`. The last `#` ends the tensor's name. Programs without this convention
 //! ignore the entries.
 
 use alloc::format;
@@ -15,11 +14,10 @@ use super::keys::ATTRIBUTE_PREFIX;
 use super::keys::{PARAM_IDS_KEY, SCALARS_KEY};
 use crate::format::error::{ErrorKind, Result};
 
-/// The values of an entry, by name.
 #[cfg(feature = "std")]
 type ByName = alloc::collections::BTreeMap<String, serde_json::Value>;
 
-/// Returns the metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
+/// Returns the metadata key of an attribute: `attribute:TENSOR#NAME`.
 ///
 /// ```
 /// use safetensors_core::header::attribute_key;
@@ -31,7 +29,7 @@ type ByName = alloc::collections::BTreeMap<String, serde_json::Value>;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadAttributeName`] if the attribute's name has a `#`.
+/// [`ErrorKind::BadAttributeName`] if `name` has a `#`.
 pub fn attribute_key(tensor: &str, name: &str) -> Result<String> {
     if name.contains('#') {
         return Err(ErrorKind::BadAttributeName { found: name.into() }.into());
@@ -39,7 +37,7 @@ pub fn attribute_key(tensor: &str, name: &str) -> Result<String> {
     Ok(format!("{ATTRIBUTE_PREFIX}{tensor}#{name}"))
 }
 
-/// Returns the attributes of a tensor, sorted by name, each with its value.
+/// Returns the names and values of a tensor's attributes, sorted by name.
 ///
 /// ```
 /// use safetensors_core::header::{Metadata, attributes};
@@ -62,13 +60,11 @@ pub fn attributes<'m>(
         .filter(|(name, _)| !name.contains('#'))
 }
 
-/// Returns the tensor that a metadata key gives an attribute to.
 fn described_tensor(key: &str) -> Option<&str> {
     Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
 }
 
-/// Moves the attributes and the id of each tensor to the name that `new_name` returns for it, or
-/// removes them if that is `None`. All names change at once, so two can be swapped.
+/// Moves attributes and ids to the new names, all at once, or removes them for `None`.
 #[cfg(feature = "std")]
 pub(crate) fn rename_attributes(
     metadata: &mut Metadata,
@@ -100,8 +96,7 @@ pub(crate) fn rename_attributes(
     }
 }
 
-/// Merges an entry of other metadata into the entry of the same key, if the entry has values by
-/// name. Values that are present stay.
+/// Merges two entries with values by name. Earlier values stay.
 #[cfg(feature = "std")]
 pub(crate) fn join_entry(key: &str, earlier: &mut String, later: &str) {
     if ![PARAM_IDS_KEY, SCALARS_KEY].contains(&key) || earlier == later {

@@ -1,14 +1,8 @@
-//! The fast path of the parser: reads one header entry in the form that the format's reference
-//! implementation writes.
+//! The fast path of the parser, for entries as the reference implementation writes them.
 //!
-//! That form is `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
-//! order, no white space, no escapes, and numbers of at most 15 digits.
-//!
-//! The fast path returns `None` for any other text, valid or not. The general path in `parse.rs`
-//! then reads the entry again from its start. So the fast path never refuses an entry and never
-//! makes an error. For every entry that it does read, the general path would give the same result;
-//! the tests in `differential.rs` compare the two. Whether the fields agree with each other is
-//! checked later, the same way for both paths.
+//! These are `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`, with the fields in this
+//! order, no white space, no escapes, and numbers of at most 15 digits. `parse.rs` reads any other
+//! text by the grammar, with the same result, as `differential.rs` checks.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -18,27 +12,20 @@ use super::model::ParsedEntry;
 use super::scan::{number, plain_len};
 use crate::format::dtype::Dtype;
 
-/// The most dimensions that are read here: more than nearly all tensors have, and fewer than any
-/// sensible limit allows.
+// Enough for nearly all tensors, and below any sensible limit.
 pub(super) const MAX_NDIM: usize = 8;
 
-/// An entry that was read.
 pub(super) struct CanonicalEntry {
-    /// The byte range of the name in the text, without its quotes.
     pub(super) name: Range<usize>,
     pub(super) entry: ParsedEntry,
-    /// The offset of the first byte after the entry.
     pub(super) next: usize,
 }
 
-/// Parts of the previous entry: their text, and the values that were read from it.
-///
-/// Most entries repeat them: they have the same dtype, and they begin where the previous entry
-/// ends. Comparing the text with a known one is faster than parsing it again.
+/// Texts and values of the previous entry, which the next one mostly repeats: comparing is faster
+/// than parsing.
 pub(super) struct Before<'a> {
-    /// The text from the end of the name to the first dimension, and its dtype.
+    /// From the end of the name to the first dimension.
     head: (&'a [u8], Dtype),
-    /// The digits of the end offset, and its value.
     end: (&'a [u8], u64),
 }
 
@@ -48,8 +35,7 @@ impl Default for Before<'_> {
     }
 }
 
-/// Reads the entry at `start` of `text` and appends its dimensions to `dims`. When it returns
-/// `None`, `dims` may hold some dimensions of the entry; the caller removes them.
+/// Appends dimensions to `dims`, from which the caller removes them after `None`.
 pub(super) fn entry<'a>(
     text: &'a [u8],
     start: usize,
@@ -102,7 +88,7 @@ pub(super) fn entry<'a>(
     Some(CanonicalEntry { name, entry, next: text.len() - rest.len() })
 }
 
-/// Reads from the end of a name to the first dimension.
+/// Reads up to the first dimension.
 fn head(text: &[u8]) -> Option<(Dtype, &[u8])> {
     let rest = text.strip_prefix(br#"":{"dtype":""#)?;
     let (dtype, rest) = rest.split_at(plain_len(rest));

@@ -1,17 +1,14 @@
-//! Names of dimensions, as an attribute of a tensor.
+//! Names of dimensions, as the attribute `dimensions`: a JSON array such as `["t", "y", "x"]`.
 //!
-//! The attribute `dimensions` is a JSON array with a name for each dimension: `["t", "y", "x"]`. A
-//! tensor with one dimension that has the name of a dimension is its coordinate: a label for each
-//! position. NetCDF and xarray have the same rule.
+//! A tensor with one dimension and that dimension's name is its coordinate, a label for each
+//! position, as in NetCDF and xarray.
 
 use super::{Metadata, attribute_key};
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The attribute for the names of a tensor's dimensions.
 pub(crate) const DIMENSIONS: &str = "dimensions";
 
-/// Returns the names of the dimensions of a tensor of `ndim` dimensions; `None` if the metadata
-/// does not name them. The attribute `dimensions` holds them as a JSON array.
+/// Returns the names of a tensor's `ndim` dimensions, if the attribute `dimensions` has them.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -26,8 +23,7 @@ pub(crate) const DIMENSIONS: &str = "dimensions";
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadAttribute`], naming the tensor, if the attribute is not a JSON array of
-/// different names, one for each dimension.
+/// [`ErrorKind::BadAttribute`] if it is not a JSON array of `ndim` different names.
 pub fn dimensions(metadata: &Metadata, tensor: &str, ndim: usize) -> Result<Option<Vec<String>>> {
     let Some(text) = metadata.get(&attribute_key(tensor, DIMENSIONS)?) else { return Ok(None) };
     let names = serde_json::from_str::<Vec<String>>(text).ok();
@@ -37,13 +33,11 @@ pub fn dimensions(metadata: &Metadata, tensor: &str, ndim: usize) -> Result<Opti
     }
 }
 
-/// Returns the value of the attribute.
 pub(crate) fn dimensions_text(names: &[&str], ndim: usize) -> Result<String> {
     let text = serde_json::Value::from(names).to_string();
     if are_for(names, ndim) { Ok(text) } else { Err(bad(&text, ndim)) }
 }
 
-/// Returns whether these are different names, one for each dimension.
 fn are_for(names: &[impl AsRef<str>], ndim: usize) -> bool {
     let is_new = |(i, name): (usize, &_)| {
         let name = AsRef::<str>::as_ref(name);

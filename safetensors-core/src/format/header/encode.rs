@@ -1,4 +1,4 @@
-//! Writes the header: the bytes of a file before the data.
+//! Writes the header.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,7 +8,6 @@ use core::ops::Range;
 use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
 use crate::format::dtype::Dtype;
 
-/// One tensor of a header to be written.
 pub(crate) struct HeaderEntry<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: Dtype,
@@ -16,11 +15,9 @@ pub(crate) struct HeaderEntry<'a> {
     pub(crate) data_offsets: Range<u64>,
 }
 
-/// Encodes the header: its length, the JSON text, and padding so that the data begins at a multiple
-/// of `align`.
+/// Encodes the length, the text and padding, so that the data begins at a multiple of `align`.
 ///
-/// Equal inputs give equal bytes: entries keep their order, and metadata is sorted. Empty metadata
-/// is omitted.
+/// Equal inputs give equal bytes.
 pub(crate) fn encode<'a>(
     metadata: &Metadata,
     entries: impl Iterator<Item = HeaderEntry<'a>>,
@@ -65,7 +62,7 @@ pub(crate) fn encode<'a>(
     bytes
 }
 
-/// Appends `text` as a JSON string. Only the characters that JSON requires are escaped.
+/// Writes only the necessary escapes.
 fn push_string(json: &mut String, text: &str) {
     json.push('"');
     let mut rest = text;

@@ -1,13 +1,11 @@
-//! A strict JSON reader for the JSON that a header may hold, one token at a time.
-//!
-//! A header nests to a fixed depth, so nothing here recurses.
+//! A strict reader of a header's JSON, token by token. Nothing recurses: a header nests to a fixed
+//! depth.
 
 use alloc::string::String;
 
 use super::scan::plain_len;
 use crate::format::error::{ErrorKind, JsonProblem};
 
-/// A position in the text of a header.
 pub(super) struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -18,7 +16,6 @@ impl<'a> Cursor<'a> {
         Self { text, at: 0 }
     }
 
-    /// Returns the offset of the next byte, counted from the start of the text.
     pub(super) fn offset(&self) -> usize {
         self.at
     }
@@ -27,12 +24,11 @@ impl<'a> Cursor<'a> {
         self.text
     }
 
-    /// Continues at this offset.
     pub(super) fn seek(&mut self, offset: usize) {
         self.at = offset;
     }
 
-    /// Skips white space and returns the next byte without reading it.
+    /// Skips white space first.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
@@ -41,7 +37,7 @@ impl<'a> Cursor<'a> {
         self.byte()
     }
 
-    /// Skips white space and reads `byte`. `expected` names it in the error.
+    /// Skips white space first.
     pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ErrorKind> {
         if self.peek() == Some(byte) {
             self.at += 1;
@@ -50,8 +46,6 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// Returns the kind of the next value, for a message that `expected` another kind. Fails if no
-    /// value comes next.
     pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
         Ok(match self.peek() {
             Some(b'{') => "an object",
@@ -64,12 +58,11 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Returns whether the next character is a byte-order mark.
     pub(super) fn at_byte_order_mark(&self) -> bool {
         self.text[self.at..].starts_with('\u{feff}')
     }
 
-    /// Returns whether an item follows an opening bracket. If not, reads the closing bracket.
+    /// Returns whether an item follows. If not, reads the closing bracket.
     pub(super) fn has_first(&mut self, close: u8) -> bool {
         if self.peek() == Some(close) {
             self.at += 1;
@@ -78,7 +71,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Returns whether another item follows an item of a list. If not, reads the closing bracket.
+    /// Returns whether an item follows. If not, reads the closing bracket.
     #[inline]
     pub(super) fn has_next(
         &mut self,
@@ -105,7 +98,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads a comma if a quote follows it directly, and returns whether it did.
+    /// Reads a comma before a quote, and returns whether it was there.
     #[inline(always)]
     pub(super) fn skip_comma_before_quote(&mut self) -> bool {
         let is_there = self.text.as_bytes()[self.at..].starts_with(b",\"");
@@ -113,8 +106,7 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    /// Reads a string. The result borrows from the text, or from `scratch` if the string has
-    /// escapes.
+    /// Replaces escapes in `scratch`.
     pub(super) fn string<'s>(
         &mut self,
         scratch: &'s mut String,
@@ -142,7 +134,7 @@ impl<'a> Cursor<'a> {
         Ok(scratch)
     }
 
-    /// Reads an unsigned integer of plain digits. `field` is the field that the error names.
+    /// Reads plain digits.
     pub(super) fn number(&mut self, field: &'static str) -> Result<u64, ErrorKind> {
         let first = self.peek();
         if matches!(first, Some(b'[' | b'{')) {
@@ -171,7 +163,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns the error for a next byte that is not `expected`.
     pub(super) fn unexpected(&self, expected: &'static str) -> ErrorKind {
         let problem = match self.byte() {
             None => JsonProblem::UnexpectedEnd { expected },
@@ -185,7 +176,7 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Skips plain characters up to the next quote or backslash.
+    /// Skips to the next quote or backslash.
     fn plain_run(&mut self) -> Result<(), ErrorKind> {
         self.at += plain_len(&self.text.as_bytes()[self.at..]);
         match self.byte() {
@@ -195,7 +186,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads an escape, from its backslash on.
+    /// Reads from the backslash on.
     fn escape(&mut self) -> Result<char, ErrorKind> {
         let start = self.at;
         self.at += 2;
@@ -247,7 +238,6 @@ impl<'a> Cursor<'a> {
         ErrorKind::Json { offset: self.at, problem }
     }
 
-    /// Returns the text of the number at `start`, cut to a bounded length.
     fn number_text(&self, start: usize) -> String {
         const SHOWN: usize = 32;
         let is_part = |c: &char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');

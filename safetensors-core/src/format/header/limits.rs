@@ -1,9 +1,8 @@
-//! [`Limits`]: bounds on the size of headers and indexes.
+//! [`Limits`]: bounds on headers and indexes.
 
 use crate::format::error::ErrorKind;
 
-/// Bounds on the size of a header and an index. Each limit is checked before memory is allocated
-/// for anything beyond it.
+/// Bounds on a header and an index, checked before memory is allocated.
 ///
 /// | limit | default |
 /// |---|---|
@@ -28,20 +27,18 @@ use crate::format::error::ErrorKind;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header in bytes; 100,000,000 by default, as in the reference implementation. A
-    /// header longer than 2³² - 1 bytes is always refused.
+    /// The longest header in bytes, by default as in the reference implementation. A header of 2³²
+    /// bytes or more is always refused.
     pub header_bytes: u64,
-    /// The most tensors in one file; 2³² - 1 by default.
+    /// The most tensors in one file.
     pub tensors: usize,
-    /// The most dimensions of a tensor; 1,024 by default, which is far more than any framework has.
+    /// The most dimensions of a tensor.
     pub ndim: usize,
-    /// The most entries in a file's `__metadata__`; 100,000 by default. Their text counts as part
-    /// of the header.
+    /// The most entries in a file's `__metadata__`.
     pub metadata_entries: usize,
-    /// The longest index file in bytes; 100,000,000 by default.
+    /// The longest index file in bytes.
     pub index_bytes: u64,
-    /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000
-    /// by default.
+    /// The most tensors of an index, and the most entries of its `metadata`.
     pub index_entries: usize,
 }
 
@@ -59,12 +56,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits for a header with the tensors of several files, which have kept to these limits.
     pub(crate) fn of_all_files(&self) -> Self {
         Self { header_bytes: u32::MAX.into(), metadata_entries: usize::MAX, ..self.clone() }
     }
 
-    /// Refuses a tensor of too many dimensions.
     pub(crate) fn check_ndim(&self, ndim: usize) -> Result<(), ErrorKind> {
         let limit = self.ndim;
         if ndim > limit { Err(ErrorKind::TooManyDimensions { limit }) } else { Ok(()) }

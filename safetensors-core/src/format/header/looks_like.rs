@@ -1,13 +1,12 @@
-//! Says in errors which other format a malformed file looks like.
+//! Adds to errors the other format of a malformed file.
 
 use crate::format::error::{Error, ErrorKind};
 use crate::format::other_format::OtherFormat;
 
-/// The number of bytes that are examined.
 pub(crate) const START: usize = 512;
 
-/// Returns the offset of the bytes that explain why a file of `file_len` bytes is malformed: its
-/// start, or the end of its tensors.
+/// Returns the place of the bytes that explain the error: the file's start, or the end of its
+/// tensors.
 pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
     match error.kind() {
         ErrorKind::TrailingData { expected, found } => {
@@ -17,8 +16,7 @@ pub(crate) fn telling(error: &Error, file_len: u64) -> u64 {
     }
 }
 
-/// Adds to an error the format that the bytes there look like, see [`telling`]. Errors that a file
-/// of another format cannot cause are returned unchanged.
+/// Adds the format of `bytes` if it may have caused the error.
 #[cold]
 pub(crate) fn explain(error: Error, bytes: &[u8]) -> Error {
     let may_be_other = matches!(

@@ -1,4 +1,4 @@
-//! The header: the name, dtype, shape and data offsets of every tensor, and the file's metadata.
+//! The header: the entries of all tensors, and the metadata.
 
 mod attributes;
 mod canonical;
@@ -43,5 +43,4 @@ pub(crate) use names::NameTable;
 #[cfg(feature = "std")]
 pub(crate) use unique_map::{UniqueMap, duplicate_key};
 
-/// The size of the length field before the header's text, a little-endian `u64`.
 pub(crate) const LENGTH_BYTES: usize = 8;

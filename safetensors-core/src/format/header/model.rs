@@ -1,5 +1,4 @@
-//! [`Header`]: a parsed header in compact form. All names share one string, all dimensions share
-//! one vector, and each tensor has one record.
+//! [`Header`]: a parsed header, in one string of names and one vector of dimensions.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -11,16 +10,16 @@ use super::LENGTH_BYTES;
 use crate::format::dtype::Dtype;
 use crate::format::header::NameTable;
 
-/// The `__metadata__` of a file: strings by name, sorted.
+/// The `__metadata__` of a file.
 pub type Metadata = BTreeMap<String, String>;
 
-/// The longest header text that any limit allows. Positions in the text then fit 32 bits.
+// Positions in the text fit 32 bits.
 pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
 
-/// A parsed and validated header.
+/// A parsed and valid header.
 ///
-/// Every tensor has a dtype of the format and a size that matches its shape. The tensors cover the
-/// data without holes or overlaps. They are in file order, sorted by the begin of their data.
+/// The size of each tensor fits its shape. In file order, the tensors cover the data without holes
+/// or overlaps.
 ///
 /// ```
 /// use safetensors_core::header::Header;
@@ -43,8 +42,7 @@ pub struct Header {
     pub(super) data_len: u64,
 }
 
-/// One tensor of a [`Header`], as ranges of the shared names and dimensions. 32-bit positions
-/// suffice because the text is never longer than [`MAX_TEXT`].
+/// Ranges of the shared names and dimensions.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) name: Span,
@@ -54,16 +52,16 @@ pub(super) struct Record {
     pub(super) dtype: Dtype,
 }
 
-/// The fields of an entry. Each is valid alone; whether they agree is not checked yet.
+/// Valid fields that may contradict each other.
 pub(super) struct ParsedEntry {
     pub(super) dtype: Dtype,
-    /// The range of its dimensions among all dimensions that the parser has read.
+    /// In the dimensions of all entries.
     pub(super) shape: Range<usize>,
     pub(super) begin: u64,
     pub(super) end: u64,
 }
 
-/// A range of positions below 2³².
+/// Below 2³².
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     start: u32,
@@ -71,7 +69,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Stores a range, which must not exceed [`MAX_TEXT`].
+    /// The range is within [`MAX_TEXT`].
     pub(super) fn new(range: Range<usize>) -> Self {
         debug_assert!(range.end as u64 <= MAX_TEXT);
         Self { start: range.start as u32, end: range.end as u32 }
@@ -83,24 +81,23 @@ impl Span {
 }
 
 impl Header {
-    /// Returns the descriptions of all tensors, in file order.
+    /// Iterates over the tensors in file order.
     pub fn iter(
         &self,
     ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
         (0..self.records.len()).map(|position| TensorInfo { header: self, position })
     }
 
-    /// Returns the tensor at this position in file order.
     pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
         (position < self.records.len()).then_some(TensorInfo { header: self, position })
     }
 
-    /// Finds a tensor by name. The lookup costs one hash and one comparison, and allocates nothing.
+    /// Finds a tensor by name, with one hash and one comparison.
     pub fn get(&self, name: &str) -> Option<TensorInfo<'_>> {
         self.position(name).and_then(|position| self.tensor_at(position))
     }
 
-    /// Returns the position in file order of the tensor of this name.
+    /// Returns the position in file order.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }
@@ -115,23 +112,22 @@ impl Header {
         self.records.is_empty()
     }
 
-    /// Returns the `__metadata__`; empty if the file has none.
+    /// Returns the `__metadata__`, or an empty map.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Returns the length in bytes of the header's JSON text with its padding: the number that the
-    /// file's first 8 bytes hold.
+    /// Returns the number in the file's first 8 bytes.
     pub(crate) fn json_len(&self) -> u64 {
         self.json_len
     }
 
-    /// Returns where the data begins, counted from the start of the file.
+    /// Returns the offset of the data in the file.
     pub fn data_start(&self) -> u64 {
         LENGTH_BYTES as u64 + self.json_len
     }
 
-    /// Returns the bytes of all tensors: the length of the file's data.
+    /// Returns the bytes of all tensors.
     pub fn data_len(&self) -> u64 {
         self.data_len
     }
@@ -141,16 +137,15 @@ impl Header {
     }
 }
 
-/// The description of a tensor, borrowed from the header.
+/// The header's entry of a tensor, borrowed.
 #[derive(Clone, Copy)]
 pub struct TensorInfo<'a> {
     header: &'a Header,
-    /// The position in file order.
     position: usize,
 }
 
 impl<'a> TensorInfo<'a> {
-    /// Returns the name, with JSON escapes decoded. It may be empty, and may hold any character.
+    /// Returns the name, without JSON escapes. May be empty, and may hold any character.
     pub fn name(&self) -> &'a str {
         self.header.name_at(self.position)
     }
@@ -165,13 +160,12 @@ impl<'a> TensorInfo<'a> {
         &self.header.dims[self.record().shape.range()]
     }
 
-    /// Returns the range of the tensor's bytes, counted from the first byte after the header.
+    /// Returns the range of the tensor's bytes, from the first byte after the header.
     pub fn data_offsets(&self) -> Range<u64> {
         self.record().begin..self.record().end
     }
 
-    /// Returns the number of elements: the product of the dimensions, 1 for a scalar. The product
-    /// fits 64 bits, as the parser has checked.
+    // The parser has checked that the product fits 64 bits.
     pub(crate) fn element_count(&self) -> u64 {
         self.shape().iter().map(|&dim| dim as u64).product()
     }
@@ -186,13 +180,11 @@ impl<'a> TensorInfo<'a> {
         &self.header.records[self.position]
     }
 
-    /// Returns all that the header says of the tensor.
     fn fields(&self) -> (&'a str, Dtype, &'a [usize], Range<u64>) {
         (self.name(), self.dtype(), self.shape(), self.data_offsets())
     }
 }
 
-/// Two descriptions are equal if all their fields are.
 impl PartialEq for TensorInfo<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.fields() == other.fields()

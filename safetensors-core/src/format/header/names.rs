@@ -1,13 +1,12 @@
-//! [`NameTable`]: finds the position of a name in a list of names.
+//! [`NameTable`]: finds the position of a name.
 
 use core::hash::{BuildHasher, Hasher};
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// A hash table over names that are stored elsewhere. The table stores only their positions.
-///
-/// Each table has its own random seed, so no one can craft a file with names that collide.
+/// A hash table of positions of names that are stored elsewhere.
+// Each has a random seed, against files with names that collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     // A `HashMap<String, _>` would keep a second copy of each name, and a header can have two
@@ -17,16 +16,12 @@ pub(crate) struct NameTable {
 }
 
 impl NameTable {
-    /// Reserves room for this many names in all.
     pub(crate) fn reserve<'a>(&mut self, names: usize, name_at: impl Fn(usize) -> &'a str) {
         self.positions.reserve(names, |&position| hash(&self.hasher, name_at(position as usize)));
     }
 
-    /// Adds `name` at `position`, unless the name is there already. `name_at` gives the name at a
-    /// position.
-    ///
-    /// Returns whether the name was added. Positions from 2³² on are not added either; no header
-    /// can have this many tensors, because its text is shorter than 2³² bytes.
+    /// Adds `name`, and returns whether it is new. `name_at` gives the name at a position.
+    // Positions from 2³² on are not added: the text of a header is too short for them.
     #[inline]
     pub(crate) fn insert<'a>(
         &mut self,
@@ -57,8 +52,7 @@ impl NameTable {
     }
 }
 
-/// Hashes the bytes of a name. A terminator is not needed, because nothing else is hashed with the
-/// name.
+// Nothing else is hashed with the name, so it needs no terminator.
 fn hash(hasher: &DefaultHashBuilder, name: &str) -> u64 {
     let mut hasher = hasher.build_hasher();
     hasher.write(name.as_bytes());

@@ -1,4 +1,4 @@
-//! The strict parser: from the bytes of a file to a [`Header`].
+//! The strict parser: from bytes to a [`Header`].
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,13 +13,11 @@ use crate::format::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
 use crate::format::tensor::shape;
 
 impl Header {
-    /// Parses the header at the start of a whole file in memory and checks that the data after it
-    /// is complete.
+    /// Parses the header of an entire file, and checks that its data is complete.
     ///
     /// # Errors
     ///
-    /// Every rule of the format has its own [`ErrorKind`]. The error names the tensor that breaks
-    /// the rule, if there is one.
+    /// Every rule of the format has its own [`ErrorKind`].
     pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
         Self::parse_file(file, limits).map_err(|error| {
             let at = telling(&error, file.len() as u64) as usize;
@@ -38,7 +36,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the length field and checks it against the limit and the number of bytes that follow.
+    /// Checks against the limit and the bytes that follow.
     pub(crate) fn check_length(
         length: [u8; LENGTH_BYTES],
         available: u64,
@@ -55,7 +53,6 @@ impl Header {
         usize::try_from(found).map_err(|_| ErrorKind::TooLargeForMemory { bytes: found }.into())
     }
 
-    /// Checks that the tensors need exactly the `found` bytes after the header.
     pub(crate) fn check_data_len(&self, found: u64) -> Result<()> {
         let expected = self.data_len();
         if found > expected {
@@ -70,14 +67,11 @@ impl Header {
         }
     }
 
-    /// Parses the JSON text of a header, without the length before it. The length of the data is
-    /// not checked.
+    /// Parses the JSON text of a header, and does not check the length of the data.
     pub fn parse_json(json: &[u8], limits: &Limits) -> Result<Self> {
         Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// Like [`parse_json`](Header::parse_json), with or without the fast path. Both ways give the
-    /// same result.
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
@@ -119,12 +113,10 @@ fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
     if found > limit { Err(ErrorKind::HeaderTooLarge { limit, found }) } else { Ok(()) }
 }
 
-/// How entries are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The fast path first; the full grammar for entries that the fast path does not read.
     FastFirst,
-    /// The full grammar only. The tests compare the fast path with it.
+    /// For comparison with the fast path.
     #[cfg(test)]
     Grammar,
 }
@@ -140,8 +132,7 @@ struct Parser<'a> {
     max_ndim: usize,
     max_metadata: usize,
     before: canonical::Before<'a>,
-    /// As many tensors are read by the fast path. It is 0 if the limit of dimensions is so small
-    /// that only the grammar checks it.
+    /// Tensors for the fast path: 0 if only the grammar can check the limit of dimensions.
     max_fast: usize,
     way: Way,
 }
@@ -171,7 +162,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads tensors by the fast path while it can, then one tensor or the metadata by the grammar.
+    /// Reads tensors by the fast path while it can, then a tensor or the metadata by the grammar.
     fn member(&mut self) -> Result<()> {
         let mut start = self.names.len();
         while let Some(entry) = self.canonical_entry() {
@@ -192,13 +183,12 @@ impl<'a> Parser<'a> {
             .map_err(|kind| self.in_tensor(start, kind))
     }
 
-    /// Adds the tensor's name, the last one stored, to an error.
+    /// Adds the name that was stored last.
     fn in_tensor(&self, name_start: usize, kind: ErrorKind) -> Error {
         Error::from(kind).in_tensor(&self.names[name_start..])
     }
 
-    /// Reads an entry by the fast path and stores its name. Returns `None`, with nothing read, if
-    /// the entry has another form.
+    /// Stores the name, or reads nothing.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<ParsedEntry> {
         if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
@@ -218,8 +208,7 @@ impl<'a> Parser<'a> {
         Some(entry)
     }
 
-    /// Checks that the fields of an entry agree with each other, and adds the tensor. Its name is
-    /// the last one stored and begins at `name`.
+    /// Checks that the fields agree, and adds the tensor with the last name, at `name`.
     #[inline(always)]
     fn add(&mut self, name: usize, entry: ParsedEntry) -> Result<(), ErrorKind> {
         let ParsedEntry { dtype, shape, begin, end } = entry;
@@ -267,7 +256,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads the rest of an entry after its name.
+    /// Reads from the end of the name on.
     fn entry(&mut self) -> Result<ParsedEntry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
@@ -305,7 +294,7 @@ impl<'a> Parser<'a> {
         Ok(ParsedEntry { dtype, shape, begin, end })
     }
 
-    /// Checks that a field is not a duplicate, and reads the colon after its name.
+    /// Refuses a duplicate, and reads the colon.
     fn field<T>(&mut self, field: &'static str, earlier: &Option<T>) -> Result<(), ErrorKind> {
         if earlier.is_some() {
             return Err(ErrorKind::DuplicateField { field });

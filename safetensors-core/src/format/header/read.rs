@@ -1,4 +1,4 @@
-//! Reads a header from a stream, which can only be read front to back.
+//! Reads a header from a stream.
 
 use std::io::{self, Read};
 
@@ -7,9 +7,8 @@ use super::{Header, LENGTH_BYTES, Limits};
 use crate::format::error::{ErrorKind, Result};
 
 impl Header {
-    /// Reads the header from the start of a stream, such as a pipe. The stream is left at the first
-    /// byte of the data. A malformed file is refused before its data is read. Whether the data is
-    /// complete is not checked.
+    /// Reads the header from a stream, such as a pipe, up to the first byte of the data. Does not
+    /// check that the data is complete.
     ///
     /// ```
     /// use safetensors_core::header::Header;
@@ -25,7 +24,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// As for [`Header::parse`], except for the length of the data; [`ErrorKind::Io`].
+    /// As for [`Header::parse`]; [`ErrorKind::Io`].
     pub fn read(mut stream: impl Read, limits: &Limits) -> Result<Self> {
         let mut start = Vec::new();
         read_up_to(&mut stream, LENGTH_BYTES as u64, &mut start)?;
@@ -46,8 +45,7 @@ impl Header {
         })
     }
 
-    /// Reads and parses the text of a header of `expected` bytes, and adds its first bytes to
-    /// `start`.
+    /// Parses `expected` bytes, and adds the first ones to `start`.
     fn read_text(
         stream: &mut impl Read,
         expected: u64,
@@ -66,7 +64,7 @@ impl Header {
     }
 }
 
-/// Reads `len` bytes, or fewer if the stream ends before.
+/// Stops at the end of the stream.
 fn read_up_to(stream: &mut impl Read, len: u64, bytes: &mut Vec<u8>) -> Result<(), ErrorKind> {
     let read: io::Result<usize> = stream.take(len).read_to_end(bytes);
     read.map(drop).map_err(ErrorKind::Io)
@@ -82,7 +80,6 @@ mod tests {
         [&(JSON.len() as u64).to_le_bytes()[..], JSON, &[1, 2]].concat()
     }
 
-    /// A stream that gives one byte for each call.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

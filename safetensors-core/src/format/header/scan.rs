@@ -1,12 +1,10 @@
-//! Scanning text eight bytes at a time, in plain 64-bit arithmetic.
+//! Scans eight bytes at a time, in 64-bit arithmetic.
 
-/// The value 1 in each of the eight bytes.
+/// 1 in each byte.
 const ONES: u64 = u64::MAX / 255;
-/// The highest bit of each of the eight bytes.
 const HIGH_BITS: u64 = ONES << 7;
 
-/// Returns the number of plain bytes before the first quote, backslash or control character, or
-/// before the end.
+/// Counts the bytes before a quote, a backslash or a control character.
 #[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
@@ -28,10 +26,8 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     bytes.len() - tail.len() + tail.iter().position(is_end).unwrap_or(tail.len())
 }
 
-/// Reads the number at the start of `bytes` and returns it with the rest.
-///
-/// Returns `None` for a number of more than 15 digits, for a leading zero, and if fewer than eight
-/// bytes are left to load as one word.
+/// Reads a number. `None` for more than 15 digits, a leading zero, and fewer than eight bytes left
+/// to load as a word.
 #[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (high, len) = digits(bytes)?;
@@ -47,7 +43,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((high * power + low, &rest[len..]))
 }
 
-/// Returns the value and the number of the digits at the start of `bytes`, at most eight.
+/// Returns the value and the number of at most eight digits.
 #[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     // The XOR turns digits, and nothing else, into 0 to 9. Adding 0x80 - 10 sets the highest bit of

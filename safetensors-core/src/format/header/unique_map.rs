@@ -1,5 +1,4 @@
-//! JSON objects in which no key may appear twice: of two values one reader would take the first and
-//! another the last.
+//! JSON objects without duplicate keys: readers would take different values.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,21 +7,16 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-/// Reads a JSON object into a map, and refuses a duplicate key.
-///
-/// `expected` completes the error for any other JSON.
 pub(crate) struct UniqueMap<V> {
     expected: &'static str,
     values: PhantomData<V>,
 }
 
 impl<V> UniqueMap<V> {
-    /// Reads an object that an error calls `expected`.
     pub(crate) fn new(expected: &'static str) -> Self {
         Self { expected, values: PhantomData }
     }
 
-    /// Reads a text that is one object and nothing else.
     pub(crate) fn parse<'de>(self, json: &'de str) -> serde_json::Result<BTreeMap<String, V>>
     where
         V: Deserialize<'de>,
@@ -61,7 +55,6 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueMap<V> {
     }
 }
 
-/// Returns the error of a key that an object has twice.
 pub(crate) fn duplicate_key<E: Error>(key: &str) -> E {
     E::custom(format_args!("duplicate key {key:?}"))
 }

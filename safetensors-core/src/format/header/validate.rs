@@ -1,10 +1,9 @@
-//! Checks between the tensors of a header: no holes, no overlaps, no duplicate names.
+//! Checks between tensors: no holes, overlaps or duplicate names.
 
 use super::model::Header;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// Finishes a parsed header: sorts the records into file order, indexes the names and checks the
-/// layout.
+/// Sorts the records into file order, indexes the names and checks the layout.
 pub(super) fn finish(mut header: Header) -> Result<Header> {
     let end_of_each_is_begin_of_next = header
         .records
@@ -38,8 +37,7 @@ fn index_names(header: &mut Header) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the tensors, in file order, cover the data without holes or overlaps. Returns the
-/// length of the data.
+/// Returns the length of the data, without holes or overlaps.
 fn check_layout(header: &Header) -> Result<u64> {
     let mut expected = 0;
     let mut before = None;

@@ -1,4 +1,4 @@
-//! [`in_order`]: results in the order of the items, while later items are still worked on.
+//! [`in_order`]: results in order, while later items are worked on.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -9,18 +9,12 @@ use super::queue::{OnPanic, Queue};
 use super::{Task, default_threads};
 use crate::format::trace::Span;
 
-/// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
-/// items, as soon as all earlier results are taken. Each thread has its own value of type `B`, such
-/// as a buffer, which it passes to each call of `work`.
+/// Calls `work` on several threads, and `take` with the results, in order and in the calling
+/// thread. Each thread passes its own `B`, such as a buffer, to `work`.
 ///
-/// [`in_parallel`](super::in_parallel) knows all items beforehand and keeps the results until the
-/// end. Here an item is made only when a thread is free to work on it, so there may be any number
-/// of them. Only the calling thread calls `take`, which may therefore write to standard output.
-///
-/// `threads` is the number of threads; 0 means [`default_threads`]. If `take` fails, no more work
-/// starts, and the error is returned. A panic of `work` stops the threads too, and continues in the
-/// calling thread. If the system refuses to start a thread, fewer threads do the work, or the
-/// calling thread alone.
+/// An item is made when a thread is free, so there may be any number of them. `threads` is 0 for
+/// [`default_threads`]. An error of `take` and a panic of `work` stop the threads, and continue in
+/// the caller.
 ///
 /// ```
 /// use safetensors_core::framework::in_order;
@@ -33,10 +27,6 @@ use crate::format::trace::Span;
 /// assert_eq!(lengths, [("up", 2), ("down", 4)]);
 /// # Ok::<(), std::fmt::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// The first error of `take`.
 #[doc(hidden)]
 pub fn in_order<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
@@ -47,7 +37,7 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
     in_order_ahead(items, threads, usize::MAX, work, take)
 }
 
-/// Like [`in_order`], with at most `ahead` items begun and not yet taken.
+/// At most `ahead` items are begun and not yet taken.
 pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,
@@ -81,13 +71,11 @@ pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     })
 }
 
-/// The items, and the work on each.
 struct Workers<I, W> {
     queue: Queue<I>,
     work: W,
 }
 
-/// An item, its number and its result.
 struct Done<I, R> {
     number: usize,
     item: I,
@@ -128,7 +116,6 @@ impl<I: Iterator, W> Workers<I, W> {
         Ok(())
     }
 
-    /// Takes the results in order.
     fn take_all<R, E>(
         &self,
         results: Receiver<Done<I::Item, R>>,

@@ -1,5 +1,4 @@
-//! Threads: [`in_parallel`] works on many items and keeps the results until the end; [`in_order`]
-//! hands them out as they come.
+//! Threads: [`in_parallel`] returns all results at the end, [`in_order`] one by one.
 
 mod in_order;
 pub(crate) mod progress;
@@ -22,21 +21,17 @@ pub(crate) use work::Work;
 use crate::format::error::Result;
 use crate::format::trace::Span;
 
-/// The environment variable for the default number of threads.
 const VARIABLE: &str = "SAFETENSORS_THREADS";
 
-/// More threads than this gain nothing on local disks.
+// More threads gain nothing on local disks.
 const MAX_DEFAULT_THREADS: usize = 8;
 
-/// Does `work` for each item, and returns the results in the order of the items. Items are begun in
-/// order. Each thread has its own value of type `B`, such as a buffer, which it passes to each
-/// call.
+/// Does `work` for each item, and returns the results in order. Each thread passes its own `B`,
+/// such as a buffer.
 ///
-/// `threads` is the number of threads; 0 means [`default_threads`]. The first failure stops all
-/// threads: each finishes the item that it works on, and begins no other. If several items fail,
-/// the result is the error of the first of them in order, so that it does not depend on the speed
-/// of the threads. A panic of `work` stops the threads too, and continues in the calling thread. If
-/// the system refuses to start a thread, fewer threads do the work, or the calling thread alone.
+/// `threads` is 0 for [`default_threads`]. An error or a panic of `work` stops the threads after
+/// their items, and continues in the caller. The error is the first in the order of the items,
+/// whatever the threads' speed.
 ///
 /// ```
 /// use safetensors_core::framework::in_parallel;
@@ -45,10 +40,6 @@ const MAX_DEFAULT_THREADS: usize = 8;
 /// assert_eq!(lengths, [2, 4]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// The first error of `work`, in the order of the items.
 #[doc(hidden)]
 pub fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
@@ -100,8 +91,7 @@ pub fn in_parallel<I, T: Send, B: Default>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Returns the number of threads to use by default, at least 1. The environment variable
-/// `SAFETENSORS_THREADS` sets it. Without the variable it is the number of cores, but at most 8.
+/// Returns `SAFETENSORS_THREADS` of the environment, or the number of cores, at most 8.
 pub fn default_threads() -> usize {
     // The result is kept, because asking the system takes as long as reading a megabyte.
     static CORES: OnceLock<usize> = OnceLock::new();
@@ -111,19 +101,18 @@ pub fn default_threads() -> usize {
     })
 }
 
-/// Returns the number of threads that the environment variable sets, if it sets one.
 fn threads_of_environment() -> Option<usize> {
     let threads = std::env::var(VARIABLE).ok()?;
     threads.trim().parse().ok().map(NonZeroUsize::get)
 }
 
-/// Locks a mutex. Its value is consistent even if another thread has panicked.
+/// Ignores poison: the value is consistent even if a thread has panicked.
 #[doc(hidden)]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// Ignores poison: a lock's value is consistent even if another thread has panicked.
+/// Ignores poison: the value is consistent even if a thread has panicked.
 pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,4 @@
-//! [`Progress`]: how far a long operation has come. [`Meter`] counts it and calls the caller's
-//! callback.
+//! [`Progress`]: a report on a long operation. [`Meter`] counts it.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -9,35 +8,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::OnPanic;
 use crate::format::error::{ErrorKind, Result};
 
-/// How far a load, a save or the computing of digests has come.
+/// The progress of a load, a save or the computing of digests.
 ///
-/// Several threads report it, so a smaller number of bytes can be reported after a larger one.
+/// Several threads report it, so `bytes_done` may fall between reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The bytes done so far. A load counts bytes in memory, in the loaded dtype. A save counts
-    /// written bytes, in the saved dtype. Digests count hashed bytes.
+    /// Bytes done: in memory for a load, in the file for a save, hashed for digests.
     pub bytes_done: u64,
-    /// All bytes to be done. If digests are computed of each tensor and of all data, each byte
-    /// counts twice.
+    /// Bytes to be done. Digests of each tensor and of all data count each byte twice.
     pub bytes_total: u64,
-    /// The name of a tensor that the latest bytes belong to. Empty if they belong to a whole file.
+    /// A tensor of the latest bytes; empty for an entire file.
     pub tensor: &'a str,
 }
 
-/// The most bytes that are written between two calls of the callback.
+/// The most bytes written between two calls of the callback.
 pub(crate) const PIECE: usize = 4 << 20;
 
-/// The callback is called once per this many bytes, and at the end. A file may have a hundred
-/// thousand small tensors, and a call for each would be slow.
+// A call for each of a hundred thousand small tensors would be slow.
 const STEP: u64 = 1 << 20;
 
 type Callback = dyn Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync;
 
-/// Counts the bytes that are done and calls the caller's callback, if there is one.
-///
-/// The meter in options holds only the callback. Each operation makes its own from that [with a
-/// total](Meter::for_total). Clones of such a meter count together.
+/// Counts bytes and calls the callback, if there is one. Options hold only the callback: each
+/// operation makes a meter [with a total](Meter::for_total).
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct Meter {
@@ -52,16 +46,15 @@ struct Count {
     cancelled: AtomicBool,
 }
 
-/// Several operations, one after the other or at once. Each can be cancelled alone.
+/// Several operations, which can be cancelled one by one.
 struct Whole {
-    /// All bytes that operations have done. It never falls: bytes of one that failed stay.
+    /// Bytes of an operation that failed stay.
     done: AtomicU64,
     total: u64,
 }
 
 impl Whole {
-    /// Adds bytes. Returns how many are done, at most the total, and the total: bytes that are read
-    /// again lead no further.
+    /// Returns the bytes done, at most the total, and the total: bytes can be read again.
     fn add(&self, bytes: u64) -> (u64, u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         (done.min(self.total), self.total)
@@ -75,7 +68,6 @@ impl Meter {
         Self { callback: Some(Arc::new(callback)), count: None, whole: None }
     }
 
-    /// Makes a meter that calls `first` and then the callback of this one.
     pub(crate) fn after(
         &self,
         first: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -87,13 +79,11 @@ impl Meter {
         })
     }
 
-    /// Returns whether there is a callback.
     pub(crate) fn is_watched(&self) -> bool {
         self.callback.is_some()
     }
 
-    /// Makes a meter for an operation on `total` bytes. If this meter counts for a larger operation
-    /// already, the new one counts for the same operation, and `total` is ignored.
+    /// Makes a meter for an operation, or for the larger one that this meter counts.
     pub(crate) fn for_total(&self, total: u64) -> Self {
         let new = || {
             Arc::new(Count { done: AtomicU64::new(0), total, cancelled: AtomicBool::new(false) })
@@ -105,18 +95,17 @@ impl Meter {
         }
     }
 
-    /// Makes a meter that reports the progress of its operations as parts of an operation on
-    /// `total` bytes.
+    /// Reports later operations as parts of a larger one.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { whole: Some(Arc::new(Whole { done: AtomicU64::new(0), total })), ..self }
     }
 
-    /// Adds bytes of a tensor that have been done.
+    /// Adds bytes of a tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`] if the callback cancels the operation, or has cancelled it or
-    /// panicked before. Bytes for which the callback cancels are not counted.
+    /// [`ErrorKind::Cancelled`] if the callback cancels, or has cancelled or panicked before. Then
+    /// the bytes are not counted.
     pub fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
         let (Some(callback), Some(count)) = (&self.callback, &self.count) else { return Ok(()) };
         self.check()?;
@@ -135,15 +124,13 @@ impl Meter {
         self.check()
     }
 
-    /// Subtracts bytes that were counted but are not done after all, except from a larger
-    /// operation that this one is a part of.
+    /// Does nothing to a larger operation.
     pub(crate) fn take_back(&self, bytes: u64) {
         if let Some(count) = &self.count {
             count.done.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Fails with [`ErrorKind::Cancelled`] if the callback has cancelled the operation.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.count {
             Some(count) if count.cancelled.load(Ordering::Relaxed) => {
@@ -166,7 +153,6 @@ mod tests {
 
     use super::*;
 
-    /// A meter for parts of 16 MiB, with the MiB that it reports.
     fn parts() -> (Meter, Arc<Mutex<Vec<u64>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = Arc::clone(&told);

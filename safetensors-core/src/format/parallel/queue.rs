@@ -1,10 +1,9 @@
-//! [`Queue`]: the items that several threads take one by one.
+//! [`Queue`]: items that several threads take one by one.
 
 use std::iter::Enumerate;
 use std::sync::{Condvar, Mutex};
 use std::thread;
 
-/// Items in order, each for the thread that asks next.
 pub(super) struct Queue<I> {
     state: Mutex<State<I>>,
     /// How many items may be begun and not be done.
@@ -14,20 +13,16 @@ pub(super) struct Queue<I> {
 
 struct State<I> {
     items: Option<Enumerate<I>>,
-    /// The items that are begun and not [done](Queue::done).
     begun: usize,
 }
 
 impl<I: Iterator> Queue<I> {
-    /// Makes a queue that gives an item while fewer than `ahead` are begun and not
-    /// [done](Queue::done).
     pub(super) fn new(items: I, ahead: usize) -> Self {
         let state = State { items: Some(items.enumerate()), begun: 0 };
         Self { state: Mutex::new(state), ahead, changed: Condvar::new() }
     }
 
-    /// Returns the next item with its number, once it may begin. `None` after the last, and after
-    /// [`end`](Queue::end).
+    /// Waits until an item may begin. `None` after the last, and after [`end`](Queue::end).
     pub(super) fn next(&self) -> Option<(usize, I::Item)> {
         // Making an item may panic, and poisons the lock. There are no more items then.
         let mut state = self.state.lock().ok()?;
@@ -39,21 +34,21 @@ impl<I: Iterator> Queue<I> {
         Some(item)
     }
 
-    /// Says that an item is done, so that another may begin.
+    /// Lets another item begin.
     pub(super) fn done(&self) {
         let _ = self.state.lock().map(|mut state| state.begun -= 1);
         // All, because threads that find no item left make no room for the others.
         self.changed.notify_all();
     }
 
-    /// Drops the items that are left, so that no thread begins another.
+    /// Drops the items that no thread has begun.
     pub(super) fn end(&self) {
         let _ = self.state.lock().map(|mut state| state.items.take());
         self.changed.notify_all();
     }
 }
 
-/// Calls its function when it is dropped during a panic.
+/// Calls its function when it is dropped in a panic.
 pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
 
 impl<F: Fn()> Drop for OnPanic<F> {

@@ -1,11 +1,10 @@
-//! [`Work`]: the number of threads and the progress callback of an operation.
+//! [`Work`]: the threads and the progress callback of an operation.
 
 use std::ops::ControlFlow;
 
 use super::{Meter, Progress, in_parallel, threads_of_environment};
 use crate::format::error::Result;
 
-/// The fields that the options of loads and of digests have in common.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
     threads: usize,
@@ -13,12 +12,10 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Sets the number of threads; 0 for the default.
     pub(crate) fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Sets the progress callback, which may cancel the operation.
     pub(crate) fn progress(
         self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -26,34 +23,30 @@ impl Work {
         Self { progress: Meter::new(callback), ..self }
     }
 
-    /// Returns the number of threads that was set; 0 for the default.
     pub(crate) fn thread_count(&self) -> usize {
         self.threads
     }
 
-    /// Sets the number of threads, unless one is set already, here or by the environment variable.
+    /// Sets them only if neither these options nor the environment do.
     pub(crate) fn unless_set(&self, threads: usize) -> Self {
         let is_set = self.threads > 0 || threads_of_environment().is_some();
         if is_set { self.clone() } else { self.clone().threads(threads) }
     }
 
-    /// Makes all later operations with these options count together, to `total` bytes.
+    /// Makes all later operations count together.
     pub(crate) fn counting(self, total: u64) -> Self {
         Self { progress: self.progress.for_total(total), ..self }
     }
 
-    /// Makes each later operation with these options report its progress as a part of an operation
-    /// on `total` bytes.
+    /// Reports later operations as parts of a larger one.
     pub(crate) fn parts_of(self, total: u64) -> Self {
         Self { progress: self.progress.parts_of(total), ..self }
     }
 
-    /// Returns a meter for an operation on `total` bytes.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)
     }
 
-    /// Does `work` for each item, as [`in_parallel`] does.
     pub(crate) fn each<I, T: Send, B: Default>(
         &self,
         items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,

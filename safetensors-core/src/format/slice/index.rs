@@ -1,4 +1,4 @@
-//! [`Index`]: the positions that a slice takes from one dimension.
+//! [`Index`]: the positions that a slice takes from a dimension.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -6,10 +6,9 @@ use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInc
 
 use crate::format::error::ErrorKind;
 
-/// The positions that a slice takes from one dimension, as in NumPy.
+/// The positions that a slice takes from a dimension, as in NumPy.
 ///
-/// Negative positions count from the end. Integers and ranges of `isize`, `usize` and `i32` convert
-/// to an `Index`:
+/// Negative positions count from the end. Integers and ranges convert to an `Index`:
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorSource, TensorView};
@@ -27,16 +26,15 @@ use crate::format::error::ErrorKind;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// One position. The dimension is removed from the shape.
+    /// One position, which removes the dimension.
     At(isize),
-    /// Every `step`-th position from `start` up to but not including `end`. The dimension stays in
-    /// the shape.
+    /// Every `step`-th position from `start` up to `end`.
     Range {
         /// The first position; 0 if `None`.
         start: Option<isize>,
         /// The position after the last; the dimension's length if `None`.
         end: Option<isize>,
-        /// The distance between two positions. A step of 0 is an error when the slice is made.
+        /// The distance between positions, not 0.
         step: usize,
     },
 }
@@ -45,13 +43,12 @@ impl Index {
     /// The whole dimension.
     pub const ALL: Self = Self::Range { start: None, end: None, step: 1 };
 
-    /// Returns the index of some positions of a dimension of length `len`. A dimension that is taken
-    /// whole may be longer than an index can count: the tensor is empty then.
+    // A dimension that is taken whole may be too long for an index, in an empty tensor.
     pub(crate) fn within(range: Range<usize>, len: usize) -> Self {
         if range == (0..len) { Self::ALL } else { range.into() }
     }
 
-    /// Sets the step of a range. A single position is returned unchanged.
+    /// Sets the step of a range; not of a position.
     #[must_use]
     pub fn step(self, step: usize) -> Self {
         match self {
@@ -61,7 +58,7 @@ impl Index {
     }
 }
 
-/// Displays a position, or a range as it is written in Rust, and its step unless it is 1.
+/// As in Rust, with a step other than 1.
 impl fmt::Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (start, end, step) = match self {
@@ -131,29 +128,26 @@ macro_rules! positions {
 
 positions!(isize, usize, i32);
 
-/// Converts a position to `isize`. A position that does not fit becomes `isize::MAX`; both are out
-/// of bounds in any dimension.
+// A position that does not fit is out of bounds, as `isize::MAX` is.
 fn saturate(position: impl TryInto<isize>) -> isize {
     position.try_into().unwrap_or(isize::MAX)
 }
 
-/// Returns the exclusive end for an inclusive one. -1 is the last position, so the end of the
-/// dimension follows it.
+/// -1 is the last position.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
 /// The argument of [`TensorView::slice`](crate::TensorView::slice) and
 /// [`LazyTensor::slice`](crate::LazyTensor::slice): a tuple of up to six integers and ranges, any
-/// number of [`Index`] values, or a part ([`TensorPart`](super::TensorPart),
-/// [`RankPart`](super::RankPart)). Trailing dimensions without an index are taken in full.
+/// number of [`Index`] values, a [`TensorPart`](super::TensorPart) or a
+/// [`RankPart`](super::RankPart). Dimensions without an index are whole.
 pub trait IntoIndices {
-    /// Returns one index for each dimension of a tensor of this shape, outermost first.
+    /// Returns an index for each dimension, outermost first.
     ///
     /// # Errors
     ///
-    /// A part has the errors of [`TensorPart::ranges`](super::TensorPart::ranges); indices have
-    /// none.
+    /// For parts as for [`TensorPart::ranges`](super::TensorPart::ranges).
     fn into_indices(self, shape: &[usize]) -> Result<Vec<Index>, ErrorKind>;
 }
 

@@ -1,10 +1,7 @@
 //! Slices of tensors, as the fewest contiguous runs of bytes.
 //!
-//! [`TensorView::slice`](crate::TensorView::slice) slices a tensor in memory.
-//! [`LazyTensor::slice`](crate::LazyTensor::slice) slices a tensor in a file.
-//!
-//! `index.rs` and `part.rs` describe a part, `rank_part.rs` the part for one rank. `selection.rs`
-//! checks it against a shape, `runs.rs` finds its bytes, and `tiles.rs` joins pieces to a tensor.
+//! [`TensorView::slice`](crate::TensorView::slice) slices in memory,
+//! [`LazyTensor::slice`](crate::LazyTensor::slice) in a file.
 
 mod index;
 mod part;

@@ -1,4 +1,4 @@
-//! [`TensorPart`]: an entire tensor, the part for a rank, or a span of a dimension.
+//! [`TensorPart`]: an entire tensor, a rank's part, or a span.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -26,10 +26,10 @@ pub enum TensorPart {
     /// All of the tensor.
     #[default]
     Whole,
-    /// The part for one rank, if a dimension is cut into one part for each rank.
+    /// One of several parts of a dimension.
     Rank(RankPart),
-    /// The positions from `offset` up to but not including `offset + len` of dimension `dim`: one
-    /// weight of several that are fused, the head that several ranks share, or some experts.
+    /// Some positions: one of several fused weights, the head that several ranks share, or some
+    /// experts.
     Span {
         /// The dimension that is cut.
         dim: usize,
@@ -41,20 +41,17 @@ pub enum TensorPart {
 }
 
 impl TensorPart {
-    /// Returns the positions from `offset` up to but not including `offset + len` of dimension
-    /// `dim`.
+    /// Makes a [`Span`](Self::Span).
     pub const fn span(dim: usize, offset: usize, len: usize) -> Self {
         Self::Span { dim, offset, len }
     }
 
-    /// Returns the positions of each dimension that belong to the part, outermost first.
+    /// Returns the positions of each dimension, outermost first.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if the rank of a part is not below its
-    /// number of parts; [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
-    /// [`uneven`](RankPart::uneven) is not set; [`ErrorKind::IndexOutOfBounds`] for a span that the
-    /// tensor does not have.
+    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`]; [`ErrorKind::UnevenParts`], unless
+    /// [`uneven`](RankPart::uneven) is set; [`ErrorKind::IndexOutOfBounds`].
     pub fn ranges(&self, shape: &[usize]) -> Result<Vec<Range<usize>>, ErrorKind> {
         let mut ranges: Vec<_> = shape.iter().map(|&len| 0..len).collect();
         let (dim, range) = match *self {
@@ -68,11 +65,7 @@ impl TensorPart {
         Ok(ranges)
     }
 
-    /// Returns the shape of the part.
-    ///
-    /// # Errors
-    ///
-    /// See [`ranges`](TensorPart::ranges).
+    /// Returns the shape of the part. Fails as [`ranges`](TensorPart::ranges).
     #[doc(hidden)]
     pub fn shape(&self, shape: &[usize]) -> Result<Vec<usize>, ErrorKind> {
         Ok(self.ranges(shape)?.into_iter().map(|range| range.len()).collect())

@@ -4,8 +4,7 @@ use core::ops::Range;
 
 use crate::format::error::ErrorKind;
 
-/// The part of a tensor for one rank of a tensor-parallel model. Dimension `dim` is cut into
-/// `world_size` equal parts, and the rank holds the part number `rank`.
+/// The part number `rank` of dimension `dim`, cut into `world_size` equal parts.
 ///
 /// ```
 /// use safetensors_core::TensorView;
@@ -22,12 +21,12 @@ use crate::format::error::ErrorKind;
 pub struct RankPart {
     /// The dimension that is cut.
     pub dim: usize,
-    /// The number of this part, counted from 0.
+    /// The number of this part, from 0.
     pub rank: usize,
     /// The number of parts.
     pub world_size: usize,
-    /// Whether the parts may differ in size. If so, a part has the dimension's length divided by
-    /// `world_size`, rounded up, while enough is left. The last parts are smaller or empty.
+    /// Whether parts may differ in size: each has the length divided by `world_size`, rounded up,
+    /// but the last ones have less.
     pub uneven: bool,
 }
 
@@ -44,13 +43,7 @@ impl RankPart {
         self
     }
 
-    /// Returns the positions of dimension `dim` that belong to this part.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`;
-    /// [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
-    /// [`uneven`](RankPart::uneven) is not set.
+    /// Fails as [`TensorPart::ranges`](super::TensorPart::ranges).
     pub(super) fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
         let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;

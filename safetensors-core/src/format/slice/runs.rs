@@ -1,27 +1,22 @@
-//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces; [`ByteRuns`]: such a
-//! pattern, or a list.
+//! [`Runs`]: selected bytes as a regular pattern; [`ByteRuns`]: a pattern, or a list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Pieces of equal length, in nested repetition. All positions are bytes, counted from the tensor's
-/// first byte.
+/// Pieces of equal length, in nested repetition, by bytes of the tensor.
 ///
-/// One piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every choice of `iₖ` below
-/// `countₖ`. A pattern takes the same few numbers for any number of pieces. For example, column 1
-/// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions, 12
-/// bytes apart.
+/// A piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every `iₖ` below `countₖ`.
+/// Column 1 of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4
+/// positions, 12 bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
-    /// Where the first piece begins.
     pub(super) start: u64,
-    /// The length of a piece; 0 if nothing is selected.
+    /// 0 if nothing is selected.
     pub(crate) piece: u64,
-    /// The nested repetitions, outermost first; empty if there is one piece.
+    /// Outermost first; empty for one piece.
     pub(super) repeats: Vec<Repeat>,
 }
 
-/// A repetition: `count` positions, `stride` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repeat {
     pub(super) count: usize,
@@ -29,24 +24,20 @@ pub(super) struct Repeat {
 }
 
 impl Runs {
-    /// Returns the first `bytes` bytes of a tensor, as one piece.
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
 
-    /// Returns the number of bytes in all pieces.
     pub(crate) fn byte_len(&self) -> u64 {
         self.piece * self.piece_count()
     }
 
-    /// Returns the start of the bytes if they are one piece or none; `None` if there are several
-    /// pieces.
+    /// `None` for several pieces.
     pub(crate) fn contiguous(&self) -> Option<u64> {
         self.repeats.is_empty().then_some(self.start)
     }
 
-    /// Returns the runs in ascending order. Pieces that touch are joined, so the runs are as few as
-    /// possible.
+    /// Returns ascending runs. Pieces that touch are joined.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut pieces = self.pieces().peekable();
         core::iter::from_fn(move || {
@@ -60,8 +51,8 @@ impl Runs {
         })
     }
 
-    /// Splits the pattern, in order, into the fewest parts of at most `bytes` bytes. A part is a
-    /// pattern again. A piece is never cut, so a part that is one piece may be longer.
+    /// Splits the pattern, in order, into the fewest parts of at most `bytes` bytes, or of a
+    /// longer piece.
     pub(crate) fn split(self, bytes: u64) -> Vec<Self> {
         let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
             return alloc::vec![self];
@@ -98,13 +89,11 @@ impl Runs {
         }
     }
 
-    /// Returns the end of the last byte.
     pub(crate) fn end(&self) -> u64 {
         let last = self.piece_count().checked_sub(1);
         last.map_or(self.start, |last| self.start_of(last) + self.piece)
     }
 
-    /// Counts the selected bytes before a position.
     pub(crate) fn selected_before(&self, position: u64) -> u64 {
         // Pieces ascend, so the earlier ones come first.
         let mut before = 0;
@@ -121,14 +110,13 @@ impl Runs {
         last * self.piece + (position - self.start_of(last)).min(self.piece)
     }
 
-    /// Returns the pieces that have bytes of a range, cut to it, in ascending order.
+    /// Returns the parts of pieces in a range, ascending.
     pub(crate) fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.selected_before(range.start) / self.piece.max(1);
         let cut = move |piece: Range<u64>| piece.start.max(range.start)..piece.end.min(range.end);
         self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
     }
 
-    /// Returns where a piece begins.
     fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
@@ -172,17 +160,15 @@ impl Runs {
     }
 }
 
-/// The bytes of a tensor that are read. All positions are bytes, counted from the tensor's first
-/// byte.
+/// The bytes to read, by bytes of the tensor.
 #[derive(Clone, Debug)]
 pub(crate) enum ByteRuns {
     Pattern(Runs),
-    /// In ascending order. None is empty, and no two touch.
+    /// Ascending and not empty. No two touch.
     Listed(Vec<Range<u64>>),
 }
 
 impl ByteRuns {
-    /// Returns the number of bytes in all runs.
     pub(crate) fn byte_len(&self) -> u64 {
         match self {
             Self::Pattern(runs) => runs.byte_len(),
@@ -190,7 +176,7 @@ impl ByteRuns {
         }
     }
 
-    /// Returns the start of the bytes if they are one run or none; `None` if there are several.
+    /// `None` for several runs.
     pub(crate) fn contiguous(&self) -> Option<u64> {
         match self {
             Self::Pattern(runs) => runs.contiguous(),
@@ -199,7 +185,7 @@ impl ByteRuns {
         }
     }
 
-    /// Returns the runs in ascending order. No two touch.
+    /// Returns ascending runs. No two touch.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let (pattern, listed) = match self {
             Self::Pattern(runs) => (Some(runs.iter()), &[][..]),
@@ -208,8 +194,8 @@ impl ByteRuns {
         pattern.into_iter().flatten().chain(listed.iter().cloned())
     }
 
-    /// Splits the runs, in order, into parts of at most `bytes` bytes. A run of a list is never
-    /// cut, nor is a piece of a pattern, so a part without gaps may be longer.
+    /// Splits the runs, in order, into parts of at most `bytes` bytes, or of a longer run or
+    /// piece.
     pub(crate) fn split(&self, bytes: u64) -> Vec<Self> {
         let listed = match self {
             Self::Pattern(runs) => {

@@ -1,4 +1,4 @@
-//! [`Selection`]: a slice of a tensor as a shape and the fewest contiguous runs of bytes.
+//! [`Selection`]: the shape and the bytes of a slice.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -10,16 +10,14 @@ use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 use crate::format::tensor::shape;
 
-/// A slice of a tensor: the shape of the result, and its bytes in the tensor.
-///
-/// The runs are in the order of the result. No two of them touch, so they are as few as possible.
+/// The shape of a slice, and its bytes in order, as few runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
 }
 
-/// Positions in one dimension: `count` from `start` on, `step` apart.
+/// From `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Positions {
     start: usize,
@@ -27,7 +25,6 @@ struct Positions {
     step: usize,
 }
 
-/// The positions taken from one dimension, checked against its length `len`.
 #[derive(Clone, Copy)]
 struct TakenDim {
     len: usize,
@@ -36,12 +33,7 @@ struct TakenDim {
 }
 
 impl Selection {
-    /// Selects by `indices` from a tensor of this dtype and shape. Trailing dimensions without an
-    /// index are taken in full.
-    ///
-    /// # Errors
-    ///
-    /// See [`TensorView::slice`](crate::TensorView::slice).
+    /// Fails as [`TensorView::slice`](crate::TensorView::slice).
     pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
@@ -67,13 +59,10 @@ impl Selection {
     }
 
     /// Computes the runs from the innermost dimension outwards.
-    ///
-    /// The piece starts as one element and grows over each dimension as long as everything inside
-    /// one position of that dimension is selected. From the first gap on, the piece is final. Each
-    /// dimension further out adds a repetition if more than one of its positions is taken.
-    ///
-    /// For example, rows 1 and 2 of an F32 tensor of shape `[4, 3]` are one piece of 24 bytes from
-    /// byte 12 on. Columns 0 and 1 are a piece of 8 bytes that repeats 4 times, 12 bytes apart.
+    // The piece grows over each dimension, up to the first gap. Each dimension further out adds a
+    // repetition if several of its positions are taken. In an F32 tensor of shape `[4, 3]`, rows 1
+    // and 2 are a piece of 24 bytes at byte 12, and columns 0 and 1 a piece of 8 bytes, 4 times, 12
+    // bytes apart.
     fn runs_of(dtype: Dtype, taken: &[TakenDim]) -> Result<Runs, ErrorKind> {
         // Everything is counted in bits, because elements of a sub-byte dtype have no byte address.
         // A tensor of up to 2⁶⁴ bytes has more bits than a `u64` can count.
@@ -107,31 +96,28 @@ impl Selection {
         Ok(Runs { start, piece, repeats })
     }
 
-    /// Returns the shape of the result: one dimension for each range, none for a single position.
+    /// Returns a dimension for each range.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Returns the number of bytes of the result.
     #[cfg(feature = "__failpoints")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
-    /// Returns the runs as byte ranges, counted from the tensor's first byte, in ascending order.
-    /// This is also the order of the bytes in the result.
+    /// Returns ascending runs, in the order of the result.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
-    /// Returns a copy of the runs, to be split into jobs and read.
     pub(crate) fn to_runs(&self) -> Runs {
         self.runs.clone()
     }
 }
 
 impl TakenDim {
-    /// Checks an index against the length of its dimension and resolves negative positions.
+    /// Checks an index, and resolves negative positions.
     fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = || ErrorKind::IndexOutOfBounds { dim, len, asked: index.to_string() };
         // Counts a position from the start of the dimension. `limit` is the largest valid result:
@@ -162,7 +148,7 @@ impl TakenDim {
     }
 }
 
-/// No dimension has that length where addresses have 32 bits.
+// No dimension has that length where addresses have 32 bits.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! [`Tiles`]: boxes that make up a whole tensor, each element once.
+//! [`Tiles`]: boxes that make up a tensor, each element once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::tensor::shape::byte_len;
 
-/// A box in a tensor: the first position, and the number of positions, in each dimension.
+/// The first position and the number of positions, in each dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) offsets: Vec<usize>,
@@ -35,44 +35,36 @@ impl Tile {
     }
 }
 
-/// Returns the number of elements. The whole has at most 2⁶⁷, half a byte each.
+/// At most 2⁶⁷, half a byte each.
 fn volume(sizes: &[usize]) -> u128 {
     if sizes.contains(&0) { 0 } else { sizes.iter().map(|&size| size as u128).product() }
 }
 
-/// The place of a tile's bytes in the full tensor.
 #[derive(Debug)]
 pub(crate) struct PlacedTile {
     pub(crate) number: usize,
     pub(crate) runs: Runs,
     start: u64,
     end: u64,
-    /// The largest end of this tile and those before it.
+    /// The largest end of this and all earlier tiles.
     furthest: u64,
 }
 
-/// Why tiles do not make up a tensor, and the number of the first tile that is to blame.
 #[derive(Debug)]
 pub(crate) struct BadTiles {
     pub(crate) tile: Option<usize>,
     pub(crate) kind: ErrorKind,
 }
 
-/// Boxes that make up a full tensor. The bytes of each are stored together in C order somewhere
-/// else.
+/// Boxes that make up a tensor. The bytes of each are stored together elsewhere, in C order.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    /// The boxes that are not empty, in the order of their first bytes in the tensor.
+    /// By their first bytes in the tensor. None is empty.
     tiles: Vec<PlacedTile>,
 }
 
 impl Tiles {
-    /// Checks that the boxes are inside a tensor of this dtype and shape, and that each of its
-    /// elements is in exactly one. The cost is a sort.
-    ///
-    /// # Errors
-    ///
-    /// [`RankProblem::BadParts`]; [`ErrorKind::ShapeOverflow`]; [`ErrorKind::SliceInsideByte`].
+    /// Checks by sorting that each element of the tensor is in exactly one box.
     pub(crate) fn new(dtype: Dtype, shape: &[usize], boxes: &[Tile]) -> Result<Self, BadTiles> {
         let whole = |kind| BadTiles { tile: None, kind };
         byte_len(dtype, shape).map_err(whole)?;
@@ -102,7 +94,7 @@ impl Tiles {
         Ok(this)
     }
 
-    /// Returns the tiles that may have bytes of a range of the tensor.
+    /// Returns the tiles that may have bytes of a range.
     pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = &PlacedTile> {
         let end = self.tiles.partition_point(|tile| tile.start < range.end);
         let begin = self.tiles[..end].partition_point(|tile| tile.furthest <= range.start);
@@ -110,20 +102,17 @@ impl Tiles {
         self.tiles[begin..end].iter().filter(move |tile| tile.end > start)
     }
 
-    /// Returns the numbers of the tiles that are not empty, and how many bytes each has.
+    /// Returns the number and the bytes of each tile that is not empty.
     pub(crate) fn byte_lens(&self) -> impl Iterator<Item = (usize, u64)> {
         self.tiles.iter().map(|tile| (tile.number, tile.runs.byte_len()))
     }
 
-    /// Checks that each element is in exactly one box. All boxes are inside the tensor.
-    ///
-    /// Each boundary in a dimension gets a random number; boundary 0 gets 0. A box weighs the
-    /// product, over the dimensions, of the differences of its two boundaries. So a box weighs as
-    /// much as all cells that it is cut into, and all boxes together weigh as much as the tensor if
-    /// each cell is in one of them. If not, the difference is a polynomial of the random numbers
-    /// that is not zero, and has the value zero in fewer than one of 2⁵⁰ cases (Schwartz and
-    /// Zippel). To compare boxes with each other would take quadratic time, or code that grows with
-    /// the dimensions.
+    /// Checks that each element is in exactly one of the boxes, which are inside the tensor.
+    // Each boundary of a dimension gets a random number, boundary 0 gets 0. A box weighs the
+    // product of the differences of its boundaries: as much as its cells. So the boxes weigh as
+    // much as the tensor if each cell is in one. Otherwise the difference is a polynomial of the
+    // random numbers, which is zero in fewer than one of 2⁵⁰ cases (Schwartz and Zippel). Comparing
+    // pairs of boxes would take quadratic time, or code that grows with the dimensions.
     fn check_cover(&self, shape: &[usize], boxes: &[Tile]) -> Result<(), BadTiles> {
         let tiles = || self.tiles.iter().map(|tile| &boxes[tile.number]);
         let covered = tiles().map(Tile::volume).sum::<u128>();
@@ -154,7 +143,7 @@ impl Tiles {
         Err(self.overlap(boxes))
     }
 
-    /// Returns the error of boxes that overlap. It names two of them, if they are found soon.
+    /// Names two boxes that overlap, if they are found soon.
     fn overlap(&self, boxes: &[Tile]) -> BadTiles {
         let mut left = MOST_COMPARED;
         for (i, tile) in self.tiles.iter().enumerate() {
@@ -177,13 +166,11 @@ impl Tiles {
     }
 }
 
-/// The most dimensions of pairs of boxes that are compared for the text of an error.
 const MOST_COMPARED: usize = 1 << 20;
 
-/// A prime number, 2⁶¹ − 1.
+/// 2⁶¹ − 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// Returns the product of two numbers, modulo [`PRIME`].
 fn multiply(a: u64, b: u64) -> u64 {
     (u128::from(a) * u128::from(b) % u128::from(PRIME)) as u64
 }
@@ -192,7 +179,6 @@ fn bad(problem: String) -> ErrorKind {
     RankProblem::BadParts { problem }.into()
 }
 
-/// Checks that a box is inside a tensor.
 fn check_inside(shape: &[usize], tile: &Tile) -> Result<(), String> {
     let Tile { offsets, sizes } = tile;
     let ends = offsets.iter().zip(sizes).map(|(at, size)| at.checked_add(*size));
@@ -309,7 +295,7 @@ mod tests {
         assert!(Tiles::new(Dtype::F4, &[2, 2], &rows).is_ok());
     }
 
-    /// Hostile numbers of boxes take no quadratic time, also if they are wrong.
+    // Hostile numbers of boxes take no quadratic time, also if they are wrong.
     #[test]
     fn a_hundred_thousand_boxes() {
         let count = 100_000;
@@ -320,7 +306,7 @@ mod tests {
         assert!(problem(&[1 << 20, count], &wrong).contains("overlap"));
     }
 
-    /// Comparing two boxes of many dimensions takes as long as comparing many of few.
+    // Comparing two boxes of many dimensions takes as long as comparing many of few.
     #[test]
     fn compared_dimensions_are_counted() {
         let more = [1; 1022];

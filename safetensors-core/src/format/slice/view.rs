@@ -9,8 +9,8 @@ use crate::format::error::ErrorKind;
 use crate::format::error::Result;
 use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// A slice of a [`TensorView`]. It borrows the tensor's bytes. [`to_buf`](SliceView::to_buf) copies
-/// them; a save writes them without a copy, as a [`TensorSource`].
+/// A slice that borrows a [`TensorView`]. [`to_buf`](SliceView::to_buf) copies it; a save writes it
+/// without a copy.
 #[derive(Clone, Debug)]
 pub struct SliceView<'a> {
     dtype: Dtype,
@@ -19,7 +19,7 @@ pub struct SliceView<'a> {
 }
 
 impl<'a> SliceView<'a> {
-    /// Returns the bytes of the slice as contiguous runs of the tensor's bytes, in order.
+    /// Returns the slice as contiguous runs of bytes, in order.
     #[doc(hidden)]
     pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
         // The selection was made for a tensor with this length, so every run is inside it.
@@ -30,7 +30,7 @@ impl<'a> SliceView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidBool`] if the tensor is BOOL and a byte is neither 0 nor 1.
+    /// [`ErrorKind::InvalidBool`].
     pub fn to_buf(&self) -> Result<TensorBuf> {
         TensorBuf::filled_by(self.dtype, self.shape().to_vec(), |mut bytes| {
             for run in self.runs() {
@@ -73,8 +73,8 @@ impl TensorSource for SliceView<'_> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Takes a slice of the tensor without copying it: a tuple of positions and ranges (see
-    /// [`Index`](super::Index)), the part for a rank, or a span of a dimension.
+    /// Slices the tensor without a copy, by a tuple of positions and ranges (see
+    /// [`Index`](super::Index)), or a part.
     ///
     /// ```
     /// use safetensors_core::TensorView;
@@ -94,11 +94,10 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
-    /// dimension, and for a range that ends before it begins (unlike NumPy, a range is not
-    /// clipped); [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of selected
-    /// elements of a sub-byte dtype does not begin and end on byte boundaries; for a part also the
-    /// errors listed at [`TensorPart::ranges`](super::TensorPart::ranges).
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`], also where NumPy clips a
+    /// range; [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of sub-byte elements
+    /// does not begin and end on byte boundaries; as for
+    /// [`TensorPart::ranges`](super::TensorPart::ranges).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
         let indices = indices.into_indices(self.shape())?;
         let selection = Selection::new(self.dtype(), self.shape(), &indices)?;

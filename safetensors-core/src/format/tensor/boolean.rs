@@ -1,9 +1,8 @@
-//! Which bytes are booleans: the one check of BOOL elements.
+//! The one check of BOOL elements.
 
 use crate::format::error::ErrorKind;
 
-/// Checks that the bytes of BOOL elements are 0 or 1. `first` is the index of the first element in
-/// its tensor, for the error.
+/// Checks that the bytes of BOOL elements are 0 or 1.
 ///
 /// ```
 /// use safetensors_core::ErrorKind;
@@ -16,10 +15,10 @@ use crate::format::error::ErrorKind;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidBool`] for the first byte that is neither.
+/// [`ErrorKind::InvalidBool`]; its index counts from `first`.
 #[doc(hidden)]
 pub fn check_bools(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
-    /// Bytes that are looked at without a branch, in vectors.
+    // Checked without a branch, by vector instructions.
     const AT_ONCE: usize = 4096;
 
     for (number, bytes) in bytes.chunks(AT_ONCE).enumerate() {
@@ -33,12 +32,11 @@ pub fn check_bools(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     Ok(())
 }
 
-/// Returns the bytes that are not booleans, each after its position.
+/// Returns bytes with their positions.
 pub(crate) fn non_bools(bytes: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     bytes.iter().copied().enumerate().filter(|&(_, byte)| byte > 1)
 }
 
-/// Returns the error of a cast that has found a byte which is not a boolean.
 pub(super) fn invalid_bool(bytes: &[u8]) -> ErrorKind {
     check_bools(bytes, 0).err().unwrap_or(ErrorKind::InvalidBool { index: 0, found: 0 })
 }

@@ -12,10 +12,9 @@ use crate::format::tensor::view::refuse_big_endian;
 use crate::format::tensor::words::AlignedVec;
 use crate::format::tensor::{Element, TensorView, shape};
 
-/// A tensor that owns its elements, aligned for typed use.
+/// A tensor that owns its elements, in one `Vec` aligned for their type.
 ///
-/// The elements are in one `Vec`. [`into_vec`](TensorBuf::into_vec) hands it over without a copy,
-/// so a framework that owns `Vec`s takes the elements as they were read. A BOOL buffer holds only
+/// [`into_vec`](TensorBuf::into_vec) hands the `Vec` over without a copy. A BOOL buffer holds only
 /// the bytes 0 and 1.
 ///
 /// ```
@@ -33,17 +32,16 @@ pub struct TensorBuf {
     words: AlignedVec,
 }
 
-/// Zeros of at most this size may come from memory that has to be cleared by hand. More than that,
-/// allocators mostly get from the system, which gives it zeroed.
+// Larger memory mostly comes from the system, zeroed.
 pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
 
 impl TensorBuf {
-    /// Makes a tensor from these values. They are moved, not copied.
+    /// Makes a tensor of `values`, without a copy.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if the number of values does not match the shape;
-    /// [`ErrorKind::ShapeOverflow`] and [`ErrorKind::PartialByte`], see [`shape::byte_len`].
+    /// [`ErrorKind::DataLength`] if the number of values does not fit the shape; also see
+    /// [`shape::byte_len`].
     pub fn from_vec<T: Element>(shape: Vec<usize>, values: Vec<T>) -> Result<Self> {
         let expected = shape::memory_len(T::DTYPE, &shape)?;
         let found = size_of_val(values.as_slice());
@@ -53,12 +51,11 @@ impl TensorBuf {
         Ok(Self { dtype: T::DTYPE, shape, words: AlignedVec::from_vec(values) })
     }
 
-    /// Makes an owned, aligned copy of a view. On a big-endian target this swaps the bytes of each
-    /// element.
+    /// Copies a view into aligned memory in native byte order.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidBool`] if the view is BOOL and a byte is neither 0 nor 1.
+    /// [`ErrorKind::InvalidBool`].
     pub fn from_view(view: &TensorView<'_>) -> Result<Self> {
         Self::filled_by(view.dtype(), view.shape().to_vec(), |bytes| {
             bytes.copy_from_slice(view.data());
@@ -66,13 +63,12 @@ impl TensorBuf {
         })
     }
 
-    /// Makes a tensor and has `read` fill in its bytes, little-endian as in a file. The buffer is
-    /// zeroed before `read` is called.
+    /// Makes a tensor of bytes that `read` writes, little-endian, into a zeroed buffer.
     ///
     /// # Errors
     ///
-    /// Any error that `read` returns; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`]
-    /// if the dtype is BOOL and a byte is neither 0 nor 1; for the shape see [`shape::byte_len`].
+    /// Errors of `read`; [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`]; also see
+    /// [`shape::byte_len`].
     pub fn filled_by(
         dtype: Dtype,
         shape: Vec<usize>,
@@ -84,7 +80,7 @@ impl TensorBuf {
         Ok(buf)
     }
 
-    /// Makes a tensor of zeros. Large ones take no memory until they are written to.
+    /// A large tensor takes no memory until it is written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = AlignedVec::zeroed(dtype, len)
@@ -94,11 +90,8 @@ impl TensorBuf {
         Ok(Self { dtype, shape, words })
     }
 
-    /// Reserves the memory of a tensor without touching it. The tensor has no elements until
-    /// [`bytes_mut`](TensorBuf::bytes_mut) is called, which makes it a tensor of zeros.
-    ///
-    /// Untouched memory has no pages yet. So huge pages can still be asked for, and the page faults
-    /// are spread over the threads that fill the tensors.
+    /// Reserves untouched memory, which [`bytes_mut`](TensorBuf::bytes_mut) fills with zeros.
+    // It has no pages yet, so huge pages can be asked for, and threads share the page faults.
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
@@ -113,28 +106,22 @@ impl TensorBuf {
         })
     }
 
-    /// Returns the address range of the elements, for advice to the kernel.
     pub(crate) fn room(&self) -> Range<*const u8> {
         self.words.room()
     }
 
-    /// Returns the length of the elements in bytes. A tensor that is only reserved already has its
-    /// final length.
     pub(crate) fn byte_len(&self) -> usize {
         // This cannot fail: the same length was computed when the tensor was made.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
-    /// Returns the storage, to be filled. After bytes of a file are written to it,
-    /// [`TensorBuf::finish_reading`] must be called. Elements in native byte order need no such
-    /// call.
+    /// Returns the bytes. After a file's, call [`TensorBuf::finish_reading`].
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.words.fill_up(self.byte_len());
         self.words.as_bytes_mut()
     }
 
-    /// Turns bytes of a file into elements in place: checks BOOL, and swaps bytes on a big-endian
-    /// target.
+    /// Checks BOOL, and swaps bytes on a big-endian target.
     pub(crate) fn finish_reading(&mut self) -> Result<()> {
         if self.dtype == Dtype::BOOL {
             check_bools(self.bytes(), 0)?;
@@ -153,7 +140,7 @@ impl TensorBuf {
         &self.shape
     }
 
-    /// Returns the bytes of the elements in memory, in C order and native byte order.
+    /// Returns the bytes in memory, in C order and native byte order.
     pub fn bytes(&self) -> &[u8] {
         self.words.as_bytes()
     }
@@ -162,14 +149,13 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target, because a
-    /// view holds little-endian bytes.
+    /// [`ErrorKind::BigEndian`] on a big-endian target, for elements wider than a byte.
     pub fn view(&self) -> Result<TensorView<'_>> {
         refuse_big_endian(self.dtype, self.bytes())?;
         TensorView::new(self.dtype, &self.shape, self.bytes())
     }
 
-    /// Borrows the elements as values of `T`.
+    /// Borrows the elements.
     ///
     /// # Errors
     ///
@@ -180,8 +166,7 @@ impl TensorBuf {
             .map_err(|_| invalid_bool(self.bytes()).into())
     }
 
-    /// Takes the elements out as a `Vec`. They are moved, except for `bool`: its bytes are checked
-    /// and copied.
+    /// Moves the elements into a `Vec`. `bool` is checked and copied.
     ///
     /// # Errors
     ///
@@ -196,8 +181,7 @@ impl TensorBuf {
         })
     }
 
-    /// Changes the dtype and keeps the bytes. The new dtype must have the same width and alignment,
-    /// and every bit pattern must be valid for it.
+    /// The new dtype has the same width and alignment, and every bit pattern is valid.
     pub(crate) fn relabel(self, dtype: Dtype) -> Self {
         debug_assert!(
             dtype.bits() == self.dtype.bits() && dtype.alignment() == self.dtype.alignment()
@@ -206,8 +190,6 @@ impl TensorBuf {
         Self { dtype, ..self }
     }
 
-    /// Changes dtype and shape and keeps the bytes. The new dtype and shape must give the same
-    /// length in bytes.
     pub(crate) fn reinterpret(self, dtype: Dtype, shape: Vec<usize>) -> Self {
         debug_assert!(
             shape::byte_len(dtype, &shape).ok() == Some(self.words.as_bytes().len() as u64)
@@ -224,7 +206,7 @@ impl TensorBuf {
     }
 }
 
-/// Swaps the bytes of each number in `bytes` between the file's order and the machine's.
+/// Swaps between the file's order and the machine's.
 pub(crate) fn swap_on_big_endian(dtype: Dtype, bytes: &mut [u8]) {
     // A complex element is two numbers that are swapped one by one. The alignment of a dtype is the
     // size of a number.

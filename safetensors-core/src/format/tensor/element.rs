@@ -18,14 +18,12 @@ mod sealed {
 
     #[doc(hidden)]
     pub trait Sealed: Sized {
-        /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`: its
-        /// bytes must be checked and copied.
+        /// Returns the words unchanged for `bool`, which is checked and copied.
         fn vec_from_words(words: AlignedVec) -> Result<Vec<Self>, AlignedVec> {
             Err(words)
         }
 
-        /// Returns the bytes of values, to be overwritten by the bytes of a file. `None` for
-        /// `bool`, which not every byte is.
+        /// `None` for `bool`, because not every byte is one.
         fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
             None
         }
@@ -36,14 +34,13 @@ mod sealed {
 ///
 /// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`],
 /// [`float8::F8E4M3`], [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes.
-/// The trait is sealed because the format's list of dtypes is closed.
+/// Sealed, because the list of dtypes is closed.
 ///
-/// For the sub-byte dtypes one value is one *byte* of packed elements. A slice of `T` then has one
-/// item for each byte of the data, not for each element of the shape.
+/// For sub-byte dtypes one value is one *byte* of packed elements.
 pub trait Element:
     sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static
 {
-    /// The dtype of the elements that this type holds.
+    /// The dtype that this type holds.
     const DTYPE: Dtype;
 }
 
@@ -58,7 +55,7 @@ impl AlignedVec {
     }
 }
 
-/// Moves the values into words. Copies them if the capacity is not a whole number of words.
+/// Copies the values if the capacity is not a multiple of a word.
 fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
     try_cast_vec(values)
         .unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())
@@ -104,17 +101,17 @@ macro_rules! byte_newtypes {
 }
 
 byte_newtypes! {
-    /// A power of two, `2^(bits - 127)`; 0xFF is NaN. One element.
+    /// A power of two, `2^(bits - 127)`; 0xFF is NaN.
     F8E8M0 => F8_E8M0;
-    /// An `F8_E4M3FNUZ` value as its bits. One element.
+    /// The bits of an `F8_E4M3FNUZ`.
     F8E4M3Fnuz => F8_E4M3FNUZ;
-    /// An `F8_E5M2FNUZ` value as its bits. One element.
+    /// The bits of an `F8_E5M2FNUZ`.
     F8E5M2Fnuz => F8_E5M2FNUZ;
-    /// One byte of packed `F4` data: two elements, the first in the low half.
+    /// A byte of packed `F4`: two elements, the first in the low half.
     F4Packed => F4;
-    /// One byte of packed `F6_E2M3` data: four elements fill three bytes, lowest bits first.
+    /// A byte of packed `F6_E2M3`: four elements fill three bytes, lowest bits first.
     F6E2M3Packed => F6_E2M3;
-    /// One byte of packed `F6_E3M2` data: four elements fill three bytes, lowest bits first.
+    /// A byte of packed `F6_E3M2`: four elements fill three bytes, lowest bits first.
     F6E3M2Packed => F6_E3M2;
 }
 

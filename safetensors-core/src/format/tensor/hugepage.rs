@@ -1,15 +1,10 @@
 //! Huge pages for large buffers.
 //!
-//! Loading from a warm page cache spends most of its time in page faults: the kernel must find and
-//! clear every page of the destination buffers. Pages of 2 MiB instead of 4 KiB cause 512 times
-//! fewer faults. Most Linux systems give huge pages only to memory for which a program asks with
-//! `madvise`.
-//!
-//! Huge pages can also be slow to come. A virtual machine gives free stretches of 2 MiB back to its
-//! host, and waits for the host when it needs them again. A machine with little free memory first
-//! has to move other pages out of the way. Small pages then come from the memory in between. So
-//! memory is divided into windows, and the first huge page of a window is timed. If it is slow,
-//! this window and some after it get small pages.
+//! A load from a warm page cache spends most of its time in page faults. Pages of 2 MiB cause 512
+//! times fewer than pages of 4 KiB, but most Linux systems give them only if `madvise` asks. They
+//! can be slow: a virtual machine waits for its host, and a full machine moves other pages away. So
+//! memory is divided into windows, and the first huge page of each is timed. After a slow one, that
+//! window and some more get small pages.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
@@ -22,52 +17,45 @@ use rustix::param::page_size;
 
 use crate::format::parallel::lock;
 
-/// The smallest stretch of memory to give advice for. Each piece of advice splits the kernel's
-/// record of a mapping, and a process may have only 65,530 such records by default. So small
-/// buffers never get advice one by one.
+// Each piece of advice splits the kernel's record of a mapping, and a process may have only 65,530
+// records by default.
 const WORTH_IT: usize = 4 << 20;
 
-/// The size of a huge page on most machines. On a machine with larger ones, fewer small pages
-/// are joined.
+// The usual size. If huge pages are larger, fewer small ones are joined.
 const HUGE: usize = 2 << 20;
 
-/// The size of the pages is decided for so much memory at once.
+/// The size of pages is decided for this much memory.
 const WINDOW: usize = 32 << 20;
 
-/// Buffers no further apart than this are treated as one stretch of memory. Such a gap holds
-/// only the allocator's own records.
+// Between buffers no further apart are only the allocator's records.
 const GAP: usize = 8 << 10;
 
-/// A huge page that takes longer than this is slow: 512 small pages come sooner. A huge page
-/// that is at hand takes a third of it or less.
+// 512 small pages come sooner than a huge one that takes longer. One at hand takes a third of it.
 // Measured on a virtual machine with 2 cores, over 2 GiB: a huge page at hand takes 0.2 ms, one
 // that the host has taken back 4.2 to 6.3 ms, and 2 MiB of small pages 0.7 to 1.1 ms.
 const SLOW: Duration = Duration::from_micros(1200);
 
-/// The values in `linux/mman.h`, the same on every architecture. Kernels before 5.14 refuse the
-/// first, kernels before 6.1 the second.
+// As in `linux/mman.h` on every architecture. Kernels before 5.14 refuse the first, before 6.1 the
+// second.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// The pages behind the buffers of a load. Their size is decided piece by piece, while the buffers
-/// are filled.
 pub(crate) struct Pages {
-    /// All memory that is worth advice, in the order of its addresses.
+    /// By address.
     windows: Vec<Window>,
     pace: Mutex<Pace>,
 }
 
-/// Adjacent memory with pages of the same size.
+/// Adjacent memory with equal pages.
 struct Window {
     memory: Range<usize>,
-    /// The huge pages in it that the allocator touched. They are small, and can be joined.
+    /// Huge pages that the allocator touched, with small pages that can be joined.
     touched: Vec<Range<usize>>,
     decided: Once,
 }
 
 impl Pages {
-    /// Returns the pages behind newly allocated buffers. The buffers must not have been written to
-    /// yet, because a page that was touched already stays small.
+    /// The buffers must be new: a page that was written to stays small.
     pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
         let mut buffers: Vec<_> = buffers.into_iter().map(addresses).collect();
         // Neighbouring buffers share their windows, so that many small buffers get huge pages
@@ -86,16 +74,14 @@ impl Pages {
         Self { windows, pace: Mutex::default() }
     }
 
-    /// Asks the kernel for huge pages everywhere, without touching any.
+    /// Asks for huge pages everywhere, without touching any.
     pub(crate) fn advise(&self) {
         self.windows.iter().for_each(|window| window.decided.call_once(|| window.advise()));
     }
 
-    /// Prepares a part of a buffer that is about to be written to: asks the kernel for huge pages
-    /// there, unless they have been slow to come.
-    ///
-    /// The kernel may refuse; then loading is only slower. The advice stays with the memory after
-    /// the buffers are freed, until the allocator returns it to the system.
+    /// Asks for huge pages in a part that is about to be written, unless they are slow to come.
+    // If the kernel refuses, this is only slower. The advice stays with freed memory until the
+    // allocator returns it to the system.
     pub(crate) fn prepare(&self, part: Range<*const u8>) {
         let part = addresses(part);
         let first = self.windows.partition_point(|window| window.memory.end <= part.start);
@@ -124,7 +110,6 @@ fn addresses(room: Range<*const u8>) -> Range<usize> {
 }
 
 impl Window {
-    /// From here on, the first touch of a page brings in a whole huge page.
     fn advise(&self) {
         if madvise(self.memory.clone(), libc::MADV_HUGEPAGE) {
             // After the first failure the rest is left as it is.
@@ -133,7 +118,6 @@ impl Window {
         }
     }
 
-    /// Returns the first whole huge page that nothing was written to.
     fn untouched_page(&self) -> Option<Range<usize>> {
         let first = self.memory.start.next_multiple_of(HUGE);
         (first..)
@@ -144,9 +128,7 @@ impl Window {
     }
 }
 
-/// Which windows are tried with huge pages. While these are slow, more and more windows are
-/// skipped before the next is tried, because each try waits for a slow page. Threads try
-/// windows at the same time.
+/// Decides which windows try huge pages. After slow ones, more and more are skipped.
 #[derive(Default)]
 struct Pace {
     pause: u32,
@@ -154,15 +136,15 @@ struct Pace {
 }
 
 impl Pace {
-    /// Returns the pause before this window, if it is tried.
+    /// Returns the pause before this window, if it is to be tried.
     fn try_next(&mut self) -> Option<u32> {
         let is_due = self.left_out >= self.pause;
         self.left_out = if is_due { 0 } else { self.left_out + 1 };
         is_due.then_some(self.pause)
     }
 
-    /// Returns whether a huge page that took so long was slow. `before` is the pause when the
-    /// try began: slow tries at the same time make one longer pause.
+    /// Returns whether a huge page was slow. Slow tries at the same time, with the same pause
+    /// `before`, make one longer pause.
     fn is_slow(&mut self, time: Duration, before: u32) -> bool {
         let is_slow = time > SLOW;
         let longer = before.saturating_mul(2).saturating_add(1);
@@ -173,7 +155,6 @@ impl Pace {
     }
 }
 
-/// Divides a stretch of memory into windows.
 fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<Item = Window> {
     // Windows meet at boundaries of huge pages, so that none is lost.
     let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(WINDOW);
@@ -186,8 +167,7 @@ fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<I
     })
 }
 
-/// Returns whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting,
-/// so it is read here.
+// `MADV_COLLAPSE` ignores the administrator's setting.
 fn may_join() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
     *ALLOWED.get_or_init(|| {
@@ -196,9 +176,8 @@ fn may_join() -> bool {
     })
 }
 
-/// Returns the huge pages of `stretch` that the allocator touched: it writes the length of a
-/// buffer just before its first byte. Adjacent pages are joined into one range, to save system
-/// calls.
+// The allocator writes a buffer's length before its first byte. Adjacent pages become one range, to
+// save system calls.
 fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for buffer in buffers {
@@ -216,14 +195,14 @@ fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>
     ranges
 }
 
-/// Brings in a huge page, and returns how long that took. `None` if the kernel refused.
+/// `None` if the kernel refused.
 fn time_of(page: Range<usize>) -> Option<Duration> {
     let start = Instant::now();
     let is_there = madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
     is_there.then(|| start.elapsed())
 }
 
-/// Gives advice about a range of addresses, and returns whether the kernel accepted it.
+/// Returns whether the kernel accepted it.
 fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
     let start = core::ptr::without_provenance_mut(range.start);
     // SAFETY: all three kinds of advice keep the contents of the memory and only change the

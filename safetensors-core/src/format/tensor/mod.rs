@@ -1,4 +1,4 @@
-//! One tensor: its dtype, its shape and its bytes, borrowed or owned.
+//! One tensor, borrowed or owned.
 
 pub(crate) mod boolean;
 mod buf;

@@ -1,4 +1,4 @@
-//! [`Rows`]: rows of a tensor by their numbers, in any order.
+//! [`Rows`]: rows of a tensor by number, in any order.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -8,31 +8,21 @@ use super::shape::{byte_len, element_count};
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 
-/// The wanted rows of a tensor, which are positions of its first dimension, in the wanted order. A
-/// row can be wanted several times.
-///
-/// Each row is read once, in the order of the rows in the tensor, so that neighbours are read
-/// together. [`arrange`](Rows::arrange) then moves them to their places.
+/// The wanted rows: positions of the first dimension in any order, some repeatedly.
+// Each is read once, in the tensor's order, so that neighbours are read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// The numbers of the rows, ascending, each once.
+    /// Ascending, each once.
     distinct: Vec<usize>,
     /// For each wanted row, its position in `distinct`; `None` if these are the wanted rows.
     order: Option<Vec<usize>>,
-    /// The number of elements of a row.
     elements: u64,
-    /// The number of bytes of a row in the file.
+    /// In the file.
     pub(crate) row_len: u64,
 }
 
 impl Rows {
-    /// Selects these rows of a tensor of this dtype and shape.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchDim`] for a scalar; [`ErrorKind::IndexOutOfBounds`];
-    /// [`ErrorKind::SliceInsideByte`] if a row of a sub-byte dtype does not fill whole bytes;
-    /// [`ErrorKind::ShapeOverflow`] if they are too many.
+    /// Selects rows, or fails as [`TensorView::slice`](crate::TensorView::slice), and for a scalar.
     pub(crate) fn new(dtype: Dtype, shape: &[usize], wanted: &[usize]) -> Result<Self, ErrorKind> {
         let Some((&len, row)) = shape.split_first() else {
             return Err(ErrorKind::NoSuchDim { dim: 0, ndim: 0 });
@@ -58,22 +48,19 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Returns the shape of the wanted rows, given the shape of the tensor.
     pub(crate) fn shape(&self, tensor: &[usize]) -> Vec<usize> {
         core::iter::once(self.count()).chain(tensor.iter().skip(1).copied()).collect()
     }
 
-    /// Returns the number of wanted rows.
     fn count(&self) -> usize {
         self.order.as_ref().map_or(self.distinct.len(), Vec::len)
     }
 
-    /// Returns the number of bytes of all wanted rows in the file.
+    /// Returns the bytes in the file.
     pub(crate) fn byte_len(&self) -> u64 {
         self.count() as u64 * self.row_len
     }
 
-    /// Returns the numbers of the rows as they are wanted.
     pub(crate) fn wanted(&self) -> Vec<usize> {
         match &self.order {
             Some(order) => order.iter().map(|&position| self.distinct[position]).collect(),
@@ -81,7 +68,7 @@ impl Rows {
         }
     }
 
-    /// Returns the bytes of the rows in the tensor, as they are read. No two ranges touch.
+    /// Returns the bytes to read. No two ranges touch.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &row in self.distinct.iter().filter(|_| self.row_len > 0) {
@@ -94,7 +81,7 @@ impl Rows {
         ranges
     }
 
-    /// Maps the index of an element among the read rows to its index among the wanted rows.
+    /// Maps an element's index among the read rows to the wanted rows.
     pub(crate) fn wanted_element(&self, index: u64) -> u64 {
         let row = index / self.elements.max(1);
         let column = index % self.elements.max(1);
@@ -103,13 +90,10 @@ impl Rows {
         wanted.map_or(row, |(_, wanted)| wanted) * self.elements + column
     }
 
-    /// Moves rows to their places. `bytes` has room for all wanted rows, of any dtype. The rows as
-    /// they are read come first.
-    ///
-    /// This needs no second buffer. First the rows are brought into the order in which each is
-    /// wanted for the first time. Then, from the last place to the first, each row is copied to its
-    /// place. No place comes before the row that it needs, so nothing that is needed is
-    /// overwritten.
+    /// Moves the read rows, which come first in `bytes`, to their places.
+    // First the rows are brought into the order in which each is first wanted. Then each is copied
+    // to its places, from the last to the first. No place comes before its row, so this needs no
+    // second buffer.
     pub(crate) fn arrange(&self, bytes: &mut [u8]) {
         // Reading each row straight to its place would need a call for each row, and a buffer for
         // each conversion. Moving rows in memory costs less.
@@ -188,8 +172,7 @@ mod tests {
         }
     }
 
-    /// A chain of swaps that was followed from its start for each place would take quadratic time:
-    /// minutes.
+    // Following each chain of swaps from its start would take minutes.
     #[test]
     fn long_chains_of_rows_are_arranged() {
         let count = 200_000;

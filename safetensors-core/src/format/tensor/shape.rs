@@ -1,25 +1,25 @@
-//! Sizes of tensors: the number of elements and bytes of a shape. No other module computes them.
+//! The one place that computes the elements and bytes of a shape.
 
 use crate::format::dtype::Dtype;
 use crate::format::error::ErrorKind;
 
-/// Returns the number of elements of `shape`: the product of its dimensions, 1 for a scalar.
+/// Returns the product of the dimensions, 1 for a scalar.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits. A
-/// zero dimension elsewhere in the shape does not change that.
+/// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits,
+/// even if another dimension is zero.
 pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
     let (full, is_empty) = non_zero_product(shape)?;
     Ok(if is_empty { 0 } else { full })
 }
 
-/// Returns the number of bytes that a tensor of this dtype and shape occupies in a file.
+/// Returns the number of bytes of a tensor in a file.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ShapeOverflow`] as for [`element_count`], and if the byte size does not fit 64
-/// bits; [`ErrorKind::PartialByte`] if the elements of a sub-byte dtype do not fill whole bytes.
+/// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::PartialByte`] if the elements do not fill whole
+/// bytes.
 #[inline(always)]
 pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     let (count, is_empty) = non_zero_product(shape)?;
@@ -34,12 +34,7 @@ pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     Ok(full)
 }
 
-/// Returns [`byte_len`] as a `usize`, for an allocation.
-///
-/// # Errors
-///
-/// As for [`byte_len`]; [`ErrorKind::TooLargeForMemory`] if no allocation can be that large on this
-/// platform.
+/// Returns [`byte_len`] for an allocation, or [`ErrorKind::TooLargeForMemory`].
 pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKind> {
     let bytes = byte_len(dtype, shape)?;
     usize::try_from(bytes)
@@ -48,16 +43,11 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
-/// Returns [`element_count`] of a tensor that is addressed in memory, one byte or less an element.
-///
-/// # Errors
-///
-/// As for [`element_count`]; [`ErrorKind::TooLargeForMemory`].
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
     memory_len(Dtype::U8, shape)
 }
 
-/// Returns the product of the dimensions that are not zero, and whether any dimension is zero.
+/// Returns the product of the non-zero dimensions, and whether there is a zero.
 #[inline]
 fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
     let mut product = 1_u64;
@@ -102,7 +92,6 @@ mod tests {
         }
     }
 
-    /// Not so in a cast, which would make 2³² elements none.
     #[cfg(all(feature = "std", target_pointer_width = "32"))]
     #[test]
     fn more_elements_than_addresses_are_refused() {

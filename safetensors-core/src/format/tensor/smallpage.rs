@@ -1,8 +1,7 @@
-//! Pages of the usual size, where a program cannot ask for others. See `hugepage.rs`.
+//! Stands in for `hugepage.rs` where there is no `madvise`.
 
 use core::ops::Range;
 
-/// The pages behind the buffers of a load.
 pub(crate) struct Pages;
 
 impl Pages {

@@ -1,4 +1,4 @@
-//! [`TensorSource`]: a tensor that can be written, from memory, a file or a device.
+//! [`TensorSource`]: a tensor to be saved, from memory, a file or a device.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,13 +10,12 @@ use crate::format::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
 /// Takes the bytes of a tensor, piece by piece, in order.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
-/// Takes the bytes of a tensor, piece by piece, in any order. The number is the byte offset of a
-/// piece in the tensor. Threads of the source may take turns in calling it.
+/// Takes pieces of a tensor, each after its byte offset, in any order. Threads may take turns.
 pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + Send + 'a;
 
 /// A tensor to be saved: its dtype, its shape, and its bytes on demand.
 ///
-/// The threads that write share the sources, so a source must be [`Sync`].
+/// The threads of a save share the sources.
 ///
 /// ```
 /// use safetensors_core::save::Sink;
@@ -50,26 +49,21 @@ pub trait TensorSource: Sync {
     /// Returns the dimensions, outermost first; empty for a scalar.
     fn shape(&self) -> &[usize];
 
-    /// Passes the bytes to `sink` as a file has them: little-endian and in C order. A source that
-    /// holds such bytes in memory passes them in one piece, without a copy. Other sources pass them
-    /// in pieces of bounded size.
+    /// Passes the bytes to `sink`, little-endian and in C order: at once if they are in memory,
+    /// else in pieces of bounded size.
     ///
     /// # Errors
     ///
-    /// Any error that `sink` returns, at which the source must stop, and failures to read the
-    /// bytes. A source that passes more or fewer bytes than its dtype and shape need makes the save
-    /// fail.
+    /// Failures to read, and errors of `sink`, at which it must stop. Too many or too few bytes
+    /// fail the save.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 
-    /// Passes the same bytes to a sink that knows the place of each piece, as a file does. Override
-    /// this if the elements are in another order in memory: each piece can then be passed while its
-    /// memory is in the processor's cache. The default passes the pieces of
-    /// [`write_to`](Self::write_to).
+    /// Passes the bytes in any order, each piece with its offset. Override this if the elements
+    /// have another order in memory, so that a piece is passed while it is in the cache.
     ///
     /// # Errors
     ///
-    /// As for [`write_to`](Self::write_to). A source that passes a byte twice or not at all makes
-    /// the save fail.
+    /// As for [`write_to`](Self::write_to). A byte that is missing or passed twice fails the save.
     fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
         let mut offset = 0;
         self.write_to(&mut |bytes| {
@@ -79,20 +73,19 @@ pub trait TensorSource: Sync {
         })
     }
 
-    /// Returns the memory that holds the elements, if other tensors may share it.
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) uses it to find tied weights. The default is
-    /// `None`: the memory is unknown, and the tensor is never tied.
+    /// Returns the memory of the elements, to find [tied](crate::SaveOptions::tied) weights.
+    /// `None`, the default, is never tied.
     fn storage(&self) -> Option<Storage> {
         None
     }
 
     /// Fails if the elements are codes of a quantised weight, which
-    /// [`Converted`](crate::convert::Converted) must not take for numbers. A source that passes on
-    /// the elements of another one asks it. The default is that they are numbers.
+    /// [`Converted`](crate::convert::Converted) would take for numbers. A source that wraps another
+    /// one asks it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`], naming the weight.
+    /// [`ErrorKind::Quantization`].
     fn refuse_codes(&self) -> Result<()> {
         Ok(())
     }
@@ -111,8 +104,7 @@ impl TensorSource for TensorView<'_> {
         sink(self.data())
     }
 
-    /// Returns the borrowed bytes, as a whole storage. A view does not know the allocation that it
-    /// borrows from.
+    // A view does not know its allocation.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
     }
@@ -131,18 +123,13 @@ impl TensorSource for TensorBuf {
         write_native(Self::dtype(self), self.bytes(), sink)
     }
 
-    /// Returns the buffer, as a whole storage. Two references to one buffer are the same tensor.
+    // Two references to a buffer are the same tensor.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
     }
 }
 
-/// Passes contiguous elements in native byte order to `sink` as a file has them. On a little-endian
-/// target nothing is copied. On a big-endian target the bytes are swapped through a buffer.
-///
-/// # Errors
-///
-/// Any error that `sink` returns.
+/// Passes native elements to `sink` as a file has them. Only a big-endian target copies.
 #[doc(hidden)]
 pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if cfg!(target_endian = "little") {
@@ -190,13 +177,9 @@ macro_rules! forward {
 
 forward!(&S, Box<S>);
 
-/// Writes a source to `sink`, which gets no byte past `expected`, and nothing more once it has
-/// failed. A source that ignores an error fails at its end.
-///
-/// # Errors
-///
-/// [`ErrorKind::SourceLength`] if the source gives more or fewer bytes than `expected`, or ignores
-/// an error of `sink`; the errors of the source and of `sink`.
+/// Writes a source to `sink`, which gets at most `expected` bytes, and nothing after its first
+/// error. Fails with [`ErrorKind::SourceLength`] for another number of bytes, or an error of `sink`
+/// that the source ignored.
 #[doc(hidden)]
 pub fn write_exactly(
     source: &(impl TensorSource + ?Sized),
@@ -222,13 +205,8 @@ pub fn write_exactly(
     Ok(())
 }
 
-/// Passes the bytes of a source on in pieces of `len` bytes, however the source cuts them. The last
-/// piece may be shorter. A piece may be a part of what the source gives, so it is aligned for no
-/// dtype.
-///
-/// # Errors
-///
-/// As for [`write_exactly`], with `take` as the sink.
+/// Passes the bytes on in pieces of `len` bytes, except for the last, without alignment. Fails as
+/// [`write_exactly`].
 #[doc(hidden)]
 pub fn write_in_pieces(
     source: &(impl TensorSource + ?Sized),

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// The memory that holds a tensor's elements. Comparing two shows whether tensors share memory.
+/// The memory of a tensor's elements.
 ///
 /// ```
 /// use safetensors_core::TensorSource;
@@ -16,20 +16,18 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Identifies the allocation. Two tensors in a save have the same number if and only if they
-    /// are in the same allocation. Usually it is the address. With several devices it must also
-    /// differ between devices.
+    /// Identifies the allocation in a save, usually by its address. Devices must not share numbers.
     pub id: u64,
-    /// The size in bytes of the whole allocation.
+    /// The size of the allocation in bytes.
     pub byte_len: u64,
-    /// The bytes of the allocation from the tensor's first element to the end of its last one.
+    /// The bytes from the first element to the end of the last one.
     pub range: Range<u64>,
     /// Whether the elements are in C order without gaps.
     pub contiguous: bool,
 }
 
 impl Storage {
-    /// Returns the storage of a contiguous tensor that fills a whole allocation.
+    /// Returns the storage of a contiguous tensor that fills its allocation.
     pub fn whole(id: u64, byte_len: u64) -> Self {
         Self { id, byte_len, range: 0..byte_len, contiguous: true }
     }

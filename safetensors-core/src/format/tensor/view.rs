@@ -7,9 +7,7 @@ use crate::format::error::{Error, ErrorKind};
 use crate::format::tensor::boolean::invalid_bool;
 use crate::format::tensor::{Element, shape};
 
-/// A borrowed tensor: its dtype, shape and bytes. Nothing is copied.
-///
-/// The bytes are in C order and little-endian. Their length always matches the dtype and the shape.
+/// A tensor that borrows its bytes, in C order and little-endian. Their length fits the shape.
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorView};
@@ -29,12 +27,12 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Views `data` as a tensor. Its alignment does not matter here.
+    /// Views `data` of any alignment as a tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if the length of `data` does not match the dtype and the shape;
-    /// [`ErrorKind::ShapeOverflow`] and [`ErrorKind::PartialByte`], see [`shape::byte_len`].
+    /// [`ErrorKind::DataLength`] if `data` does not fit the dtype and the shape; also see
+    /// [`shape::byte_len`].
     pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self, Error> {
         let expected = shape::byte_len(dtype, shape)?;
         if expected != data.len() as u64 {
@@ -53,8 +51,8 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] for elements wider than a byte on a
-    /// big-endian target, because a view holds little-endian bytes.
+    /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] on a big-endian target, for elements
+    /// wider than a byte.
     pub fn from_slice<T: Element>(shape: &'a [usize], values: &'a [T]) -> Result<Self, Error> {
         let view = Self::new(T::DTYPE, shape, bytemuck::cast_slice(values))?;
         refuse_big_endian(T::DTYPE, view.data)?;
@@ -71,20 +69,20 @@ impl<'a> TensorView<'a> {
         self.shape
     }
 
-    /// Returns the bytes as they are in the file. They may have any alignment.
+    /// Returns the bytes as in the file, with any alignment.
     pub fn data(&self) -> &'a [u8] {
         self.data
     }
 
-    /// Borrows the elements as values of `T`.
+    /// Borrows the elements.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::WrongDtype`] if the dtype is not `T`'s;
-    /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address aligned for `T`.
-    ///   [`TensorBuf::from_view`](crate::TensorBuf::from_view) makes an aligned copy;
-    /// - [`ErrorKind::InvalidBool`] if `T` is `bool` and a byte is neither 0 nor 1;
-    /// - [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target.
+    /// - [`ErrorKind::Misaligned`]: [`TensorBuf::from_view`](crate::TensorBuf::from_view) makes an
+    ///   aligned copy;
+    /// - [`ErrorKind::InvalidBool`];
+    /// - [`ErrorKind::BigEndian`] on a big-endian target, for elements wider than a byte.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], Error> {
         if T::DTYPE != self.dtype {
             return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: self.dtype }.into());
@@ -106,8 +104,6 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// Fails for elements wider than a byte on a big-endian target, where memory and file differ in
-/// byte order. Without elements there is no order.
 pub(crate) fn refuse_big_endian(dtype: Dtype, data: &[u8]) -> Result<(), Error> {
     if cfg!(target_endian = "big") && dtype.bits() > 8 && !data.is_empty() {
         return Err(ErrorKind::BigEndian { dtype }.into());

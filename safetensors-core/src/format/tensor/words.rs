@@ -1,4 +1,4 @@
-//! [`AlignedVec`]: the storage of a tensor that owns its elements.
+//! [`AlignedVec`]: memory of a tensor.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,20 +8,17 @@ use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
 
 use crate::format::dtype::Dtype;
 
-/// Owned storage for the elements of any dtype. The variant gives the alignment that the dtype
-/// needs.
-///
-/// Casting between one of these `Vec`s and a `Vec` of the element's type costs nothing, because
+/// Memory for elements of any dtype. Casts to a `Vec` of elements and back are free, because
 /// alignment and capacity stay the same.
 #[derive(Clone, Debug)]
 pub enum AlignedVec {
-    /// For dtypes of alignment 1.
+    /// Alignment 1.
     W8(Vec<u8>),
-    /// For dtypes of alignment 2.
+    /// Alignment 2.
     W16(Vec<u16>),
-    /// For dtypes of alignment 4.
+    /// Alignment 4.
     W32(Vec<u32>),
-    /// For dtypes of alignment 8.
+    /// Alignment 8.
     W64(Vec<u64>),
 }
 
@@ -37,8 +34,7 @@ macro_rules! with_words {
 }
 
 impl AlignedVec {
-    /// Makes zeroed storage of `bytes` bytes for `dtype`, or `None` if the allocation fails. A
-    /// large buffer takes no memory until it is touched.
+    /// `None` if the allocation fails. Large memory is taken when it is touched.
     pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {
         match dtype.alignment() {
             1 => try_zeroed_vec(bytes).map(Self::W8).ok(),
@@ -48,8 +44,7 @@ impl AlignedVec {
         }
     }
 
-    /// Makes empty storage with capacity for `bytes` bytes for `dtype`, or `None` if the allocation
-    /// fails. The memory stays untouched until [`fill_up`](Self::fill_up) fills it with zeros.
+    /// Reserves untouched memory. `None` if the allocation fails.
     pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
         fn room<T>(bytes: usize) -> Option<Vec<T>> {
             let mut room = Vec::new();
@@ -63,7 +58,6 @@ impl AlignedVec {
         }
     }
 
-    /// Adds zeros until there are `bytes` bytes.
     pub(crate) fn fill_up(&mut self, bytes: usize) {
         fn fill_up<T: Pod>(vec: &mut Vec<T>, bytes: usize) {
             vec.resize(bytes / size_of::<T>(), T::zeroed());
@@ -71,7 +65,7 @@ impl AlignedVec {
         with_words!(self, vec => fill_up(vec, bytes));
     }
 
-    /// Returns the address range of the whole capacity, used or not.
+    /// Returns the addresses of the entire capacity.
     pub(crate) fn room(&self) -> Range<*const u8> {
         fn room<T>(vec: &Vec<T>) -> Range<*const u8> {
             let start = vec.as_ptr();

@@ -1,7 +1,7 @@
 //! Tied weights: tensors that share storage are saved once, and found under each of their names.
 //!
-//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on, with [`Tied`] as its options. The
-//! rules match `save_model` and `load_model` in the Python package `safetensors.torch`.
+//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on. The rules match
+//! `save_model` and `load_model` in `safetensors.torch`.
 
 mod options;
 mod record;

@@ -3,36 +3,29 @@
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 
-/// How a save treats views. A view is a tensor that fills only a part of its storage, or shares
-/// storage with a tensor that is not the same: a slice, a transposed tensor, a reinterpretation as
-/// another dtype.
+/// How a save treats views: tensors that fill only a part of their storage, or share it with a
+/// different tensor, such as a slice or another dtype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum Views {
-    /// A view is an error, because it could not be restored from the file.
+    /// An error, because the file could not restore the view.
     #[default]
     Refuse,
-    /// A view is dropped if it overlaps a tensor that fills the entire storage, as
-    /// `safetensors.torch.save_model` does. Its name is recorded as an alias of that tensor. If no
-    /// tensor fills the storage, it is an error.
+    /// Drops a view of a tensor that fills the storage, as `safetensors.torch.save_model` does, and
+    /// records its name as an alias. Other views are errors.
     ///
-    /// The file does not record the position of the view. Loading its name gives the entire tensor.
-    /// Only a program that creates the view again can restore it.
+    /// Loading the name gives the entire tensor.
     Drop,
-    /// A view is saved as a separate tensor. Nothing is lost, but the file holds the shared bytes
-    /// more than once.
+    /// Saves a view as a separate tensor. The file has shared bytes more than once.
     Save,
 }
 
-/// Options for saving tensors that share storage: once, under one of their names.
+/// Saves tensors that share storage once, under one of their names.
 ///
-/// Of the tensors that fill the entire storage, the first name in sorted order is kept.
-/// [`prefer`](Tied::prefer) changes the choice. Each dropped name becomes a metadata entry with the
-/// kept name as its value. The keys `format`, `modelspec.*`, `attribute:*` and
-/// `safetensors_bridge.*` have another meaning in the metadata, so such a name cannot be dropped.
-///
-/// `safetensors.torch.save_model` does the same. [`Checkpoint`](crate::Checkpoint) finds the tensor
-/// under each of its names.
+/// Of the tensors that fill the storage, the first name in sorted order is kept, or a
+/// [preferred](Tied::prefer) one. Each other name becomes a metadata entry with the kept name, as
+/// by `safetensors.torch.save_model`. [`Checkpoint`](crate::Checkpoint) finds the tensor under each
+/// name.
 ///
 /// ```
 /// use safetensors_core::tied::Tied;
@@ -48,31 +41,30 @@ pub enum Views {
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
-/// Tensors share storage if they overlap in one allocation. Tensors in one allocation that do not
-/// overlap are not tied. Tensors without bytes are never tied, nor are tensors with unknown
-/// [`storage`](crate::TensorSource::storage).
+/// Tied tensors overlap in one allocation, as their [`storage`](crate::TensorSource::storage) says.
+/// Tensors without bytes are never tied.
 ///
 /// # Errors of saving
 ///
-/// Of [`TieProblem`](crate::error::TieProblem):
+/// [`TieProblem`](crate::error::TieProblem):
 ///
-/// - `NotCovered` if no tensor of a group fills the entire storage, unless [`Views::Save`] is set.
-///   A group may be a single tensor.
-/// - `PartlyTied` if a tensor to be dropped is not the same as the kept one, unless [`Views::Drop`]
-///   is set.
-/// - `NotRecorded` if the metadata has another entry under a name that is dropped, and `Reserved`
-///   if that name is a key with a fixed meaning.
+/// - `NotCovered` if no tensor of a group, even a single one, fills the storage, unless
+///   [`Views::Save`] is set;
+/// - `PartlyTied` if a dropped tensor is not the same as the kept one, unless [`Views::Drop`] is
+///   set;
+/// - `NotRecorded` if the metadata has another entry under a dropped name;
+/// - `Reserved` if the name is `format`, or begins with `modelspec.`, `attribute:` or
+///   `safetensors_bridge.`.
 ///
 /// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
-/// [`ReservedName`](crate::ErrorKind::ReservedName); for shapes see
-/// [`shape::byte_len`](crate::shape::byte_len).
+/// [`ReservedName`](crate::ErrorKind::ReservedName).
 #[must_use]
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
     pub(super) views: Views,
-    /// Whether tensors without bytes are tied too. This suits sources that number their storages;
-    /// addresses cannot distinguish tensors without bytes.
+    /// Whether tensors without bytes are tied too, for sources that number their storages: their
+    /// addresses do not differ.
     pub(super) empty: bool,
 }
 
@@ -82,20 +74,18 @@ impl Tied {
         Self::default()
     }
 
-    /// Keeps one of these names if possible. The first in sorted order wins.
+    /// Keeps one of these names if possible, the first in sorted order.
     pub fn prefer<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.prefer.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Ties tensors without bytes too.
     pub(crate) fn with_empty(mut self) -> Self {
         self.empty = true;
         self
     }
 
-    /// Sets how views are saved: tensors that fill only a part of their storage, or share it with a
-    /// tensor that is not the same.
+    /// Sets how views are saved.
     #[doc(hidden)]
     pub fn views(mut self, views: Views) -> Self {
         self.views = views;

@@ -1,4 +1,4 @@
-//! Drops the duplicates that [`resolve`] finds, and records their names.
+//! Drops duplicates, and records their names.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -9,8 +9,7 @@ use crate::format::error::{Error, Result, TieProblem};
 use crate::format::header::{Metadata, is_reserved};
 use crate::format::tensor::TensorSource;
 
-/// Removes the dropped tensors from the list, and returns each dropped name with the kept name. The
-/// other tensors stay in order.
+/// Returns the dropped names with the kept ones.
 pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     tied: &Tied,
@@ -23,8 +22,7 @@ pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     Ok(aliases)
 }
 
-/// Adds the dropped names to the metadata. An entry of the user with the same key and another value
-/// is an error: it is not overwritten, and without its own entry the name would be lost.
+/// Fails if the metadata has another entry under a dropped name: neither may be lost.
 pub(crate) fn record(metadata: &mut Metadata, aliases: BTreeMap<String, String>) -> Result<()> {
     for (name, kept) in aliases {
         if is_reserved(&name) {

@@ -1,4 +1,4 @@
-//! [`resolve`]: finds tensors that share storage, and chooses the name to keep.
+//! [`resolve`]: finds tensors that share storage, and the name to keep.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,16 +9,14 @@ use crate::format::error::{Error, ErrorKind, Result, TieProblem};
 use crate::format::header::METADATA_KEY;
 use crate::format::tensor::{TensorSource, shape};
 
-/// The outcome for a list of tensors: which to save, and which names are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     /// The positions of the tensors to save, ascending.
     pub(crate) keep: Vec<usize>,
-    /// Each dropped name, with the name that is kept for it.
+    /// The kept name for each dropped one.
     pub(crate) aliases: BTreeMap<String, String>,
 }
 
-/// One tensor of a group that shares a storage.
 struct Member<'a, S> {
     position: usize,
     name: &'a str,
@@ -27,8 +25,7 @@ struct Member<'a, S> {
     byte_len: u64,
 }
 
-/// Finds the tensors that share storage and decides which of their names to keep. [`Tied`] states
-/// the rules and the errors.
+/// Decides by the rules and errors of [`Tied`].
 pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     options: &Tied,
@@ -76,8 +73,7 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     })
 }
 
-/// Returns whether each tensor has its own storage, and fills it. Then [`resolve`] keeps all of
-/// them, if their names are good. This is much faster for thousands of small tensors.
+// Much faster than `resolve` for thousands of small tensors.
 pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool {
     let mut ids = Vec::with_capacity(tensors.len());
     for (_, tensor) in tensors {
@@ -125,7 +121,6 @@ fn groups<S: TensorSource>(
     groups
 }
 
-/// Chooses the tensor of a group that keeps its name.
 fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
     let complete = |member: &&Member<'_, S>| {
         // The tensor must span the storage and have the same number of bytes. A broadcast tensor
@@ -148,7 +143,6 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
         })
 }
 
-/// Returns `true` if two tensors in a storage are the same tensor under two names.
 fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
     a.storage.contiguous
         && b.storage.contiguous

@@ -1,5 +1,4 @@
-//! [`DirectoryLock`]: a lock, so that one writer at a time changes the files of a directory.
-//! [`GrowingLock`]: a lock for a file that is written step by step.
+//! [`DirectoryLock`]: one writer at a time changes a directory. [`GrowingLock`]: one grows a file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,47 +7,38 @@ use std::{io, thread};
 use super::failpoint;
 use super::hidden::{LOCK_NAME as NAME, growing_lock};
 
-/// The milliseconds between attempts without waiting for the lock.
+/// In milliseconds.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
 
-/// The right to add, replace and remove files of a directory, until this is dropped.
-///
-/// The holder creates and locks a small hidden file in the directory, and removes it at the end.
-/// The system releases the lock when the process ends, however it ends. The file may then stay
-/// behind, until the next writer takes and removes it. Threads of a process exclude each other,
-/// too. Readers ignore the lock.
-///
-/// The directory itself could be locked without a file. But then a command that is run under `flock
-/// DIRECTORY` would wait for itself, and network file systems support locks of files only.
-///
-/// On a file system without locks this excludes no one, and on some network file systems only
-/// writers of the same machine. So a holder that replaces several files must check at the end that
-/// no other writer has changed them.
-///
-/// Two rules prevent deadlocks. A writer that also locks a file of the directory locks that first.
-/// And this lock is taken before [`Steps`](super::unfinished::Steps) begin, because a process that
-/// is about to end waits for those.
+/// The right to change the files of a directory, until this is dropped, against other processes and
+/// threads. Readers ignore it.
+// The holder locks a small hidden file, and removes it at the end. The system releases the lock of
+// a killed process; the next writer removes the file. A lock of the directory would make a command
+// under `flock DIRECTORY` wait for itself, and network file systems lock only files.
+//
+// Without locks in the file system this excludes no one, and on some network file systems only the
+// same machine. So a holder that replaces several files checks at the end for changes by others.
+//
+// Against deadlocks, a writer locks a file of the directory first, and takes this lock before
+// `Steps`, for which a process that is about to end waits.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     _held: Held,
 }
 
 impl DirectoryLock {
-    /// Waits until no one else holds the lock of a directory, and takes it.
     pub(crate) fn wait_for(directory: &Path) -> io::Result<Self> {
         // `take` returns `None` only if it does not wait.
         let held = take(&directory.join(NAME), true)?.unwrap_or_default();
         Ok(Self { _held: held })
     }
 
-    /// Takes the lock of a directory; `None` if somebody else holds it for longer than
-    /// [`clear`](Self::clear) does.
+    /// Returns `None` if somebody holds it for longer than [`clear`](Self::clear).
     pub(crate) fn try_for(directory: &Path) -> io::Result<Option<Self>> {
         Ok(patiently(&directory.join(NAME))?.map(|held| Self { _held: held }))
     }
 
-    /// Removes the file that a killed writer has left behind. Nothing happens if there is none, if
-    /// another writer holds it, or if it cannot be removed.
+    /// Removes the file of a killed writer, if possible.
     pub(crate) fn clear(directory: &Path) {
         let path = directory.join(NAME);
         if path.symlink_metadata().is_ok() {
@@ -57,15 +47,14 @@ impl DirectoryLock {
     }
 }
 
-/// The right to write a file step by step, until this is dropped. It works like [`DirectoryLock`],
-/// with a hidden file too. Saves at once do not ask for it.
+/// The right to write a file step by step, by a hidden file, too. Saves at once ignore it.
 #[derive(Debug)]
 pub(crate) struct GrowingLock {
     _held: Held,
 }
 
 impl GrowingLock {
-    /// Takes the lock of the file at this path; `None` if somebody else holds it.
+    /// Returns `None` if somebody else holds it.
     pub(crate) fn try_for(path: &Path) -> io::Result<Option<Self>> {
         match patiently(&growing_lock(path)) {
             // Creating the file gives the better error.
@@ -82,11 +71,10 @@ impl GrowingLock {
     }
 }
 
-/// A lock that was taken; `None` if the file system has no locks.
+/// `None` if the file system has no locks.
 type Held = Option<system::HeldLock>;
 
-/// Takes a lock that another writer may hold for a moment, while it removes files of a killed
-/// writer.
+// Another writer may hold it for a moment, to remove a killed writer's files.
 fn patiently(path: &Path) -> io::Result<Option<Held>> {
     for pause in PAUSES {
         if let Some(held) = take(path, false)? {
@@ -97,7 +85,7 @@ fn patiently(path: &Path) -> io::Result<Option<Held>> {
     take(path, false)
 }
 
-/// Takes the lock of this file; `None` if somebody else holds it and `wait` is false.
+/// Returns `None` if somebody else holds it and `wait` is false.
 fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
 
@@ -135,21 +123,19 @@ mod system {
     use crate::file::io::identity::Identity;
     use crate::file::io::unfinished::{Owned, Steps};
 
-    /// The most immediate retries for a file that is locked, but no longer at the path. Only a file
-    /// system that gives a file another number each time needs that many.
+    // A locked file may no longer be at the path. Only a file system that gives a file another
+    // number each time needs that many tries.
     const ATTEMPTS: u32 = 1000;
 
-    /// The most retries, a millisecond apart, for a file that cannot be opened. Its creator may not
-    /// have set its mode yet.
+    // A millisecond apart: the creator of a file that cannot be opened may be about to set its
+    // mode.
     const DENIED: u32 = 20;
 
-    /// The locked file.
     #[derive(Debug)]
     pub(super) struct HeldLock(Option<Owned>);
 
     impl HeldLock {
-        /// Holds the file if it is still the one at the path. The last holder may have removed it,
-        /// and somebody else may have locked a new one.
+        // The last holder may have removed the file.
         fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
             let lasting = !failpoint::lacks("lasting numbers of files");
             if !lasting || Identity::at(path)? != Some(Identity::of(&file)?) {
@@ -168,7 +154,7 @@ mod system {
         }
     }
 
-    /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
+    /// Returns `None` if somebody else has locked it and `wait` is false.
     pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<HeldLock>> {
         let mut attempts = 0;
         let mut denied = 0;
@@ -215,7 +201,7 @@ mod system {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Opens the file, and returns whether this created it.
+    /// Returns whether this created it.
     fn open(path: &Path) -> io::Result<(File, bool)> {
         // A link is not followed, and opening a FIFO does not wait.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
@@ -247,9 +233,9 @@ mod system {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Lets everybody lock the file who may change the directory: the umask may have kept it from
-    /// them. A file that can be read can be locked, except on some network file systems, where it
-    /// must be writable. So it is, for those to whom the directory is.
+    /// Lets everybody who may change the directory lock the file, despite the umask.
+    // Some network file systems lock only writable files, so it is writable for those to whom the
+    // directory is.
     fn let_writers_lock(file: &File, path: &Path) -> io::Result<()> {
         const WRITABLE_BY_OTHERS: u32 = 0o022;
         let directory = fs::metadata(directory(path))?;
@@ -279,8 +265,7 @@ mod system {
     }
 }
 
-/// On Windows a file can be opened so that no other process can open it, and is removed when it is
-/// closed.
+// On Windows a file can be opened exclusively, and is removed when it is closed.
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};
@@ -295,7 +280,6 @@ mod system {
     const ERROR_ACCESS_DENIED: i32 = 5;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
-    /// The open file.
     #[derive(Debug)]
     pub(super) struct HeldLock {
         _file: File,

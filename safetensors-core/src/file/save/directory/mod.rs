@@ -1,4 +1,4 @@
-//! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
+//! [`AtomicDirectory`]: a new directory that appears complete, or not at all.
 
 mod place;
 
@@ -19,14 +19,12 @@ use crate::file::io::names::refuse_impossible;
 use crate::file::io::unfinished::Steps;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// A new directory that appears at its path with all its files, or not at all. It never replaces
-/// anything but an empty directory.
+/// A new directory that appears at its path with all its files, or not at all. It replaces nothing
+/// but an empty directory.
 ///
-/// The files are written to [`path`](AtomicDirectory::path), in a hidden directory next to the
-/// destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A directory that is dropped
-/// before the commit leaves nothing behind. A process that is killed may leave the hidden
-/// directory; the next one for the same path removes it, or in a directory of more than
-/// 1000 entries a later one.
+/// Until [`commit`](AtomicDirectory::commit), [`path`](AtomicDirectory::path) is a hidden directory
+/// next to the destination: `.NAME.ID.tmp`. A drop removes it. If the process is killed, the next
+/// one for the path does, or in a directory of more than 1000 entries a later one.
 ///
 /// ```
 /// use safetensors_core::save::AtomicDirectory;
@@ -48,7 +46,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Debug)]
 pub struct AtomicDirectory {
-    /// Removed with all its content when this is dropped.
+    /// Removed with its content at a drop.
     temp: TempDirectory,
     new: PathBuf,
     destination: PathBuf,
@@ -59,8 +57,8 @@ pub struct AtomicDirectory {
 }
 
 impl AtomicDirectory {
-    /// Creates the directory under its hidden name, and the parent directories that are missing.
-    /// Its mode follows the umask, or the empty directory that it replaces.
+    /// Creates the directory under its hidden name, and missing parents. Its mode follows the
+    /// umask, or the empty directory that it replaces.
     ///
     /// # Errors
     ///
@@ -80,31 +78,29 @@ impl AtomicDirectory {
         create().map_err(|error| Error::io(error, path))
     }
 
-    /// Sets whether [`commit`](AtomicDirectory::commit) waits until the directory and all its files
-    /// have reached the disk, so that a power cut loses nothing. On by default. So the files
-    /// themselves can be written without waiting.
+    /// Sets whether [`commit`](AtomicDirectory::commit) waits until all files have reached the
+    /// disk, so that a power cut loses nothing. On by default, so the files can be written without
+    /// waiting.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Returns the hidden directory. Write the files here.
+    /// Returns the hidden directory, for the files.
     pub fn path(&self) -> &Path {
         &self.new
     }
 
-    /// Replaces the hidden path of a file by its path after the commit, in an error about that
-    /// file. Any other error is returned unchanged.
+    /// Replaces the hidden path in an error by the path after the commit.
     #[must_use]
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         error.moved_below(&self.new, &self.destination)
     }
 
-    /// Waits until the files have reached the disk, unless [`durable`](Self::durable) is off. Write
-    /// none afterwards. [`commit`](Self::commit) and [`DirectoryPlace::put`] do not wait for them
-    /// any more.
+    /// Waits until the files have reached the disk, unless [`durable`](Self::durable) is off, so
+    /// that [`commit`](Self::commit) and [`DirectoryPlace::put`] need not. Write none afterwards.
     ///
     /// # Errors
     ///
@@ -119,9 +115,9 @@ impl AtomicDirectory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileExists`] if the path has anything but an empty directory. That is decided
-    /// when the directory gets its name. [`ErrorKind::Io`]; [`ErrorKind::NotDurable`]: the
-    /// directory is in place, but its name could not be written to the disk.
+    /// [`ErrorKind::FileExists`] if the path has anything but an empty directory at that moment;
+    /// [`ErrorKind::Io`]; [`ErrorKind::NotDurable`]: the directory is in place, but may not survive
+    /// a power cut.
     pub fn commit(self) -> Result<()> {
         let place = || {
             // This may take long, so it comes before the lock, for which others may wait.
@@ -138,8 +134,7 @@ impl AtomicDirectory {
         if self.durable && !self.is_synced { sync_tree(&self.new) } else { Ok(()) }
     }
 
-    /// Gives the directory its name, which nothing has, or an empty directory. The caller holds the
-    /// lock.
+    /// Replaces nothing, or an empty directory. The caller holds the lock.
     fn place(&self) -> Result<()> {
         failpoint::hit("rename")?;
         match fs::symlink_metadata(&self.destination) {
@@ -163,7 +158,6 @@ impl AtomicDirectory {
         })
     }
 
-    /// Waits until the names of the directory and of new parents have reached the disk.
     fn sync_names(&self) -> Result<()> {
         if !self.durable {
             return Ok(());
@@ -174,8 +168,7 @@ impl AtomicDirectory {
     }
 }
 
-/// Gives the new directory the mode of the empty one that it replaces. Its owner keeps all rights,
-/// without which it could be neither renamed nor removed.
+// The owner keeps all rights, without which the directory could be neither renamed nor removed.
 #[cfg(unix)]
 fn take_mode(new: &Path, empty: &fs::Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -187,7 +180,6 @@ fn not_durable(error: io::Error, path: &Path) -> Error {
     Error::from(ErrorKind::NotDurable(error)).in_path(path)
 }
 
-/// Waits until all files of a directory, and all names in it, have reached the disk.
 fn sync_tree(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

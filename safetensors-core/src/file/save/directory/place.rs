@@ -1,4 +1,4 @@
-//! [`DirectoryPlace`]: a path at which its owner removes or replaces a directory.
+//! [`DirectoryPlace`]: a path where a directory is removed or replaced.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,12 +16,9 @@ use crate::file::save::leftovers::{
 use crate::file::save::temporary::{TempDirectory, lacks_space};
 use crate::format::error::{Error, Result};
 
-/// The place of a directory that its owner removes or replaces, with everything in it. A link to a
-/// directory may be there, too: then only the link goes.
+/// The place of a directory, or of a link to one, to be removed or replaced with its content.
 ///
-/// No other process puts, replaces or removes a directory there, through this type, until this is
-/// dropped. So the directory that goes is the one that the caller has looked at. Files that are
-/// open stay readable.
+/// Until the drop, no other process changes the place through this type. Open files stay readable.
 ///
 /// ```
 /// use safetensors_core::save::{AtomicDirectory, DirectoryPlace};
@@ -48,10 +45,6 @@ pub struct DirectoryPlace {
 
 impl DirectoryPlace {
     /// Holds the place, whether or not a directory is there.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](crate::ErrorKind::Io), for example if the path has no parent directory.
     #[doc(hidden)]
     pub fn hold(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -60,18 +53,15 @@ impl DirectoryPlace {
         Ok(Self { path: path.into(), lock })
     }
 
-    /// Removes the directory: the path has all of it, or does not have it at all. Returns `false`
-    /// if there is none.
+    /// Removes the directory, entirely or not at all. Returns `false` if there is none.
     ///
-    /// Some directories cannot be renamed, such as directories of a lower layer of an overlay file
-    /// system, or on a full disk. Their files are removed one by one, in the reverse order of their
-    /// names.
+    /// One that cannot be renamed, as in a lower layer of an overlay file system or on a full disk,
+    /// loses its files one by one, in reverse order of their names.
     ///
     /// # Errors
     ///
-    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of it if it cannot
-    /// be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): it is removed, but a power cut may
-    /// bring it back.
+    /// [`Io`](crate::ErrorKind::Io): the path still has the directory, or a part of one that cannot
+    /// be renamed. [`NotDurable`](crate::ErrorKind::NotDurable): a power cut may bring it back.
     #[doc(hidden)]
     pub fn remove(self) -> Result<bool> {
         let Self { path, lock } = self;
@@ -86,20 +76,18 @@ impl DirectoryPlace {
         synced.map_or_else(|error| Err(not_durable(error, &path)), |()| Ok(true))
     }
 
-    /// Puts a new directory there. An old one is moved aside first, and removed afterwards. So for
-    /// a moment, nothing is there, or a part of an old one that cannot be
-    /// [renamed](DirectoryPlace::remove). If that moment lasts, because the process is killed or
-    /// the rest cannot be removed, the new one stays under a hidden name, and
-    /// [`clean`](DirectoryPlace::clean) puts it in place.
+    /// Puts a new directory in place of the old one, which is moved aside, or
+    /// [removed](DirectoryPlace::remove) file by file. If the process is killed in between,
+    /// [`clean`](DirectoryPlace::clean) puts the new one in place.
     ///
-    /// This waits until the files have reached the disk. Call [`AtomicDirectory::sync`] before the
-    /// place is held, so that nobody else has to wait for that.
+    /// Waits for the disk. Call [`AtomicDirectory::sync`] before holding the place, so that others
+    /// wait less.
     ///
     /// # Errors
     ///
     /// [`Io`](crate::ErrorKind::Io): the path still has the old directory, or a part of it.
-    /// [`NotDurable`](crate::ErrorKind::NotDurable): the new one is in place, but its name could
-    /// not be written to the disk.
+    /// [`NotDurable`](crate::ErrorKind::NotDurable): the new one is in place, but may not survive a
+    /// power cut.
     #[doc(hidden)]
     pub fn put(self, new: AtomicDirectory) -> Result<()> {
         let Self { path, lock } = self;
@@ -134,9 +122,8 @@ impl DirectoryPlace {
         new.sync_names()
     }
 
-    /// Completes the replacement of a directory at a path if a process was killed in it, and
-    /// removes the hidden directories that killed processes have left for this path. Hidden
-    /// directories that a process is using stay. Errors are ignored.
+    /// Completes the replacement by a killed process, and removes its hidden directories. Errors
+    /// are ignored.
     #[doc(hidden)]
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
@@ -148,8 +135,7 @@ impl DirectoryPlace {
     }
 }
 
-/// Moves a directory aside, or removes its files if it cannot be renamed. Returns `None` if there
-/// is none, and otherwise the temporary directory that has it, if it was moved.
+/// Returns the temporary directory that the old one was moved to.
 fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     complete(path)?;
     if !is_there(path)? {
@@ -177,8 +163,8 @@ fn hidden_of(path: &Path) -> impl Iterator<Item = PathBuf> {
     hidden.map(|entry| entry.path())
 }
 
-/// Puts the new directory in place if a process was killed after it had begun to move the old one
-/// aside. The caller holds the lock, as that process did.
+/// Continues after a process that was killed while it moved the old directory aside. The caller
+/// holds the lock.
 fn complete(path: &Path) -> io::Result<()> {
     for hidden in hidden_of(path) {
         let _steps = Steps::begin();
@@ -192,7 +178,7 @@ fn complete(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Renames a directory. Returns `false` if the file system cannot rename it.
+/// Returns `false` if the file system cannot rename it.
 fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     failpoint::hit("move aside")?;
     let renamed = if failpoint::lacks("renaming of directories") {
@@ -206,8 +192,7 @@ fn move_aside(path: &Path, aside: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a directory one by one. From its first file to the end, a mark in the hidden directory
-/// of the new one records this.
+/// Leaves a mark in the hidden directory of the new one, from the first file to the end.
 fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     let mark = hidden.join(REST);
     File::create(&mark)?;
@@ -219,8 +204,7 @@ fn remove_marked(path: &Path, hidden: &Path) -> io::Result<()> {
     removed
 }
 
-/// Removes a directory with its files one by one, the first one by name last: a manifest marks it
-/// as an epoch until the end. Counts the removed files.
+// The first file by name is last: a manifest marks the directory as an epoch until the end.
 fn remove_one_by_one(path: &Path, gone: &mut usize) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() {
         let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;

@@ -1,8 +1,7 @@
 //! [`Body`]: the data of a file before its header is known.
 //!
-//! A hidden file has room for the header at its front. Tensors follow in the order of the calls. A
-//! tensor with a length that is not a multiple of 8 would misalign the next one. It goes to a
-//! second hidden file, and is copied to the end when the file is finished.
+//! A hidden file has room for the header, then tensors in the order of the calls. One with a length
+//! that would misalign the next goes to a second hidden file until the end.
 
 use std::fs::File;
 use std::io;
@@ -19,17 +18,16 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::parallel::lock;
 
-/// The bytes that are kept for the header: enough for some 150 tensors.
+/// Enough for some 150 tensors.
 pub(super) const ROOM: u64 = 16 << 10;
 
-/// The alignment that every tensor needs at most.
+/// No tensor needs more.
 pub(super) const ALIGN: u64 = 8;
 
-/// The hidden files.
 #[derive(Debug)]
 pub(super) struct Body {
     file: AtomicFile,
-    /// The length of the room for the header. Only [`make_room`](Self::make_room) changes it.
+    /// Only [`make_room`](Self::make_room) changes it.
     room: AtomicU64,
     gathered: Mutex<Gathered>,
     state: Mutex<State>,
@@ -37,30 +35,27 @@ pub(super) struct Body {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The place of the next tensor, from the end of the room; always a multiple of [`ALIGN`].
+    /// From the end of the room; a multiple of [`ALIGN`].
     end: u64,
-    /// Whether a growing tensor begins at `end`, so that no other tensor can.
+    /// Whether a growing tensor begins at `end`, so that no other can.
     has_tail: bool,
-    /// Second hidden files for tensors of alignment 1, 2 and 4, and for tensors that came after the
-    /// tail.
+    /// For tensors of alignment 1, 2 and 4, and for tensors after the tail.
     spills: [Option<Spill>; 4],
 }
 
-/// A second hidden file, and where its next tensor goes.
 #[derive(Debug)]
 struct Spill {
     file: Arc<SpillFile>,
     end: u64,
 }
 
-/// A second hidden file.
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: TempFile,
     gathered: Mutex<Gathered>,
 }
 
-/// The place of a tensor's bytes. In the new file, `start` counts from the end of the room.
+/// In the new file, `start` counts from the end of the room.
 #[derive(Debug)]
 pub(super) struct BodyPlace {
     pub(super) home: Home,
@@ -70,16 +65,13 @@ pub(super) struct BodyPlace {
 
 #[derive(Clone, Debug)]
 pub(super) enum Home {
-    /// In the new file itself.
     Body,
-    /// In a second hidden file.
     Spill(Arc<SpillFile>),
     /// In the finished file that is appended to.
     Before,
 }
 
 impl Body {
-    /// Creates the hidden file.
     pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
         Ok(Self {
             file: AtomicFile::create(path, options)?,
@@ -89,7 +81,6 @@ impl Body {
         })
     }
 
-    /// Reserves a place for a tensor of `len` bytes.
     pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<BodyPlace> {
         let mut state = lock(&self.state);
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
@@ -112,8 +103,8 @@ impl Body {
         Ok(BodyPlace { home: Home::Spill(spill.file.clone()), start, len })
     }
 
-    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns its
-    /// position, or `None` if another tensor has the end.
+    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`], unless
+    /// another has it.
     pub(super) fn claim_tail(&self) -> Option<u64> {
         let mut state = lock(&self.state);
         let is_free = !state.has_tail;
@@ -121,13 +112,11 @@ impl Body {
         is_free.then_some(state.end)
     }
 
-    /// Returns a new hidden file.
     pub(super) fn spill(&self) -> io::Result<TempFile> {
         TempFile::create(&self.file.destination, true)
     }
 
-    /// Writes bytes of a tensor at `start` of its file. Small ones can wait until
-    /// [`flush`](Self::flush).
+    /// Keeps small bytes until [`flush`](Self::flush).
     pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
         let gathered = match home {
             Home::Spill(spill) => &spill.gathered,
@@ -141,7 +130,7 @@ impl Body {
         }
     }
 
-    /// Writes all bytes that wait. They can be read then.
+    /// Makes bytes readable.
     pub(super) fn flush(&self) -> io::Result<()> {
         lock(&self.gathered).flush(self.file())?;
         for Spill { file, .. } in lock(&self.state).spills.iter().flatten() {
@@ -150,7 +139,7 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the open file of a place, and the offset in it.
+    /// Returns the file, and the offset in it.
     pub(super) fn locate<'a>(&'a self, home: &'a Home, start: u64) -> io::Result<(&'a File, u64)> {
         match home {
             Home::Body => Ok((self.file(), self.room() + start)),
@@ -164,17 +153,15 @@ impl Body {
         self.file.file()
     }
 
-    /// Returns the new file, to be put in place.
     pub(super) fn file_mut(&mut self) -> &mut AtomicFile {
         &mut self.file
     }
 
-    /// Returns the length of the room for the header.
     pub(super) fn room(&self) -> u64 {
         self.room.load(Ordering::Relaxed)
     }
 
-    /// Enlarges the room, if the file system can insert blocks (ext4, XFS). Nothing is copied.
+    /// Copies nothing. Returns `false` if the file system cannot insert blocks (ext4 and XFS can).
     pub(super) fn make_room(&self, len: u64) -> bool {
         let more = len.checked_sub(self.room());
         let is_made = more.is_some_and(|more| more == 0 || insert_at_start(self.file(), more));
@@ -184,7 +171,7 @@ impl Body {
         is_made
     }
 
-    /// Returns the end of the tensors in the file, from the end of the room.
+    /// Counts from the end of the room.
     pub(super) fn end(&self) -> u64 {
         lock(&self.state).end
     }

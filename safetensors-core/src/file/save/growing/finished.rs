@@ -1,11 +1,9 @@
 //! Finds out whether a run that has left synced steps has finished its file.
 //!
-//! A process can be killed when the file is in place and the synced steps are not removed yet. So a
-//! run that is about to put the file in place first writes a mark to the directory of synced steps.
-//! From then on the values decide: a file that has all synced steps has nothing to gain from the
-//! directory. The header does not decide, because the file may have been edited since, and an
-//! earlier run may have had an equal one. A file that was written after the steps is compared, too,
-//! in case another program has removed the mark.
+//! A process can be killed before it removes the steps of a file in place. So it first writes a
+//! mark. From then on the values decide: a file with all synced steps needs no directory. The
+//! header cannot decide: it may have been edited, and an earlier run may have had an equal one.
+//! Without a mark, a file that is newer than the steps is compared too.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -22,8 +20,7 @@ use crate::format::header::CONTINUES_KEY;
 use crate::format::slice::TensorPart;
 use crate::format::tensor::TensorSource;
 
-/// Returns `true` if the file at a path has all steps of a directory, because the run that has
-/// synced them, or a recovery, has finished it.
+/// Returns `true` if the run of the steps or a recovery has finished it.
 pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Result<bool> {
     let may_be_finished = listed.marked.is_some()
         || age(path, directory, listed).is_some_and(Ordering::is_ge)
@@ -42,15 +39,14 @@ pub(super) fn is_finished(path: &Path, directory: &Path, listed: &Listed) -> Res
     }
 }
 
-/// Compares the time of the file at a path with the last of the synced steps; `None` if there is no
-/// file.
+/// Compares the file's time with the last of the synced steps.
 pub(super) fn age(path: &Path, directory: &Path, listed: &Listed) -> Option<Ordering> {
     let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
     let steps = [file_name(listed.last), MARK.into()].map(|name| written(&directory.join(name)));
     Some(written(path)?.cmp(&steps.into_iter().flatten().max()?))
 }
 
-/// Returns `true` if the steps in a directory continue the steps of a finished file.
+/// Returns `true` if the steps continue a finished file.
 pub(super) fn continues(directory: &Path, listed: &Listed) -> Result<bool> {
     match open(directory, listed.last) {
         Ok(file) => Ok(file.metadata().contains_key(CONTINUES_KEY)),
@@ -59,7 +55,7 @@ pub(super) fn continues(directory: &Path, listed: &Listed) -> Result<bool> {
     }
 }
 
-/// Returns whether an error of opening a synced file means that it is missing or damaged.
+/// Returns `true` if a synced file is missing or damaged.
 pub(super) fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
@@ -67,7 +63,7 @@ pub(super) fn is_damage(error: &Error) -> bool {
     }
 }
 
-/// Returns `true` if a file has all tensors and steps that were synced, with equal values.
+/// Returns `true` if a file has all synced tensors and steps, with equal values.
 fn has_all(finished: &SafeTensors<FileSource>, directory: &Path, listed: &Listed) -> Result<bool> {
     let mut steps: HashMap<String, usize> = HashMap::new();
     for number in 1..=listed.last {
@@ -94,8 +90,7 @@ fn has_all(finished: &SafeTensors<FileSource>, directory: &Path, listed: &Listed
     Ok(true)
 }
 
-/// Returns `true` if a tensor equals another or, given the axis and the first position, has the
-/// steps of the other there.
+/// Compares the entire tensor, or its steps from `first` on.
 fn has<S: ReadAt>(
     whole: &LazyTensor<'_, S>,
     tensor: &LazyTensor<'_, S>,

@@ -1,5 +1,4 @@
-//! The steps that a tensor has in the finished file that is appended to. Their bytes stay there
-//! until the new file is finished.
+//! Steps in the finished file that is appended to.
 
 use std::fs::File;
 use std::io;
@@ -9,31 +8,28 @@ use crate::file::io::copy::copy_range;
 use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::load::streaming::PIECE;
 
-/// The places of some steps in the tensor of all steps. Sizes are in bytes.
+/// Some steps in the tensor of all steps. Sizes are in bytes.
 pub(super) struct Spread {
-    /// The length of a row of these steps.
     row: u64,
-    /// The length of a row of all steps.
     whole: u64,
-    /// Where these steps begin in a row.
+    /// In a row.
     first: u64,
 }
 
 impl Spread {
-    /// Steps from `first` on: `count` of them, of `all`.
+    /// Takes `count` steps from `first` on, of `all`.
     pub(super) fn new(Layers { inner, .. }: Layers, first: u64, count: u64, all: u64) -> Self {
         Self { row: count * inner, whole: all * inner, first: first * inner }
     }
 
-    /// Returns the place of a byte of these steps in the tensor of all steps.
+    /// Maps a byte to the tensor of all steps.
     pub(super) fn place(&self, at: u64) -> u64 {
         let row = self.row.max(1);
         at / row * self.whole + self.first + at % row
     }
 }
 
-/// Copies the first steps of a tensor to the tensor of all steps. Each begins at an offset of a
-/// file.
+/// Copies the first steps from a place in a file to a place in another.
 pub(super) fn put_kept(
     layers: Layers,
     spread: &Spread,

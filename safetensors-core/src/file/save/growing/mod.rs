@@ -1,4 +1,4 @@
-//! [`GrowingWriter`]: a file with tensors that need not be known at the start, and may grow.
+//! [`GrowingWriter`]: a file with tensors that may grow.
 
 mod append;
 mod body;
@@ -38,25 +38,20 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{DIMENSIONS, Limits, attribute_key, dimensions_text};
 use crate::format::tensor::{TensorSource, shape};
 
-/// The space of an added tensor of at least this many bytes is reserved before it is written. If
-/// its pieces come in another order than the file has them, the file system would otherwise look
-/// for a place for each.
+// The file system would otherwise look for a place for each piece out of order.
 const RESERVED: u64 = 8 << 20;
 
-/// Writes a file tensor by tensor. A tensor is [added](Self::add) at once, or [grows](Self::grow)
-/// step by step along one dimension. The number of tensors and of steps need not be known at the
-/// start.
+/// Writes a file tensor by tensor. Each is [added](Self::add) at once, or [grows](Self::grow) along
+/// a dimension, also from several threads.
 ///
-/// [`finish`](Self::finish) gives the file its name. Until then, or if the writer is dropped, the
-/// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
+/// Until [`finish`](Self::finish), or if the writer is dropped, the path keeps the old file.
+/// [Synced](Self::sync) steps survive a killed process, and [`resume`](Self::resume) continues
+/// them, or a finished file.
 ///
-/// Memory holds at most 256 KiB of each growing tensor, and 256 KiB of small added tensors for each
-/// file. On the disk, space is reserved ahead: for a growing tensor its present size, 64 MiB at
-/// most, and for a large added tensor its size. The writer puts one growing tensor directly at its
-/// final place. Other growing tensors go to separate hidden files, and are copied at the end. So do
-/// tensors that would misalign the tensors after them, in at most four files.
-///
-/// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
+/// Memory holds at most 256 KiB of each growing tensor, and of small added tensors of each file.
+/// The disk reserves the present size of a growing tensor ahead, at most 64 MiB. One growing tensor
+/// is written in place. Others, and tensors that would misalign the next, are copied from hidden
+/// files at the end.
 ///
 /// ```
 /// use safetensors_core::save::GrowingWriter;
@@ -81,18 +76,14 @@ const RESERVED: u64 = 8 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The writer ignores three of the [`SaveOptions`]: [`order`](SaveOptions::order),
-/// [`tied`](SaveOptions::tied) and [`progress`](SaveOptions::progress). Added tensors are in the
-/// file in the order of the calls, except for tensors that would misalign others. Equal calls give
-/// equal bytes.
-///
-/// [`resume`](Self::resume) continues a finished file, or one that a killed run has left.
+/// [`SaveOptions::order`], [`SaveOptions::tied`] and [`SaveOptions::progress`] are ignored. Added
+/// tensors keep the order of the calls, unless they would misalign others. Equal calls give equal
+/// bytes.
 #[derive(Debug)]
 pub struct GrowingWriter {
     shared: Arc<Shared>,
 }
 
-/// The state that a writer shares with its growing tensors.
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
@@ -100,20 +91,18 @@ struct Shared {
     sync_every: AtomicU64,
     passes: Mutex<Passes>,
     tensors: Mutex<Tensors>,
-    /// Locked for reading by all writing threads, and for writing by `finish`.
     state: RwLock<State>,
 }
 
 #[derive(Debug, Default)]
 enum State {
     Writing(Box<Writing>),
-    /// The new file is in place. The synced steps are not removed yet.
+    /// In place, but the synced steps are not removed yet.
     Placed(Synced),
     #[default]
     Finished,
 }
 
-/// The files that are written to.
 #[derive(Debug)]
 struct Writing {
     body: Body,
@@ -140,16 +129,13 @@ impl Writing {
 }
 
 impl GrowingWriter {
-    /// Begins a new file, without its name yet. [`finish`](Self::finish) replaces the file that the
-    /// path has then, with all its steps. [`resume`](Self::resume) appends to it instead.
+    /// Begins a new file, to replace the one at the path. [`resume`](Self::resume) appends instead.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileBusy`] if another writer of this path is alive, also in another program;
-    /// [`ErrorKind::SyncedStepsLeft`] if an earlier run was killed before it finished and left
-    /// [synced](Self::sync) steps, which stay; [`ErrorKind::NotAFile`] if the path has something
-    /// else than a regular file; [`ErrorKind::FileExists`]; [`ErrorKind::ReadOnlyFile`];
-    /// [`ErrorKind::BadAlignment`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::FileBusy`] if another writer of this path is alive, in any program;
+    /// [`ErrorKind::SyncedStepsLeft`] if a killed run left [synced](Self::sync) steps, which stay;
+    /// as for [`AtomicFile::create`](super::AtomicFile::create); [`ErrorKind::BadAlignment`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let mut synced = Synced::new(path).map_err(|error| error.in_path(path))?;
@@ -177,29 +163,27 @@ impl GrowingWriter {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. The default, 0,
+    /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. 0, the default,
     /// never calls it.
     ///
     /// The call comes between two passes of the loop that appends, so that all tensors have the
-    /// steps of the same passes, also if one grows in every tenth pass only. A pass is assumed to
-    /// append to each tensor at most once, and always in the order of their first steps. Where it
-    /// is not clear whether a pass ends, as in a loop that also [adds](Self::add) a tensor in each
-    /// pass, the call waits until there are twice that many steps. Another kind of loop must call
-    /// `sync` itself when a pass ends.
+    /// steps of the same passes. A pass must append to each tensor at most once, in the order of
+    /// their first steps; other loops must call `sync` themselves. Where the end of a pass is
+    /// unclear, as in a loop that also [adds](Self::add), the call waits for twice that many steps.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         self.shared.sync_every.store(steps, Ordering::Relaxed);
         self
     }
 
-    /// Adds a complete tensor. Its bytes are taken at once.
+    /// Adds a complete tensor, with its present bytes.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and bad shapes (see
-    /// [`shape::byte_len`](crate::shape::byte_len)) leave the file unchanged. After
-    /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file can be
-    /// finished only when a tensor with this name, dtype and shape was added.
+    /// [`shape::byte_len`](crate::shape::byte_len)) change nothing. After [`ErrorKind::Io`],
+    /// [`ErrorKind::SourceLength`] or an error of the source, the tensor must be added before
+    /// finishing.
     pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.write(name, tensor).map_err(|error| self.shared.locate(error.in_tensor(name)))
     }
@@ -241,12 +225,10 @@ impl GrowingWriter {
         written
     }
 
-    /// Begins a tensor that grows along dimension `axis`. `step_shape` is the shape of a step: the
-    /// tensor's shape without that dimension. A tensor of a file that is [appended
-    /// to](Self::resume) continues with its present steps.
+    /// Begins a tensor that grows along dimension `axis`. `step_shape` lacks that dimension. A
+    /// tensor of a file that is [appended to](Self::resume) keeps its steps.
     ///
-    /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
-    /// the file, so [`finish`](Self::finish) rearranges them.
+    /// Dimension 0 is cheapest: along others, [`finish`](Self::finish) rearranges the bytes.
     ///
     /// ```
     /// use safetensors_core::save::GrowingWriter;
@@ -272,7 +254,7 @@ impl GrowingWriter {
     /// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; [`ErrorKind::NoSuchDim`];
     /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the file that is appended to has
     /// another tensor of that name; [`ErrorKind::TooManyDimensions`]; [`ErrorKind::ShapeOverflow`];
-    /// [`ErrorKind::PartialByte`], also if a packed dtype would have to be cut inside a byte.
+    /// [`ErrorKind::PartialByte`], also if a byte would have to be cut.
     pub fn grow(
         &self,
         name: &str,
@@ -291,8 +273,7 @@ impl GrowingWriter {
         }
     }
 
-    /// Adds entries to the `__metadata__` of the file. An entry replaces an earlier one with the
-    /// same key.
+    /// Adds entries to the `__metadata__`, or replaces them.
     pub fn metadata<K: Into<String>, V: Into<String>>(
         &self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -301,30 +282,27 @@ impl GrowingWriter {
         lock(&self.shared.tensors).metadata.extend(entries);
     }
 
-    /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor
-    /// has been added, or grows. The value replaces an earlier one.
+    /// Sets an [attribute](crate::header::attributes()), such as units, of an added or growing
+    /// tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttributeName`] if the attribute's name has a
-    /// `#`.
+    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttributeName`] if `name` has a `#`.
     pub fn attribute(&self, tensor: &str, name: &str, value: impl Into<String>) -> Result<()> {
         self.attribute_by(tensor, name, |_| Ok(value.into()))
     }
 
-    /// Names the dimensions of a tensor, in the attribute `dimensions`, see
-    /// [`dimensions`](crate::header::dimensions()). The tensor has been added, or grows. A tensor
-    /// with one dimension that has the name of a dimension is its coordinate.
+    /// Names the [dimensions](crate::header::dimensions()) of an added or growing tensor. A tensor
+    /// with one dimension and its name is a coordinate.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttribute`] if there are more or fewer names
-    /// than dimensions, or two are equal.
+    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttribute`] unless there is a different name
+    /// for each dimension.
     pub fn dimensions(&self, tensor: &str, names: &[&str]) -> Result<()> {
         self.attribute_by(tensor, DIMENSIONS, |ndim| dimensions_text(names, ndim))
     }
 
-    /// Sets an attribute to a value that may depend on the number of dimensions.
     fn attribute_by(
         &self,
         tensor: &str,
@@ -348,7 +326,7 @@ impl GrowingWriter {
     }
 }
 
-/// Other writers of the path may begin. Growing tensors take nothing more, and hold no files.
+// Other writers of the path may begin. Growing tensors take nothing more, and hold no files.
 impl Drop for GrowingWriter {
     fn drop(&mut self) {
         *unpoisoned(self.shared.state.write()) = State::Finished;
@@ -361,7 +339,7 @@ impl Drop for GrowingWriter {
 }
 
 impl Shared {
-    /// Calls a function with the files that are written to, while the file cannot be finished.
+    /// Runs `work` while the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
         match &*unpoisoned(self.state.read()) {
             State::Writing(writing) => work(writing),

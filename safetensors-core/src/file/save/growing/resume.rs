@@ -1,4 +1,4 @@
-//! [`GrowingWriter::resume`]: continues after an earlier run.
+//! [`GrowingWriter::resume`]: continues an earlier run.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -22,19 +22,16 @@ use crate::format::slice::Index;
 impl GrowingWriter {
     /// Continues the file at a path, however an earlier run ended, or begins it.
     ///
-    /// - If a run was killed and had [synced](Self::sync) steps, the file at the path first gets
-    ///   all tensors and steps of its last sync.
-    /// - If the path then has a file, it is appended to. All of its tensors and metadata stay.
-    ///   [`grow`](Self::grow) continues a tensor of the file;
-    ///   [`steps`](super::GrowingTensor::steps) is the number of its present steps.
-    ///   [`add`](Self::add) adds other tensors. Tensors that this run does not ask for stay
-    ///   unchanged.
-    /// - If the path has no file, one begins, as with [`create`](Self::create).
+    /// - After a killed run, the file first gets all tensors and steps of its last
+    ///   [sync](Self::sync).
+    /// - A file is appended to, and keeps its tensors and metadata. [`grow`](Self::grow) continues
+    ///   a tensor, with [`steps`](super::GrowingTensor::steps) so far, and [`add`](Self::add) adds
+    ///   others.
+    /// - Without a file, one begins, as with [`create`](Self::create).
     ///
-    /// The path keeps the old file until [`finish`](Self::finish) replaces it with the new one, so
-    /// every reader finds one or the other, whenever the process is killed. `finish` writes the
-    /// entire file again, old steps included, and the disk needs space for both. So does a recovery
-    /// of synced steps. The kernel copies where it can, and some file systems share the blocks.
+    /// The path keeps the old file until [`finish`](Self::finish). That writes the entire file
+    /// again, as does a recovery of synced steps, and needs space for both, unless the file system
+    /// shares blocks.
     ///
     /// ```
     /// use safetensors_core::save::GrowingWriter;
@@ -61,26 +58,20 @@ impl GrowingWriter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Metadata in the options replaces entries of the file with the same keys. If the file has
-    /// recorded [digests](crate::digest) of its tensors, the new one does, too. A recorded SHA-256
-    /// of all data is dropped; [`Edit::record_digests`](crate::edit::Edit::record_digests) makes a
-    /// new one.
-    ///
-    /// No tensor gets the name of an [alias](crate::Checkpoint::aliases) of the file
-    /// ([`ErrorKind::DuplicateTensor`]). If a tensor grows, its aliases are names of the grown one.
-    ///
-    /// Only the file is appended to, not the index of a sharded checkpoint that it may belong to.
+    /// Metadata in the options replaces entries of the file. Recorded [digests](crate::digest) of
+    /// tensors are renewed, but a SHA-256 of all data is dropped: call
+    /// [`Edit::record_digests`](crate::edit::Edit::record_digests). No new tensor gets the name of
+    /// an [alias](crate::Checkpoint::aliases). The index of a sharded checkpoint is unchanged.
     ///
     /// # Errors
     ///
     /// As for [`create`](Self::create), except [`ErrorKind::SyncedStepsLeft`], and for
     /// [`Header::parse`](crate::header::Header::parse).
     ///
-    /// Synced steps are never lost by an error. [`ErrorKind::WrongDtype`],
-    /// [`ErrorKind::WrongShape`] and [`ErrorKind::DuplicateTensor`]: they do not continue the file
-    /// at the path. [`ErrorKind::Io`] names the directory if a file was written to the path after
-    /// them, or if some of them are missing or damaged. In the last case the directory has been
-    /// renamed; the error has its new name, and the next call continues without it.
+    /// Synced steps are never lost. [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and
+    /// [`ErrorKind::DuplicateTensor`]: they do not continue the file. [`ErrorKind::Io`] names their
+    /// directory if a file was written after them, or if some are missing or damaged; then it has
+    /// that new name, and the next call continues without it.
     pub fn resume(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let mut synced = Synced::new(path).map_err(|error| error.in_path(path))?;
@@ -100,7 +91,7 @@ impl GrowingWriter {
     }
 }
 
-/// Makes one file of the synced steps of a run that was killed.
+/// Makes one file of the synced steps of a killed run.
 fn recover(
     path: &Path,
     options: &SaveOptions,
@@ -140,8 +131,8 @@ fn recover(
     }
 }
 
-/// Fails if a synced file is missing or damaged, and sets the directory aside so that no later
-/// start fails.
+/// Fails if a file is missing or damaged, and sets the directory aside so that no later start
+/// fails.
 fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     let problem = match (1..=listed.last).find_map(|number| open(synced.directory(), number).err())
     {
@@ -159,7 +150,6 @@ fn check_files(synced: &Synced, listed: &Listed) -> Result<()> {
     Err(Error::io(io::Error::new(io::ErrorKind::InvalidData, problem), synced.directory()))
 }
 
-/// Adds the complete tensors and the steps of a file.
 fn add_file(
     writer: &GrowingWriter,
     file: &SafeTensors<FileSource>,

@@ -15,9 +15,8 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::{TensorSource, shape, write_exactly};
 
-/// A tensor of a [`GrowingWriter`] that grows along one dimension. It can be cloned and sent to
-/// other threads; all clones append to the one tensor. It borrows nothing, so a struct can have it
-/// together with its writer. Once the writer is dropped, it takes no more steps.
+/// A tensor of a [`GrowingWriter`] that grows along a dimension. All its clones, also in other
+/// threads, append to the one tensor. It borrows nothing, so a struct can hold it with its writer.
 #[derive(Clone, Debug)]
 pub struct GrowingTensor {
     pub(super) writer: Arc<Shared>,
@@ -30,14 +29,13 @@ impl GrowingTensor {
         lock(&self.series.state).steps
     }
 
-    /// Appends one step. If that fails, the tensor is unchanged.
+    /// Appends a step, or leaves the tensor unchanged.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from the
-    /// declaration by [`grow`](GrowingWriter::grow); [`ErrorKind::AlreadyFinished`], also if the
-    /// writer was dropped; [`ErrorKind::Io`]; any error of the source. With
-    /// [`sync_every`](GrowingWriter::sync_every) also the failures of
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] unless the step is as declared;
+    /// [`ErrorKind::AlreadyFinished`], also after the writer's drop; [`ErrorKind::Io`]; errors of
+    /// the source; with [`sync_every`](GrowingWriter::sync_every) as for
     /// [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(
@@ -48,8 +46,7 @@ impl GrowingTensor {
         )
     }
 
-    /// Appends several steps. The first dimension of the source counts them, along any dimension
-    /// that the tensor grows.
+    /// Appends several steps. The first dimension of the source counts them, whatever the axis.
     pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
             Some((&steps, found)) if found == expected => Ok(steps as u64),
@@ -57,8 +54,8 @@ impl GrowingTensor {
         })
     }
 
-    /// Appends the steps of a source. `count` compares the shapes of a step and of the source, and
-    /// returns the number of steps, or the shape that the source should have.
+    /// `count` gets the shapes of a step and of the source, and returns the number of steps, or the
+    /// expected shape.
     fn append_if(
         &self,
         source: &(impl TensorSource + ?Sized),
@@ -90,26 +87,23 @@ impl GrowingTensor {
     }
 }
 
-/// A growing tensor, and its steps so far.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) step_shape: Vec<usize>,
-    /// The dimension along which the tensor grows.
     pub(super) axis: usize,
     step_len: u64,
     pub(super) layers: Layers,
-    /// The number of steps that are in the file that is appended to.
+    /// Steps in the file that is appended to.
     pub(super) kept: u64,
     pub(super) state: Mutex<SeriesState>,
 }
 
-/// The steps so far.
 #[derive(Debug, Default)]
 pub(super) struct SeriesState {
     pub(super) steps: u64,
-    /// The number of them that were synced; `None` if no synced file has the tensor.
+    /// `None` if no synced file has the tensor.
     pub(super) synced: Option<u64>,
     /// `None` before the first append.
     pub(super) rank: Option<Rank>,
@@ -117,7 +111,6 @@ pub(super) struct SeriesState {
 }
 
 impl Series {
-    /// Makes a tensor without steps.
     pub(super) fn new(
         name: &str,
         dtype: Dtype,
@@ -143,7 +136,6 @@ impl Series {
         })
     }
 
-    /// Goes on with a tensor of this dtype and shape.
     pub(super) fn go_on(&mut self, dtype: Dtype, shape: &[usize]) -> Result<(), ErrorKind> {
         if dtype != self.dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: self.dtype });
@@ -157,12 +149,11 @@ impl Series {
         Ok(())
     }
 
-    /// Returns the steps that were not synced yet.
+    /// Returns the steps that are not yet synced.
     pub(super) fn new_steps(&self, state: &SeriesState) -> Range<u64> {
         state.synced.unwrap_or(self.kept)..state.steps
     }
 
-    /// Returns the shape of a tensor of this many steps.
     pub(super) fn shape(&self, steps: u64) -> Vec<usize> {
         let mut shape = self.step_shape.clone();
         // An append that makes it larger is refused.
@@ -170,24 +161,22 @@ impl Series {
         shape
     }
 
-    /// Returns the number of bytes of this many steps.
     pub(super) fn byte_len(&self, steps: u64) -> u64 {
         // This cannot overflow, because that many bytes have been written.
         self.step_len * steps
     }
 
-    /// Returns whether steps can be written directly to the end of the file.
+    /// Returns `true` for steps that may go to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }
 
-    /// Returns whether the steps are contiguous in the tensor.
+    /// Returns `true` if the steps are contiguous in the tensor.
     pub(super) fn is_in_order(&self) -> bool {
         self.layers.outer <= 1
     }
 
-    /// Writes some new steps in the order of a tensor that has only these steps, in pieces, each
-    /// with its offset. A piece is inside one row.
+    /// Writes new steps as a tensor of only these, in pieces inside a row.
     pub(super) fn write_steps(
         &self,
         state: &SeriesState,

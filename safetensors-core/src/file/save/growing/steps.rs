@@ -1,27 +1,23 @@
-//! Rearranges steps, stored one after the other, into a tensor that grows along another dimension
-//! than the first.
+//! Rearranges stored steps for a tensor that grows along a later dimension than the first.
 //!
-//! A step consists of `outer` rows of `inner` bytes. In the tensor, row 0 of all steps comes first,
-//! then row 1 of all steps, and so on.
+//! The tensor has row 0 of all steps, then row 1 of all steps, and so on.
 
 use std::io;
 
 use crate::file::load::streaming::PIECE;
 use crate::format::error::Result;
 
-/// The bytes that are transposed at once. Memory holds twice this.
+/// Memory holds twice this.
 const TILE: u64 = 8 << 20;
 
-/// The bytes of a step: `outer` rows of `inner` bytes. Only the bytes of a row are contiguous in
-/// the tensor.
+/// The rows of a step. Only the bytes of a row are contiguous in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {
     pub(super) outer: u64,
     pub(super) inner: u64,
 }
 
-/// Writes `steps` steps in the order of the tensor. `read` gives bytes of the steps as they were
-/// stored, and `write` takes bytes of the tensor, each at an offset.
+/// `read` reads from stored steps, `write` takes bytes of the tensor, each at an offset.
 pub(super) fn write_layers(
     Layers { outer, inner }: Layers,
     steps: u64,
@@ -73,14 +69,13 @@ pub(super) fn write_layers(
     Ok(())
 }
 
-/// Bytes that are contiguous in both the steps and the tensor.
+/// Contiguous in the steps and in the tensor.
 struct Block {
     from: u64,
     to: u64,
     len: u64,
 }
 
-/// Copies a block, a piece at a time.
 fn copy(
     Block { from, to, len }: Block,
     buffer: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! [`StoredSteps`]: the bytes of a tensor that grows, until its file is finished.
+//! [`StoredSteps`]: the bytes of a growing tensor, until its file is finished.
 
 use std::fs::File;
 use std::io;
@@ -9,46 +9,41 @@ use crate::file::io::positional::{read_exact_at, write_all_at};
 use crate::file::io::reserve::reserve_ahead;
 use crate::file::save::temporary::TempFile;
 
-/// The most bytes that are buffered in memory. Without a buffer each small step would need a system
-/// call.
+// Saves system calls for small steps.
 const PENDING: usize = 256 << 10;
 
-/// The most bytes of a file that are reserved before they are needed.
+/// The most bytes reserved ahead.
 const AHEAD: u64 = 64 << 20;
 
-/// The bytes of all new steps, one step after the other. The first are in a file, the last in
-/// memory.
+/// All new steps: the first in a file, the last in memory.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps {
     /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     pub(super) flushed: u64,
-    /// The reserved bytes of the file.
     reserved: u64,
     pending: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Target {
-    /// The end of the new file, from this offset behind the room. Nothing is copied later.
+    /// At the end of the new file, from this offset behind the room.
     Tail(u64),
     Spill(TempFile),
 }
 
 impl StoredSteps {
-    /// Returns whether the bytes are at the end of the new file.
     pub(super) fn is_tail(&self) -> bool {
         matches!(self.target, Some(Target::Tail(_)))
     }
 
-    /// Forgets all bytes from `len` on.
     pub(super) fn truncate(&mut self, len: u64) {
         self.pending.truncate(len.saturating_sub(self.flushed) as usize);
         self.flushed = self.flushed.min(len);
     }
 
-    /// Adds bytes. `tail` is the number of bytes before them at the end of the new file, if they
-    /// may be written there.
+    /// `tail` is the number of bytes before these at the end of the new file, if they may be
+    /// written there.
     pub(super) fn push(&mut self, bytes: &[u8], body: &Body, tail: Option<u64>) -> io::Result<()> {
         if self.pending.len() + bytes.len() <= PENDING {
             self.pending.extend_from_slice(bytes);
@@ -83,7 +78,6 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Fills `buf` with the bytes from `offset` on.
     pub(super) fn read_exact_at(&self, body: &Body, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let in_file = self.flushed.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (from_file, from_memory) = buf.split_at_mut(in_file);
@@ -97,7 +91,7 @@ impl StoredSteps {
         Ok(())
     }
 
-    /// Copies all bytes to `offset` of `file`, except for the flushed bytes of a tail.
+    /// Skips the flushed bytes of a tail.
     pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
         if let Some(Target::Spill(spill)) = &self.target {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;
@@ -107,7 +101,7 @@ impl StoredSteps {
 }
 
 impl Target {
-    /// Returns the file, and where in it the bytes begin.
+    /// Returns also where in the file the bytes begin.
     fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
         match self {
             Self::Tail(start) => (body.file(), body.room() + start),

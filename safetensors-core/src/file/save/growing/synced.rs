@@ -1,4 +1,4 @@
-//! The files of synced steps: their directory, their names, and along which dimension they grow.
+//! Files of synced steps: their directory, their names, and how tensors grow.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,41 +12,37 @@ use crate::file::save::{AtomicFile, SaveOptions};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
 
-/// How the names of synced files end.
 const SUFFIX: &str = ".safetensors";
 
-/// The most bytes of the mark.
 const MOST: u64 = 100;
 
-/// The name of the mark. It has the number of synced files.
+/// Holds the number of synced files.
 pub(super) const MARK: &str = "finishing";
 
-/// Returns the directory in which a writer of a path syncs.
 pub(super) fn synced_directory(path: &Path) -> PathBuf {
     with_suffix(path, ".synced")
 }
 
-/// Returns the name that the directory gets if its steps cannot be recovered.
+/// Returns the name for steps that cannot be recovered.
 pub(super) fn incomplete_directory(path: &Path, number: u32) -> PathBuf {
     with_suffix(path, &format!(".incomplete-{number}"))
 }
 
-/// Returns the name of a synced file, counted from 1.
+/// Counts from 1.
 pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
 
-/// How a tensor of a synced file grows. Its text is the value in the metadata.
+/// The growth of a tensor, displayed as in the metadata.
 #[derive(Clone, Copy)]
 pub(super) struct Growth {
-    /// The dimension along which it grows.
     pub(super) axis: usize,
-    /// The number of steps that it had in the file that is appended to.
+    /// Steps in the file that is appended to.
     pub(super) kept: u64,
 }
 
 impl Growth {
-    /// Reads the growth of a tensor; `None` if it was added whole.
+    /// Returns `None` for a tensor that was added whole.
     pub(super) fn of(
         file: &SafeTensors<FileSource>,
         tensor: &LazyTensor<'_, FileSource>,
@@ -73,20 +69,19 @@ impl fmt::Display for Growth {
     }
 }
 
-/// Returns `true` if a metadata key links the steps of a synced file to others. No finished file
-/// has such a key.
+/// Returns `true` for a key that links synced steps. No finished file has one.
 pub(super) fn is_of_steps(key: &str) -> bool {
     key.starts_with(AXIS_PREFIX) || key == CONTINUES_KEY
 }
 
-/// Opens a synced file, counted from 1.
+/// Counts from 1.
 pub(super) fn open(directory: &Path, number: u32) -> Result<SafeTensors<FileSource>> {
     let path = directory.join(file_name(number));
     let opened = FileSource::open(&path).and_then(SafeTensors::from_source);
     opened.map_err(|error| error.in_path(path))
 }
 
-/// Marks that a file with the content of these synced files is about to be put in place.
+/// Says that a file with these steps is about to be put in place.
 pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     let path = directory.join(MARK);
     let mut file = AtomicFile::create(&path, &SaveOptions::new().durable(durable))?;
@@ -94,32 +89,30 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
     file.commit()
 }
 
-/// Returns the number of synced files in the mark; 0 if it is malformed.
+/// Returns 0 if the mark is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
     let mark = beside::read(directory, MARK, MOST)?;
     Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
 }
 
-/// The content of a directory of synced steps.
 #[derive(Debug)]
 pub(super) struct Listed {
-    /// The number of the last file; 0 if there is none.
+    /// The number of the last file, or 0.
     pub(super) last: u32,
     count: u32,
-    /// The number of files that the mark says, if there is a mark.
+    /// The number of files in the mark.
     pub(super) marked: Option<u32>,
     /// Whether something is there that no run writes.
     pub(super) has_others: bool,
 }
 
 impl Listed {
-    /// Returns whether files are missing.
     pub(super) fn has_gap(&self) -> bool {
         self.last == 0 || self.count < self.last || self.marked > Some(self.last)
     }
 }
 
-/// Lists a directory of synced steps; `None` if there is none.
+/// Returns `None` without a directory.
 pub(super) fn list(directory: &Path) -> Result<Option<Listed>> {
     let failed = |error| Error::io(error, directory);
     let entries = unless_missing(fs::read_dir(directory)).map_err(failed)?;

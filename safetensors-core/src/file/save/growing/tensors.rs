@@ -10,13 +10,12 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::header::{METADATA_KEY, Metadata, NameTable};
 
-/// The tensors so far, and the metadata that is new.
 #[derive(Debug, Default)]
 pub(super) struct Tensors {
     pub(super) list: Vec<Arc<GrowingEntry>>,
     pub(super) names: NameTable,
     pub(super) metadata: Metadata,
-    /// Other names of tensors of the file that is appended to.
+    /// Of the file that is appended to.
     pub(super) aliases: BTreeSet<String>,
 }
 
@@ -26,22 +25,19 @@ pub(super) enum GrowingEntry {
     Growing(Arc<Series>),
 }
 
-/// A tensor that was added whole.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
     pub(super) place: BodyPlace,
-    /// Whether all of it was written.
     pub(super) written: AtomicBool,
-    /// Whether writing it has failed. It can be added again.
+    /// Whether writing has failed. It can be added again.
     pub(super) failed: AtomicBool,
     pub(super) synced: AtomicBool,
 }
 
 impl Whole {
-    /// Makes a tensor that is not written yet.
     pub(super) fn new(name: &str, dtype: Dtype, shape: &[usize], place: BodyPlace) -> Self {
         let [written, failed, synced] = [const { AtomicBool::new(false) }; 3];
         Self { name: name.into(), dtype, shape: shape.into(), place, written, failed, synced }
@@ -65,14 +61,12 @@ impl GrowingEntry {
 }
 
 impl Tensors {
-    /// Returns `true` if a tensor has this name, or a tensor of the file that is appended to has it
-    /// as another name.
+    /// Returns `true` also for an alias in the file that is appended to.
     pub(super) fn has(&self, name: &str) -> bool {
         self.aliases.contains(name) || self.names.find(name, |i| self.list[i].name()).is_some()
     }
 
-    /// Adds a complete tensor to the list, or returns the tensor of this name that could not be
-    /// written.
+    /// Returns the tensor of this name that could not be written.
     pub(super) fn enter_whole(
         &mut self,
         name: &str,
@@ -90,7 +84,6 @@ impl Tensors {
         self.enter(name, || Ok(GrowingEntry::Whole(Whole::new(name, dtype, shape, place()?))))
     }
 
-    /// Adds an entry to the list, unless the name is taken.
     pub(super) fn enter(
         &mut self,
         name: &str,

@@ -1,9 +1,8 @@
 //! [`TempFile`]: a new file before it gets its name.
 //!
-//! On Linux and most of its file systems the file has no name at all, so nothing is left of it
-//! however the process ends. Otherwise it has a hidden name that contains the name of its
-//! destination, and is locked while it is in use. A lock ends with the process that holds it. So
-//! the next save to the same destination knows which files are left over, and removes them.
+//! On Linux and most file systems it has no name at all, so a killed process leaves nothing.
+//! Otherwise a hidden name contains its destination's, and it is locked. The next save to the
+//! destination removes files without a lock.
 
 #[cfg(test)]
 mod tests;
@@ -25,25 +24,23 @@ use crate::file::io::hidden::{
 };
 use crate::file::io::unfinished::{Owned, Steps};
 
-/// The most attempts to create a temporary file or directory because another save seems to have
-/// removed it. The last one is kept: on a file system that gives a file another number each time,
-/// each seems to be removed.
+// Another save seems to have removed the file. The last is kept: where a file gets another number
+// each time, each seems to be removed.
 const ATTEMPTS: u32 = 16;
 
-/// A new file next to its destination, open to be read and written.
+/// Next to its destination, open for reading and writing.
 #[derive(Debug)]
 pub(crate) struct TempFile {
-    /// This field comes first, so that the name is removed before the lock on the file ends.
+    // First, so that the name is removed before the lock ends.
     name: Option<Owned>,
-    /// Whether it is the name of a copy, which later writes to the file do not change.
+    /// Whether it names a copy, which later writes do not change.
     is_copy: bool,
     file: File,
 }
 
 impl TempFile {
-    /// Creates a temporary file for a destination. Its mode follows the umask or, if it is
-    /// `private`, gives permissions to its owner only. Errors must not show the temporary file's
-    /// name.
+    /// Takes the mode from the umask or, if `private`, is for its owner only. Errors must not show
+    /// its name.
     pub(crate) fn create(destination: &Path, private: bool) -> io::Result<Self> {
         failpoint::hit("create")?;
         remove_leftovers(directory(destination), file_name(destination));
@@ -54,8 +51,7 @@ impl TempFile {
         }
     }
 
-    /// Creates a temporary file for a destination that shares the blocks of another file, and has
-    /// its mode. Only macOS can do that in one step, on APFS.
+    /// Shares another file's blocks and mode. Only macOS can do that in one step, on APFS.
     pub(super) fn cloned(source: &File, destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::named(destination, |path| clone(source, path))
@@ -82,12 +78,11 @@ impl TempFile {
         &self.file
     }
 
-    /// Returns the open file, to be written to at its cursor.
     pub(super) fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives the file its name, and replaces the old file. After an error this can be tried again.
+    /// Replaces the old file. Can be tried again.
     pub(crate) fn persist(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
@@ -112,8 +107,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
-    /// [`io::ErrorKind::AlreadyExists`].
+    /// Fails with [`io::ErrorKind::AlreadyExists`] if the name is taken.
     pub(super) fn persist_new(&mut self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         self.forget_copy();
@@ -134,8 +128,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Renames the file, and replaces an entry with the new name. `TempPath::persist` would fail on
-    /// Windows if others have that open.
+    // On Windows `TempPath::persist` would fail if others have the entry open.
     fn rename(&mut self, destination: &Path) -> io::Result<()> {
         if let Some(name) = &self.name {
             rename_over(name.path(), destination)?;
@@ -144,7 +137,6 @@ impl TempFile {
         Ok(())
     }
 
-    /// Renames the file if the new name is free.
     fn rename_to_free(&mut self, destination: &Path) -> io::Result<()> {
         let Some(name) = &self.name else { return Ok(()) };
         let path = TempPath::try_from_path(name.path())?;
@@ -171,14 +163,14 @@ impl TempFile {
         }
     }
 
-    /// Forgets the copy of an attempt that failed. The file may have changed since.
+    // The file may have changed since the failed attempt.
     fn forget_copy(&mut self) {
         if std::mem::take(&mut self.is_copy) {
             self.name = None;
         }
     }
 
-    /// Gives a copy a name, for a file that cannot be given one.
+    /// Names a copy of a file that cannot be given a name.
     fn copy(&mut self, destination: &Path) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         let (copy, name) = file_with_name(destination, |path| create_new(path, 0o600))?;
@@ -191,7 +183,6 @@ impl TempFile {
         Ok(())
     }
 
-    /// Does the last steps for a file that has its name.
     fn settle(&self, destination: &Path) {
         // Before the lock ends: an edit of the new file may then write its own backup.
         remove_header_backup(destination);
@@ -200,20 +191,18 @@ impl TempFile {
     }
 }
 
-/// A new directory, with a hidden name that has the name of its destination in it. A file in it is
-/// locked while it is in use: network file systems do not lock directories. When this is dropped,
-/// the directory is removed with all its content.
+/// Has a hidden name that contains its destination's, and is removed at a drop.
+// A file in it is locked while it is in use: network file systems do not lock directories.
 #[derive(Debug)]
 pub(crate) struct TempDirectory(Owned);
 
 impl TempDirectory {
-    /// Creates a temporary directory next to a destination. Errors must not show its name.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         Self::beside(destination)
     }
 
-    /// Like [`create`](Self::create), without the removal of leftovers.
+    /// Does not remove leftovers.
     pub(super) fn beside(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
         if failpoint::lacks("space for directories") {
@@ -240,19 +229,18 @@ impl TempDirectory {
         self.0.path()
     }
 
-    /// Leaves it where it is. The next save removes it.
+    /// Leaves it to the next save.
     pub(crate) fn keep(self) {
         self.0.keep();
     }
 }
 
-/// Returns whether an error says that the disk is full.
 pub(super) fn lacks_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Creates and locks the file in a new directory. Also returns whether both are still there, and no
-/// other save has locked the file.
+/// Creates and locks the file in a new directory. Returns whether both are still there, and the
+/// lock is ours.
 fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     failpoint::hit("lock the directory")?;
     let path = directory.join(TEMPORARY_LOCK);
@@ -261,7 +249,6 @@ fn lock_in(directory: &Path) -> io::Result<(File, bool)> {
     Ok((file, is_ours))
 }
 
-/// Like [`with_name`], for a file.
 fn file_with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -270,7 +257,7 @@ fn file_with_name<T>(
     Ok((made, Owned::file(&path)))
 }
 
-/// Calls `make` with a temporary name that is free.
+/// Calls `make` with a free temporary name.
 fn with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -296,7 +283,6 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Makes a new file that shares the blocks of another one.
 #[cfg(target_vendor = "apple")]
 fn clone(source: &File, path: &Path) -> io::Result<File> {
     use rustix::fs::{CWD, CloneFlags, fclonefileat};
@@ -311,8 +297,7 @@ fn clone(_: &File, _: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Creates a file without a name; `None` if the system has no such files, or cannot give them a
-/// name later.
+/// Returns `None` if the system has no such files, or cannot name them later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -335,7 +320,7 @@ fn unnamed(_: &Path, _: u32) -> Option<File> {
     None
 }
 
-/// Gives a file without a name a new name.
+/// Names a file without a name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn link(file: &File, path: &Path) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD, linkat};
@@ -351,7 +336,7 @@ fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the path that leads to an open file, for as long as it is open.
+/// Returns the path of an open file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! Appending to a finished file: a new file gets its tensors, and each can grow further.
+//! Appends to a finished file: a new file gets its tensors.
 
 #[cfg(test)]
 mod tests;
@@ -19,16 +19,15 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, Metadata};
 use crate::format::parallel::lock;
 
-/// The finished file that is appended to. Its bytes are copied when the new file is finished.
+/// The finished file, which is copied at the end.
 #[derive(Debug)]
 pub(super) struct Before {
     header: Header,
-    /// `None` on a system that does not replace an open file, while the new file is put in place.
+    /// `None` while the new file is put in place, on a system that does not replace an open file.
     file: Option<FileSource>,
 }
 
 impl GrowingWriter {
-    /// Makes a writer that appends to the file at a path.
     pub(super) fn append_to(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
         let before = Before::open(path).map_err(|error| error.in_path(path))?;
         let header = before.header.clone();
@@ -50,7 +49,7 @@ impl GrowingWriter {
         Ok(Self::new(path, options, writing, tensors))
     }
 
-    /// Lets a tensor grow: one of the file that is appended to, or a new one.
+    /// Continues a tensor of the finished file, or begins one.
     pub(super) fn grow_on(&self, mut series: Series) -> Result<Arc<Series>> {
         let mut tensors = lock(&self.shared.tensors);
         let Tensors { list, names, .. } = &mut *tensors;
@@ -76,14 +75,13 @@ impl Before {
         Ok(Self { header: file.header().clone(), file: Some(file.into_source()) })
     }
 
-    /// Returns where a tensor begins.
     pub(super) fn place(&self, name: &str) -> Option<(&File, u64)> {
         let offset = self.header.get(name)?.data_offsets().start;
         Some((self.file.as_ref()?.file(), self.header.data_start() + offset))
     }
 
-    /// Opens the file again if it has changed or another has replaced it, and returns its metadata.
-    /// Fails if its tensors have changed.
+    /// Opens a changed or replaced file again, and returns its metadata. Fails if its tensors have
+    /// changed.
     pub(super) fn refresh(&mut self, path: &Path) -> Result<Metadata> {
         if self.check().is_err() {
             match Self::open(path) {
@@ -114,8 +112,7 @@ impl Before {
             })
     }
 
-    /// Fails if the file has changed, or another has replaced it. The new file would lose that
-    /// change.
+    // The new file would lose a change.
     fn check(&self) -> Result<()> {
         let Some(file) = &self.file else {
             return Err(ErrorKind::Io(std::io::ErrorKind::NotFound.into()).into());

@@ -1,4 +1,4 @@
-//! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
+//! Finishes a [`GrowingWriter`]: moves tensors to their final places and writes the header.
 
 #[cfg(test)]
 mod tests;
@@ -29,61 +29,56 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, Metadata, NameTable};
 use crate::format::parallel::{lock, unpoisoned};
 
-/// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
+// The data of a smaller file moves to the front, so that its header is not mostly spaces.
 const SMALL: u64 = 4 << 20;
 
-/// A header longer than its room ends at a multiple of this. Most file systems have such blocks.
+/// The block of most file systems. Longer headers end at a multiple.
 const BLOCK: u64 = 4096;
 
-/// A tensor in the order of the file.
 struct FinishedTensor<'a> {
     entry: &'a GrowingEntry,
-    /// Of a tensor that grows.
+    /// Of a growing tensor.
     state: Option<MutexGuard<'a, SeriesState>>,
     shape: Cow<'a, [usize]>,
     len: u64,
 }
 
-/// The order of the parts in the file.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Already in the file, at this offset.
+    /// In the file, at this offset.
     InPlace(u64),
-    /// Already in the file, after the others, except for the steps that it had before.
+    /// In place, after the others, except for its earlier steps.
     Tail,
-    /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
+    /// Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
     Copied,
     /// Copied after all tensors that need more alignment.
     Misaligning(Reverse<usize>),
 }
 
 impl GrowingWriter {
-    /// Writes the header and gives the file its name, replacing the old file. Then removes the
-    /// directory of [synced](Self::sync) steps, if there is one, and lets other writers begin.
+    /// Writes the header, gives the file its name and replaces the old file. Removes
+    /// [synced](Self::sync) steps, and lets other writers begin.
     ///
-    /// An error loses nothing. Call this again, for example when the disk has space again; tensors
-    /// can be added and appended to before that. Once the file is finished, this does nothing, and
-    /// all other methods fail with [`ErrorKind::AlreadyFinished`].
-    ///
-    /// If a file is [appended to](Self::resume), changes that another program has made to its
-    /// metadata in between stay.
+    /// An error loses nothing: call this again, for example when the disk has space. On a finished
+    /// file this does nothing, and all other methods fail with [`ErrorKind::AlreadyFinished`].
+    /// Metadata that another program has changed in a file that is [appended to](Self::resume)
+    /// stays.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
-    /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
-    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`], also if a file
-    /// that is appended to has other tensors by now. The path then keeps the old file.
+    /// The path keeps the old file: [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed
+    /// midway; [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
+    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`], also if the
+    /// tensors of a file that is appended to have changed.
     ///
-    /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the path has the new file, but
-    /// a power cut may undo that, or the synced steps are still there. The next call, or the next
-    /// writer of this path, completes the work.
+    /// The path has the new file: [`ErrorKind::NotDurable`] if a power cut may undo that,
+    /// [`ErrorKind::LeftBehind`] if synced steps are still there. The next call or writer of this
+    /// path completes the work.
     pub fn finish(&self) -> Result<()> {
         self.finish_and_keep_lock().map(drop)
     }
 
-    /// Like [`finish`](Self::finish), but no other writer can begin. Returns `None` if the file was
-    /// finished before.
+    /// Keeps other writers out. `None` if the file was finished before.
     pub(super) fn finish_and_keep_lock(&self) -> Result<Option<Synced>> {
         let durable = self.shared.options.durable;
         let mut state = unpoisoned(self.shared.state.write());
@@ -143,13 +138,11 @@ impl GrowingWriter {
     }
 }
 
-/// Returns whether the new file is in its place, in spite of an error.
 fn is_in_place(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotDurable(_))
 }
 
-/// The tensors on their way to the finished file, and their sources. No source is overwritten, so
-/// that all of this can be done again.
+// No source is overwritten, so all of this can be done again.
 struct Assembly<'a> {
     path: &'a Path,
     body: &'a Body,
@@ -158,7 +151,7 @@ struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    /// Writes the finished file. Returns it if the body could not become that file.
+    /// Returns the file if the body could not become it.
     fn put(&self, options: &SaveOptions) -> Result<Option<AtomicFile>> {
         let specs: Vec<_> = self.parts.iter().map(FinishedTensor::spec).collect();
         // The names were compared when the tensors were added.
@@ -194,8 +187,7 @@ impl<'a> Assembly<'a> {
         Ok(moved)
     }
 
-    /// Makes the data of the body begin at `start`. If the file system cannot insert that room,
-    /// another file gets the data.
+    /// Moves it to another file if the file system cannot insert that room.
     fn move_data(&self, start: u64, options: &SaveOptions) -> Result<Option<AtomicFile>> {
         let body = self.body;
         if body.make_room(start) {
@@ -209,7 +201,7 @@ impl<'a> Assembly<'a> {
         Ok(Some(moved))
     }
 
-    /// Writes a tensor at `offset` of the file, unless it is there.
+    /// Does nothing if the tensor is there.
     fn put_tensor(
         &self,
         part: &FinishedTensor<'a>,
@@ -260,7 +252,7 @@ impl<'a> Assembly<'a> {
         })
     }
 
-    /// Returns where a tensor of the file that is appended to begins.
+    /// Returns the place in the file that is appended to.
     fn before_place(&self, name: &str) -> io::Result<(&'a File, u64)> {
         let place = self.before.and_then(|before| before.place(name));
         place.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -283,7 +275,6 @@ impl<'a> FinishedTensor<'a> {
         }
     }
 
-    /// Returns the bytes of this tensor at the end of the file, if it is the tail.
     fn tail_len(&self) -> Option<u64> {
         let GrowingEntry::Growing(series) = self.entry else { return None };
         let state = self.state.as_ref().filter(|state| state.stored.is_tail())?;
@@ -307,7 +298,6 @@ impl<'a> FinishedTensor<'a> {
 }
 
 impl Whole {
-    /// Fails if a byte was not written.
     fn check_complete(&self) -> Result<()> {
         if self.written.load(Ordering::Acquire) {
             return Ok(());
@@ -319,7 +309,7 @@ impl Whole {
     }
 }
 
-/// Copies from hidden files. Neighbours that stay neighbours are copied at once.
+/// Copies neighbours that stay neighbours at once.
 struct Copies<'a> {
     to: &'a File,
     waiting: Option<Range<'a>>,
@@ -330,7 +320,7 @@ struct Range<'a> {
     start: u64,
     offset: u64,
     len: u64,
-    /// The first tensor of the range, for errors.
+    /// The first of the range, for errors.
     tensor: &'a str,
 }
 

@@ -3,39 +3,35 @@
 #[cfg(test)]
 mod tests;
 
-/// The place of a growing tensor in a pass. Tensors come in the order of their first steps.
+/// In the order of first steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rank {
     number: u32,
-    /// Whether another tensor grew twice before this one began. It may then come before that one
-    /// in a pass, for example in every tenth only.
+    /// Whether another tensor had grown twice before, so that this one may come earlier in a pass,
+    /// as one in every tenth does.
     is_late: bool,
 }
 
-/// The passes so far.
-///
-/// A pass appends to each tensor at most once, and always in the same order. So a tensor that is
-/// appended to twice in a row surely begins a pass. Otherwise a tensor that comes no later than the
-/// last one does, if the first pass has shown their order.
+/// The passes so far, each of which appends to a tensor at most once, and always in the same order.
+// So a tensor that is appended to twice in a row surely begins a pass. So does one that comes no
+// later than the last, if the first pass has shown their order.
 #[derive(Debug, Default)]
 pub(super) struct Passes {
-    /// The number of tensors that have a rank.
     ranks: u32,
-    /// Whether a tensor has been appended to twice.
+    /// Whether a tensor was appended to twice.
     has_second: bool,
     last: Option<Rank>,
-    /// Whether a complete tensor was added since the last append.
+    /// Since the last append.
     has_added: bool,
     /// Whether a tensor was appended to twice in a row since the last sync.
     has_repeated: bool,
-    /// The most steps that a tensor got since the last sync.
+    /// Of one tensor since the last sync.
     new_steps: u64,
 }
 
 impl Passes {
-    /// Returns `true` if a sync is due before the next append, which is to this tensor: a pass ends
-    /// here and a tensor has `every` new steps, or it is only likely that the pass ends here and a
-    /// tensor has twice that number.
+    /// Before the next append, returns `true` if a pass ends and a tensor has `every` new steps, or
+    /// it probably ends and a tensor has twice that number.
     pub(super) fn is_due(&self, next: Option<Rank>, every: u64) -> bool {
         // The order of the appends shows where a pass ends. A call by which the caller marks it is
         // easily forgotten, and then nothing is synced.
@@ -47,8 +43,6 @@ impl Passes {
             && (self.new_steps >= every.saturating_mul(2) || is_sure && self.new_steps >= every)
     }
 
-    /// Notes an append to a tensor, and returns its rank. `new_steps` is the number of its steps
-    /// since the last sync.
     pub(super) fn append(&mut self, rank: Option<Rank>, new_steps: u64) -> Rank {
         self.has_second |= rank.is_some();
         let rank = rank.unwrap_or_else(|| {
@@ -63,7 +57,6 @@ impl Passes {
         rank
     }
 
-    /// Notes that a complete tensor was added. It may belong to the pass that ends or to the next.
     pub(super) fn add(&mut self) {
         self.has_added = true;
     }

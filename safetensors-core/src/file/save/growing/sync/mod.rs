@@ -1,7 +1,7 @@
 //! Syncing: saves the steps so far, in case the process is killed.
 //!
-//! Each sync writes one safetensors file with the new tensors and steps, as atomically and durably
-//! as any other save. Files that a reader may open never change, and nothing is synced twice.
+//! Each sync writes a file with the new tensors and steps. Files that a reader may open never
+//! change, and nothing is synced twice.
 
 #[cfg(test)]
 mod tests;
@@ -35,45 +35,39 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{AXIS_PREFIX, CONTINUES_KEY};
 use crate::format::parallel::lock;
 
-/// The directory of synced steps, and the right to write to it and to its file.
+/// The right to write to the directory and to its file.
 #[derive(Debug)]
 pub(super) struct Synced {
-    /// The path of the file, after links.
+    /// After links.
     destination: PathBuf,
     directory: PathBuf,
     _lock: GrowingLock,
     /// Whether the files in it belong to this run.
     made: bool,
-    /// The number of files in it.
     files: u32,
 }
 
-/// A new tensor, or the new steps of a tensor.
 struct News<'a> {
     entry: &'a GrowingEntry,
-    /// The state of a tensor that grows.
+    /// Of a growing tensor.
     state: Option<MutexGuard<'a, SeriesState>>,
-    /// The shape of the bytes to be synced.
     shape: Vec<usize>,
 }
 
 impl GrowingWriter {
-    /// Writes all tensors and steps that are new since the last call to a separate file, and waits
-    /// until the file has reached the disk (unless [`durable`](SaveOptions::durable) is off). If
-    /// the process is killed afterwards, [`resume`](Self::resume) continues with them.
+    /// Writes the tensors and steps since the last call to a file, and waits for the disk unless
+    /// [`durable`](SaveOptions::durable) is off. If the process is killed, [`resume`](Self::resume)
+    /// continues with them.
     ///
-    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on;
-    /// a long name is shortened. Each is a complete file that every reader can open. It has the
-    /// tensors that were added or began to grow since the file before it, and the new steps of each
-    /// growing tensor. [`finish`](Self::finish) removes the directory. Until then, all synced steps
-    /// are on the disk twice. If another program removes the directory, the next call writes
-    /// everything again.
+    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on,
+    /// readable each. Until [`finish`](Self::finish) removes the directory, synced steps are on the
+    /// disk twice. If another program does, the next call writes everything again.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the same directory;
-    /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`]. Earlier files stay. The next sync writes
-    /// the steps that this one did not.
+    /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the directory;
+    /// [`ErrorKind::AlreadyFinished`]; [`ErrorKind::Io`], after which the next sync writes the
+    /// rest.
     pub fn sync(&self) -> Result<()> {
         let Self { shared } = self;
         let synced = shared.while_writing(|writing| shared.sync_files(writing));
@@ -151,7 +145,7 @@ fn write_news(writing: &Writing, news: &News<'_>, tensor: TensorWriter<'_>) -> R
 }
 
 impl Synced {
-    /// Returns the directory of a run that writes to `path`, or an error if another run is alive.
+    /// Fails if another run of `path` is alive.
     pub(super) fn new(path: &Path) -> Result<Self> {
         let destination = destination(path)?;
         let lock = GrowingLock::try_for(&destination)?;
@@ -164,8 +158,7 @@ impl Synced {
         &self.directory
     }
 
-    /// Looks for steps of an earlier run that are not in the file. If they are in it, or there are
-    /// none, the directory is removed.
+    /// Finds steps of an earlier run that are not in the file, or removes the directory.
     pub(super) fn find(&mut self) -> Result<Option<Listed>> {
         let Some(listed) = list(&self.directory)? else { return Ok(None) };
         self.files = listed.last;
@@ -178,13 +171,13 @@ impl Synced {
         Ok(Some(listed))
     }
 
-    /// Lets this run go on with the files of an earlier one.
+    /// Continues the files of an earlier run.
     pub(super) fn take_over(&mut self) {
         self.made = true;
     }
 
-    /// Returns `true` if this run has synced steps, and another program has removed them. Without
-    /// the first file, none can be recovered.
+    /// Returns `true` if another program has removed the first file, without which no step can be
+    /// recovered.
     fn is_lost(&self) -> bool {
         let first = match self.files {
             0 => self.directory.clone(),
@@ -193,7 +186,6 @@ impl Synced {
         self.made && matches!(first.try_exists(), Ok(false))
     }
 
-    /// Forgets the synced steps of this run.
     fn restart(&mut self) -> Result<()> {
         self.retire(false).map_err(|error| error.in_path(&self.directory))?;
         self.files = 0;
@@ -201,7 +193,7 @@ impl Synced {
         Ok(())
     }
 
-    /// Creates the directory, unless this run has done so.
+    /// Creates the directory, unless this run has.
     fn begin(&mut self, durable: bool) -> Result<()> {
         if self.made {
             return Ok(());
@@ -227,7 +219,6 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Says that the finished file is about to be put in place.
     pub(super) fn mark_finishing(&self, durable: bool) -> Result<()> {
         if !self.made || self.is_lost() {
             return Ok(());
@@ -235,15 +226,14 @@ impl Synced {
         mark(&self.directory, self.files, durable)
     }
 
-    /// Waits until the name of the finished file has reached the disk, if it is to be durable.
     pub(super) fn sync_name(&self, durable: bool) -> Result<()> {
         let synced = if durable { sync_directory(directory(&self.destination)) } else { Ok(()) };
         Ok(synced.map_err(ErrorKind::NotDurable)?)
     }
 
-    /// Removes the directory. It gets another name first, because a part of it must never be taken
-    /// for all of it. If it can get none, its files go one by one: the first ones and the mark
-    /// last. So they do if others have files in it, and then it stays.
+    /// Removes the directory, under another name, because a part must not be taken for all of it.
+    /// Without one, or with files of others, its files go one by one, the first ones and the mark
+    /// last.
     pub(super) fn retire(&self, durable: bool) -> Result<()> {
         let Some(listed) = list(&self.directory)? else { return Ok(()) };
         let retire = || {
@@ -266,8 +256,7 @@ impl Synced {
         Ok(retire()?)
     }
 
-    /// Moves the directory to a hidden one. Returns `None` if the disk is too full for that, or the
-    /// file system cannot rename the directory.
+    /// Returns `None` if the disk is too full, or the file system cannot rename it.
     fn move_away(&self) -> io::Result<Option<TempDirectory>> {
         let moved = TempDirectory::create(&self.destination).and_then(|trash| {
             fs::rename(&self.directory, trash.path().join("synced"))?;
@@ -281,7 +270,7 @@ impl Synced {
         }
     }
 
-    /// Gives the directory another name, because its steps cannot be recovered. Returns the name.
+    /// Renames a directory that cannot be recovered.
     pub(super) fn set_aside(&self) -> Result<PathBuf> {
         let mut names = (1..).map(|number| incomplete_directory(&self.destination, number));
         let free = names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default();
@@ -293,7 +282,7 @@ impl Synced {
 }
 
 impl<'a> News<'a> {
-    /// Returns the new part of a tensor, if there is one.
+    /// Returns the new part, if there is one.
     fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
             GrowingEntry::Whole(whole) => {
@@ -315,7 +304,6 @@ impl<'a> News<'a> {
         Spec { name: self.entry.name(), dtype: self.entry.dtype(), shape: &self.shape }
     }
 
-    /// Remembers that it was synced.
     fn mark(&mut self) {
         match (self.entry, &mut self.state) {
             (GrowingEntry::Whole(whole), _) => whole.synced.store(true, Ordering::Relaxed),
@@ -325,7 +313,7 @@ impl<'a> News<'a> {
     }
 }
 
-/// Forgets that a tensor was synced. A tensor of the file that is appended to needs no sync.
+// A tensor of the file that is appended to needs no sync.
 fn forget(entry: &GrowingEntry) {
     match entry {
         GrowingEntry::Whole(whole) => {
