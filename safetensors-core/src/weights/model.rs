@@ -184,7 +184,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Makes a weight of `tensors`, of which the codes come first.
+    /// Makes a weight of `tensors`: its codes come first.
     pub(super) fn weight(
         &self,
         name: impl Into<String>,
@@ -252,7 +252,7 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
     }
 
-    /// Accepts at most as many groups as columns.
+    /// Accepts no more groups than columns.
     pub(super) fn check_groups(
         &self,
         indices: &Stored,
