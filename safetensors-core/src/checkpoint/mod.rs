@@ -1,16 +1,15 @@
 //! Checkpoints: the tensors of a model, in one file or in several.
 //!
-//! [`Checkpoint`] opens files and refuses ones that do not belong together. [`save_sharded`]
-//! replaces an older checkpoint so that readers never see a mixture. A [`store`] is the place of
-//! the files: a directory, memory, a bucket.
+//! [`Checkpoint`] opens files and refuses ones that do not belong together, [`save_sharded`]
+//! replaces a checkpoint, and a [`store`] is the place of the files.
 //!
 //! | files | are about |
 //! |---|---|
-//! | `names.rs`, `pattern.rs`, `index/` | the names of a checkpoint's files, and its index |
+//! | `names.rs`, `pattern.rs`, `index/` | names of files; the index |
 //! | `open/` | finding and opening all files |
-//! | `save/` | dividing tensors over files, and replacing an older checkpoint |
-//! | `other_files/` | the files of a model next to its tensors |
-//! | `pieces/` | tensors in pieces, joined |
+//! | `save/` | dividing tensors over files, replacing a checkpoint |
+//! | `other_files/` | a model's other files |
+//! | `pieces/` | joined pieces of tensors |
 //! | `computed/` | tensors that are computed when they are read |
 //! | `boxed.rs` | checkpoints of any source as one type |
 //! | `store/` | places of files |
@@ -73,9 +72,8 @@ use crate::format::tensor::TensorBuf;
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
 /// [`open`](Checkpoint::open) takes the path of a file, an index, or their directory, and checks
-/// the headers. Tensors are read on request at positions of the files, each into its own buffer,
-/// which is safe even if the files change. With [`mmap`](Checkpoint::mmap) they can also be
-/// borrowed.
+/// the headers. Tensors are read on request, each into its own buffer, and safely if files change.
+/// With [`mmap`](Checkpoint::mmap) they can also be borrowed.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -248,14 +246,13 @@ impl<S> Checkpoint<S> {
         self.catalog.tensors()
     }
 
-    /// Returns the aliases, sorted, each with its tensor: the other names of tensors that share one
+    /// Returns the aliases, sorted, each with its tensor: the other names of tensors that share a
     /// storage, which is saved once.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
     /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata, as the key of
     /// the tensor's name. An entry is an alias if its value names a tensor, even by chance, and its
-    /// key neither names a tensor nor has a fixed meaning: `format`, `modelspec.*`, and the keys of
-    /// [digests](crate::digest) and [attributes](crate::header::attributes()).
+    /// key neither names one nor has a fixed meaning, such as `format` or `modelspec.*`.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.catalog.aliases()
     }

@@ -1,15 +1,15 @@
-//! Computations over a checkpoint, and changes to it: views, which are computed tensor by tensor
-//! when they are read, reports, and changed files. Only `edit` and `rewrite` use the results of the
-//! other modules. Begin with `rewrite/mod.rs`: most operations are a rewrite.
+//! Computations over a checkpoint, and changes to it: views, which are computed when they are read,
+//! reports, and changed files. Only `edit` and `rewrite` use the other modules. Begin with
+//! `rewrite/mod.rs`: most operations are a rewrite.
 //!
 //! | module | is about |
 //! |---|---|
-//! | `quantized` | quantised weights as numbers, and numbers as quantised weights |
+//! | `quantized` | quantised weights as numbers, and the reverse |
 //! | `lora` | adapters that are merged into the weights |
-//! | `optimizer` | PyTorch's optimizers by the names of parameters |
-//! | `digest`, `audit` | data that has changed; oddities of a checkpoint |
+//! | `optimizer` | PyTorch's optimizers by names of parameters |
+//! | `digest`, `audit` | data that has changed; oddities |
 //! | `rewrite` | merge, select, rename, convert, divide |
-//! | `edit` | the metadata, names and tensors of a file |
+//! | `edit` | metadata, names and tensors of a file |
 
 #[cfg(feature = "std")]
 pub mod quantized;

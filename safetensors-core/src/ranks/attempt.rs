@@ -8,11 +8,10 @@
 //! | `attempt.json` | the plan and options of its ranks, and its place in the order of attempts |
 //! | a file of tensors | the parts of a rank |
 //! | `rank-00002.done` | marks that all files of the rank are there, and have reached the disk |
-//!
-//! So exactly one rank finds that no mark is missing, and puts everything in place before it
-//! releases the lock: the files get second names in the hidden directory of a [`LocalDirectory`],
-//! and from there replace the old checkpoint ([`StagedShards`]). If that rank is killed, any rank
-//! that saves again tries again.
+// So exactly one rank finds that no mark is missing, and puts everything in place before it
+// releases the lock: the files get second names in the hidden directory of a `LocalDirectory`, and
+// from there replace the old checkpoint (`StagedShards`). If that rank is killed, any rank that
+// saves again tries again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

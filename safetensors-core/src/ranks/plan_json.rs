@@ -60,9 +60,8 @@ impl RankPlan {
     }
 }
 
-/// Parses the JSON of a plan. Unknown and duplicate fields and names are refused, and so is more
-/// than [`Limits`] allow for the bytes and entries of an index. No part may extend outside its
-/// tensor.
+/// Parses the JSON of a plan, within [`Limits`] for the bytes and entries of an index. Unknown and
+/// duplicate fields and names are refused.
 impl FromStr for RankPlan {
     type Err = Error;
 

@@ -12,8 +12,8 @@ use crate::format::tensor::TensorBuf;
 
 impl RankPlan {
     /// Reads the parts that a rank holds, in parallel, in the order of the plan's
-    /// [`tensors`](RankPlan::tensors). Only the bytes of the parts are read, and gaps of at most
-    /// 512 bytes between them. Each rank begins at another place.
+    /// [`tensors`](RankPlan::tensors), with gaps of at most 512 bytes between them. Each rank
+    /// begins at another place.
     ///
     /// ```
     /// use safetensors_core::ranks::{Rank, RankRules, RankSaver};

@@ -8,8 +8,8 @@ use crate::format::error::{Error, RankProblem, Result};
 use crate::format::glob::Pattern;
 
 /// Rules for dividing the tensors of a model among ranks. The first rule with a pattern that
-/// matches the full name of a tensor counts. A tensor that no rule matches is an error, because a
-/// misspelt pattern would cost the memory of an entire tensor on each rank.
+/// matches the full name of a tensor counts. A tensor without a rule is an error: a misspelt
+/// pattern would cost the memory of an entire tensor on each rank.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -170,9 +170,8 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::WorldSize`]; [`RankProblem::NoRule`]; a division that does not fit a tensor;
-    /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
-    /// inside a byte.
+    /// [`RankProblem::WorldSize`]; [`RankProblem::NoRule`]; a division that does not fit a tensor,
+    /// or that cuts a packed element ([`SliceInsideByte`]); [`DuplicateTensor`].
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
     /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte

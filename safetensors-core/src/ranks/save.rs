@@ -17,12 +17,11 @@ use crate::format::tensor::TensorSource;
 /// files of all of them in place, with one index. No rank waits.
 ///
 /// The tensors are the rank's parts, by the names of the full tensors. A replicated tensor is saved
-/// by one of the ranks, and a part that several ranks share by the first of them; the others need
-/// not give it.
+/// by one of the ranks, and a shared part by the first that holds it; the others need not give it.
 ///
-/// The attempt is a name that all ranks share and that no other save to this directory has. A job
-/// that is started again and trains the same step again needs another name: for example the step
-/// with `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
+/// The attempt is a name that all ranks share and that no other save to this directory has. A
+/// restarted job that trains the same step again needs another name: for example the step with
+/// `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
 ///
 /// - **A rank that dies** leaves the earlier checkpoint unchanged. Started again with the same
 ///   values, it saves the same attempt again. Otherwise all ranks begin a new one.
@@ -64,9 +63,8 @@ use crate::format::tensor::TensorSource;
 /// # Parts in files
 ///
 /// A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004` of a safetensors file, so
-/// that no program takes it for the full tensor. A replicated tensor keeps its name.
-/// `safetensors_bridge.parts` in the metadata maps the names of parts to their places, which meet
-/// without gap and overlap:
+/// that no program takes it for the full tensor. `safetensors_bridge.parts` in the metadata has the
+/// places of parts, which meet without gap and overlap:
 ///
 /// ```json
 /// {"up.part-00002-of-00004": {"tensor": "up", "shape": [64, 16], "dim": 0, "offset": 16}}
@@ -96,8 +94,8 @@ impl<'a> RankSaver<'a> {
     ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
     ///   plan.
     /// - [`RankProblem::AttemptDiffers`] if another rank has another plan or other options.
-    /// - [`RankProblem::AttemptComplete`] if nothing needs to be done;
-    ///   [`RankProblem::AttemptSuperseded`] if a later attempt was complete first.
+    /// - [`RankProblem::AttemptComplete`]; [`RankProblem::AttemptSuperseded`] if a later attempt
+    ///   was complete first.
     /// - As for [`save_sharded`](crate::save_sharded).
     pub fn save<N: AsRef<str>, T: TensorSource>(
         &self,

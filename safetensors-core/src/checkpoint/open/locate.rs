@@ -26,8 +26,8 @@ pub enum CheckpointPath {
 
 impl CheckpointPath {
     /// Finds the file or index that [`Checkpoint::open`](crate::checkpoint::Checkpoint::open)
-    /// opens: a `*.json` file is an index, every other file contains tensors, and a directory is
-    /// searched for either.
+    /// opens: a `*.json` file is an index, any other file has tensors, and a directory is searched
+    /// for either.
     ///
     /// # Errors
     ///
@@ -148,13 +148,13 @@ pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
     }
 }
 
-/// Chooses the file or index that a directory opens as, like transformers and huggingface_hub.
-///
-/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
-/// other index, then the only file, unless it is named as a shard, or `.uqff` files are next to it.
-///
-/// A foreign index in the [`FOREIGN_FOLDER`] comes before the only file if `manifest.json` shows an
-/// epoch of a training, where the file may be the state of a scheduler; otherwise after it.
+/// Chooses the file or index that a directory opens as: `model.safetensors`, then the index
+/// `model.safetensors.index.json`, then the only other index, then the only file, unless it is
+/// named as a shard, or `.uqff` files are next to it.
+// transformers and huggingface_hub choose the same.
+//
+// A foreign index in the `FOREIGN_FOLDER` comes before the only file if `manifest.json` shows an
+// epoch of a training, where the file may be the state of a scheduler; otherwise after it.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are looked up by name. A listing that is read while files are renamed may lack a
     // file that existed all the time.

@@ -1,8 +1,7 @@
 //! Mapping a file into memory.
-//!
-//! If any process changes a mapped file, the bytes behind a `&[u8]` change, which Rust forbids; if
-//! it truncates the file, touching the lost pages ends this process with `SIGBUS`. No check can
-//! rule that out. Reads at positions ([`FileSource`]) have no such hazard.
+// If any process changes a mapped file, the bytes behind a `&[u8]` change, which Rust forbids; if
+// it truncates the file, touching the lost pages ends this process with `SIGBUS`. No check can rule
+// that out. Reads at positions have no such hazard.
 
 #![allow(
     unsafe_code,
@@ -23,8 +22,7 @@ use crate::format::header::Limits;
 
 impl Checkpoint<Mmap> {
     /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
-    /// can be lent as [views](crate::LazyTensor::view). Each mapping can be given advice on its
-    /// use:
+    /// can be lent as [views](crate::LazyTensor::view). A mapping can be given advice on its use:
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -52,8 +50,7 @@ impl Checkpoint<Mmap> {
     /// # Errors
     ///
     /// As for [`open`](Checkpoint::open);
-    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for tensors in
-    /// parts.
+    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors).
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // SAFETY: the caller promises that the files stay as they are while the checkpoint, which

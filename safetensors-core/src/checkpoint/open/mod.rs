@@ -24,11 +24,9 @@ use opening::Opener;
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds
     /// `model.safetensors`, otherwise the index `model.safetensors.index.json`, otherwise the only
-    /// other index, otherwise the only `*.safetensors` file.
-    ///
-    /// Shards are plain relative paths to regular `*.safetensors` files. If
-    /// [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this opens
-    /// the old one or the new one, never a mixture.
+    /// other index, otherwise the only `*.safetensors` file. While
+    /// [`save_sharded`](crate::save_sharded) replaces the checkpoint, it opens the old one or the
+    /// new one.
     ///
     /// # Parts of tensors
     ///
@@ -40,9 +38,9 @@ impl Checkpoint {
     ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory, with all of its
     ///   `*.safetensors` files.
     ///
-    /// PyTorch's files record neither their number nor the shape of a tensor, so **a missing last
-    /// part of PyTorch's files is not noticed**, unless the caller compares the shapes, for example
-    /// by [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
+    /// PyTorch's files record neither their number nor shapes, so **a missing last part of
+    /// PyTorch's files is not noticed**, unless the caller compares the shapes, for example by
+    /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -65,8 +63,8 @@ impl Checkpoint {
     /// # Errors
     ///
     /// - [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
-    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`]; [`ErrorKind::KeepsChanging`]; and for
-    ///   each file as for [`Header::parse`](crate::header::Header::parse).
+    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`]; [`ErrorKind::KeepsChanging`]; and as
+    ///   for [`Header::parse`](crate::header::Header::parse).
     /// - [`RankProblem::PartsOfTensors`] for the path of a file with parts;
     ///   [`RankProblem::BadParts`] for parts that do not fit together.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -180,13 +178,12 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A path that ends in `.safetensors` or `.json` is passed to `open`, which several threads
-    /// call at once. Any other path is looked up on the disk; see also
-    /// [`open_in`](Checkpoint::open_in).
+    /// A path that ends in `.safetensors` or `.json` is passed to `open`, on several threads. Any
+    /// other is looked up on the disk; see also [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
-    /// As for [`open`](Checkpoint::open); [`RankProblem::PartsOfTensors`] for tensors in parts.
+    /// As for [`open`](Checkpoint::open); [`RankProblem::PartsOfTensors`].
     pub fn open_by(
         path: impl AsRef<Path>,
         limits: &Limits,

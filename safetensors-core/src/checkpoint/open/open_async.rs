@@ -11,12 +11,9 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 
 impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
-    /// Opens a checkpoint without blocking. It fetches the index, the first 64 KiB of each file,
-    /// and longer headers, all shards at once. [`AsyncStore`] reads the tensors;
-    /// [`AsyncStore::run`] opens in other ways.
-    ///
-    /// An index that is replaced during this is noticed if its source has a
-    /// [version](AsyncReadAt::version).
+    /// Opens a checkpoint without blocking: fetches the index, the first 64 KiB of each file, and
+    /// longer headers, all shards at once. [`AsyncStore`] reads the tensors; [`AsyncStore::run`]
+    /// opens in other ways.
     ///
     /// # Errors
     ///

@@ -105,9 +105,8 @@ pub(crate) fn is_refused(error: &Error) -> bool {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Checks that the files and the index have not changed since they were opened, as far as their
-    /// sources and their store can detect. Call it after reading, to be sure that everything came
-    /// from one checkpoint.
+    /// Checks that the files and the index have not changed since they were opened, as far as
+    /// sources and store can detect: everything read before came from one checkpoint.
     pub fn check_unchanged(&self) -> Result<()> {
         if let (Some(index), Some(siblings)) = (&self.about.index, &self.about.siblings)
             && siblings.version(index)? != self.about.index_version
@@ -160,7 +159,7 @@ impl<S> Checkpoint<S> {
     }
 
     /// Returns the path and the bytes of a small file next to the index or the first file, such as
-    /// `config.json`; `None` if the store has none, or does not let it be read.
+    /// `config.json`; `None` if the store has none, or denies it.
     ///
     /// ```
     /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -178,8 +177,8 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`], also for a
-    /// link that leads out of the directory.
+    /// [`ErrorKind::Io`] for a file over `most` bytes; [`ErrorKind::NotAFile`], also for a link
+    /// that leads out of the directory.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.catalog.read_beside(name, most)
     }

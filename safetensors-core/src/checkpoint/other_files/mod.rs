@@ -98,12 +98,11 @@ const MOST_FOLDERS: usize = 2;
 /// licences. Names are relative to its directory, with `/` between their parts.
 ///
 /// The checkpoint must be opened by its directory, which has an index, or settings such as
-/// `config.json`. A folder goes along if transformers saves it, or if `modules.json` or
-/// `model_index.json` names it. There are at most 1,000 files with 1 GiB, each with 256 MiB.
+/// `config.json`. Folders go along if transformers saves them, or `modules.json` or
+/// `model_index.json` names them. There are at most 1,000 files with 1 GiB, each with 256 MiB.
 ///
 /// Skipped are other tensors, signatures, manifests, hidden and special files, credentials
-/// (`token`, `*.pem`), links that lead out of the directory, and folders with tensors, except those
-/// of `modules.json`.
+/// (`token`, `*.pem`), and links that lead out of the directory.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {

@@ -28,17 +28,14 @@ use staged::{SavedShards, StagedShards, unless_refused};
 
 /// Saves tensors to a directory as a checkpoint in one file, or in several files with an index.
 ///
-/// The tensors are divided in the given order, by their bytes in the file. All files of earlier
-/// saves with the same pattern are replaced; other files stay. Links are replaced, not followed. A
-/// new file gets the permissions of the file that it replaces, otherwise the strictest among the
-/// earlier checkpoint's files, otherwise those of the umask.
+/// The tensors are divided in the given order. All files of earlier saves with the same pattern are
+/// replaced; other files stay. Links are replaced, not followed. A new file gets the permissions of
+/// the file that it replaces, otherwise the strictest among the earlier checkpoint's files.
 ///
 /// At every moment the directory opens as the complete earlier checkpoint or as the complete new
 /// one, so the disk needs space for both. After an interruption the earlier files may have other
-/// names, until the next save.
-///
-/// Next to another checkpoint under names of another pattern, the new one may have to be opened by
-/// the path of its file or index.
+/// names, until the next save. Next to a checkpoint under names of another pattern, the new one may
+/// open only by the path of its file or index.
 ///
 /// Saves to one directory at the same time do not mix;
 /// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. Where locks do not
@@ -64,16 +61,14 @@ use staged::{SavedShards, StagedShards, unless_refused};
 /// # Errors
 ///
 /// As for [`save`](crate::save()); [`ErrorKind::BadIndex`] if the index would exceed the default
-/// [`Limits`](crate::Limits), before anything is written; [`ErrorKind::NotAFile`] and
-/// [`ErrorKind::ReadOnlyFile`] for a file in the way;
-/// [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a directory with parts
-/// that ranks have saved; [`ErrorKind::DirectoryBusy`]; [`ErrorKind::Io`] also if the earlier
-/// checkpoint cannot be read.
+/// [`Limits`](crate::Limits); [`ErrorKind::NotAFile`] and [`ErrorKind::ReadOnlyFile`] for a file in
+/// the way; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts);
+/// [`ErrorKind::DirectoryBusy`]; [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
 ///
 /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the directory opens as the new
-/// checkpoint. After [`ErrorKind::Overtaken`] it opens as the other writer's checkpoint, or as the
-/// new one if that writer has failed; if both have changed files at the very same time, it may be a
-/// mixture. After other errors it opens as before.
+/// checkpoint, after [`ErrorKind::Overtaken`] as the other writer's or, if that has failed, the new
+/// one, or as a mixture if both have changed files at the very same time. After other errors it
+/// opens as before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,

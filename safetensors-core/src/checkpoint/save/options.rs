@@ -73,8 +73,8 @@ impl ShardOptions {
     }
 
     /// Puts a small file next to the tensors in the same save, such as their `config.json`. It gets
-    /// its name just before they do, so readers may see the new file and the earlier tensors, but
-    /// never the reverse. If the save fails, the earlier file is put back.
+    /// its name just before they do, so readers never see the earlier file with the new tensors. If
+    /// the save fails, the earlier file is put back.
     ///
     /// A save fails with [`ErrorKind::Io`] if the name is a path, or ends in `.safetensors` or
     /// `.safetensors.index.json`.
@@ -106,11 +106,9 @@ impl ShardOptions {
     /// safetensors files: `HuggingFaceStorageReader` reads them, `consolidate_safetensors_files`
     /// and [`Checkpoint::open`](crate::Checkpoint::open) join them. `false` by default.
     ///
-    /// The files are named `shard-00001-model-00001-of-00001.safetensors`; the
-    /// [pattern](ShardOptions::file_pattern) is ignored. A part has the name of its tensor, and its
-    /// place in `DCP_SHARDING_INFO` of the metadata. Each file has the metadata of the options, and
-    /// the number of all files. There is no index, so the directory must have no other files of
-    /// tensors.
+    /// The files are named `shard-00001-model-00001-of-00001.safetensors`, for any
+    /// [pattern](ShardOptions::file_pattern). `DCP_SHARDING_INFO` in their metadata has the place
+    /// of each part. There is no index, so the directory must have no other files of tensors.
     ///
     /// Only [`RankSaver`](crate::ranks::RankSaver) and
     /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks) on the local disk support it. Other

@@ -6,8 +6,8 @@ use crate::format::error::{Error, ErrorKind};
 
 /// The largest size of a shard, in bytes of tensors.
 ///
-/// As text it is a whole number of bytes, or a decimal number of KB, MB, GB or TB (powers of 1000),
-/// in any case. Binary units such as KiB are an error.
+/// As text it is a whole number of bytes, or a decimal number of KB, MB, GB or TB (powers of 1000).
+/// Binary units such as KiB are an error.
 ///
 /// ```
 /// use safetensors_core::checkpoint::MaxShardSize;

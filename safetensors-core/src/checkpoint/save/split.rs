@@ -15,11 +15,10 @@ pub(crate) struct Split {
 
 /// Divides tensors into the same shards as `huggingface_hub`. A tensor is given by its size and the
 /// identity of a storage that it may share.
-///
-/// A tensor that would exceed the limit closes the open shard and begins the next one. One that is
-/// larger than the limit gets its own shard, which comes before the open one. Tensors that share a
-/// storage go into the shard of the first of them, and only its size counts. The sizes 6, 6, 2, 6,
-/// 2, 2 with a limit of 10 become the shards 6, 6 + 2 and 6 + 2 + 2.
+// A tensor that would exceed the limit closes the open shard and begins the next one. One that is
+// larger than the limit gets its own shard, which comes before the open one. Tensors that share a
+// storage go into the shard of the first of them, and only its size counts. The sizes 6, 6, 2, 6,
+// 2, 2 with a limit of 10 become the shards 6, 6 + 2 and 6 + 2 + 2.
 pub(crate) fn split_into_shards<Id: Eq + Hash>(
     tensors: impl IntoIterator<Item = (u64, Option<Id>)>,
     max_shard_size: MaxShardSize,

@@ -114,10 +114,10 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         Ok(())
     }
 
-    /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
+    /// Puts the checkpoint in place, after [`begin`](Self::begin).
     ///
     /// After an error other than [`ErrorKind::Overtaken`] this can be called again, even if the
-    /// directory already opens as the new checkpoint. A store other than the local disk and memory
+    /// directory already opens as the new checkpoint. Stores other than the local disk and memory
     /// may have lost files by then.
     ///
     /// # Errors
@@ -156,13 +156,12 @@ impl LocalDirectory {
         error.moved_below(self.staging(), &self.directory)
     }
 
-    /// Stages a checkpoint, or files of a foreign index, that were written to the
-    /// [`staging`](Self::staging) directory: `main`, its file or index, the files that this index
-    /// names, and `beside`, by paths relative to that directory.
+    /// Stages a checkpoint, or files of a foreign index, in the [`staging`](Self::staging)
+    /// directory: `main`, its file or index, the files that this index names, and `beside`, by
+    /// relative paths.
     ///
-    /// The commit replaces the checkpoint that the directory opens as. A file of `beside` replaces
-    /// an earlier one, unless the options forbid that. A commit that fails after that puts the
-    /// earlier one back, and cannot be repeated.
+    /// A file of `beside` replaces an earlier one, unless the options forbid that. A commit that
+    /// fails after that puts the earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;

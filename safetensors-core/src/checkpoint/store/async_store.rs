@@ -29,9 +29,9 @@ const GROUP: u64 = 64 << 20;
 /// A [`Store`] that opens and reads its files asynchronously, in any runtime: for servers, which
 /// must not block a worker, and browsers, which cannot block.
 ///
-/// It is made from a function that opens the file of a path, for example by a request. An error of
-/// the kind [`NotFound`](io::ErrorKind::NotFound) means that there is none. A directory opens as
-/// its `model.safetensors`, or otherwise by its `model.safetensors.index.json`.
+/// It is made from a function that opens the file of a path, for example by a request. The error
+/// [`NotFound`](io::ErrorKind::NotFound) means that there is none. A directory opens as its
+/// `model.safetensors`, or otherwise by its `model.safetensors.index.json`.
 ///
 /// | to | use |
 /// |---|---|
@@ -40,11 +40,9 @@ const GROUP: u64 = 64 << 20;
 /// | read in any other way: slices, quantised weights, ranks | [`run`](Self::run) |
 /// | read by code that must not block, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
 ///
-/// Up to 64 MiB are converted without a yield, with the help of other
-/// [threads](LoadOptions::threads). A server that must answer others within milliseconds should
-/// give loads a separate worker.
-///
-/// A checkpoint, not the store, keeps its files open, and files of at most 64 KiB in memory.
+/// Up to 64 MiB are converted without a yield, so a server that must answer within milliseconds
+/// should give loads a separate worker. A checkpoint keeps its files open, and files of at most 64
+/// KiB in memory.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::AsyncStore;
@@ -175,17 +173,14 @@ where
         Self { open: Arc::new(open), files: Arc::default(), missing: Arc::default() }
     }
 
-    /// Runs `work`, which may read files of the store in every way that does not wait. When it
-    /// lacks bytes, all that it announced are fetched at once, and `work` runs again from its
-    /// start.
+    /// Runs `work`, which may read files of the store in every way. When it lacks bytes, all that
+    /// it announced are fetched at once, and `work` runs again from its start. So memory holds all
+    /// bytes that it reads, and it must not have effects that may happen only once.
     ///
     /// Its store has its own files, which stay open as long as a clone of it. Only reads by this
-    /// thread and by the threads of loads count.
-    ///
-    /// So memory holds all bytes that `work` reads, in addition to its result, and `work` must not
-    /// have effects that may happen only once. Opening, [`read_tensors`] and the other loads
-    /// announce their reads. Single reads are not announced: a loop that reads 100 tensors one by
-    /// one runs 100 times.
+    /// thread and by the threads of loads count. Opening, [`read_tensors`] and the other loads
+    /// announce their reads; single reads do not: a loop that reads 100 tensors one by one runs 100
+    /// times.
     pub async fn run<T>(&self, mut work: impl FnMut(&Self) -> Result<T>) -> Result<T> {
         let mut fetched = Fetched::new();
         let store = self.with_files(Arc::default());
@@ -197,14 +192,13 @@ where
         }
     }
 
-    /// Fetches tensors, and keeps their bytes in memory until the result is dropped. All code that
-    /// reads these tensors finds them there, even if it cannot wait, such as candle's `VarBuilder`.
-    /// For quantised weights as numbers, first [list](crate::Checkpoint::quantized_weights) them by
-    /// [`run`](Self::run), which fetches the settings next to the files, and then fetch all stored
-    /// tensors.
+    /// Fetches tensors, and keeps their bytes in memory until the result is dropped, for code that
+    /// cannot wait, such as candle's `VarBuilder`. For quantised weights as numbers, first
+    /// [list](crate::Checkpoint::quantized_weights) them by [`run`](Self::run), which fetches the
+    /// settings next to the files, and then fetch all stored tensors.
     ///
-    /// The [progress](LoadOptions::progress) of the options counts the bytes as they arrive. Other
-    /// options have no effect.
+    /// Only the [progress](LoadOptions::progress) of the options has an effect. It counts the bytes
+    /// as they arrive.
     pub async fn fetch(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],

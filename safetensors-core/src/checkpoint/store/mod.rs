@@ -29,9 +29,9 @@ use crate::format::error::Result;
 /// A place for the files of checkpoints: a disk, memory, a snapshot of a repository, an object
 /// store.
 ///
-/// Paths of files are made by joining names to the path that the user gave, so a path such as
-/// `s3://bucket/model` can name its store. On Windows they are joined by `\`: a store that has
-/// names with `/` should split paths into their [components](Path::components).
+/// Paths of files are names joined to the path that the user gave, such as `s3://bucket/model`. On
+/// Windows they are joined by `\`: a store that has names with `/` should split paths into their
+/// [components](Path::components).
 ///
 /// Several threads open files at once. The methods block; see [`AsyncStore`] for programs that must
 /// not wait.
@@ -95,14 +95,14 @@ pub trait Store: Send + Sync {
 
     /// Lists a directory, in any order. Names that are not UTF-8 may be skipped.
     ///
-    /// A store that cannot list returns no entries. A directory then opens only by one of the two
-    /// standard names, and an index only if its files cannot have [parts of
+    /// A store that cannot list returns no entries. A directory then opens only by a standard name,
+    /// and an index only if its files cannot have [parts of
     /// tensors](crate::error::RankProblem::PartsOfTensors).
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
 
-    /// Returns the current version of a file, which differs as soon as the path leads to another
-    /// file or to other bytes. `None`, the default, means that there is no such file, that its
-    /// version is unknown, or that it never changes.
+    /// Returns the current version of a file, which differs as soon as the path leads to other
+    /// bytes. `None`, the default, means that there is no such file, that its version is unknown,
+    /// or that it never changes.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let _ = path;
         Ok(None)

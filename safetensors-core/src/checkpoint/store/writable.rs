@@ -19,8 +19,7 @@ pub type Versions<V> = BTreeMap<String, V>;
 pub type CopyFile<'c> = dyn Fn(&mut dyn Write) -> Result<Option<Permissions>> + 'c;
 
 /// A directory of a [`Store`] that [`save_sharded_to`](crate::checkpoint::save_sharded_to) saves to
-/// in steps. After each of them it opens as the earlier checkpoint or as the new one. To notice
-/// another save, a place needs locks or conditional writes.
+/// in steps. To notice another save, it needs locks or conditional writes.
 ///
 /// Names are file names without a directory. All methods block.
 ///
@@ -110,8 +109,8 @@ pub trait WritableDirectory {
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()>;
 
     /// Replaces a small file, if it still has the version `before`, or still does not exist.
-    /// Returns the new version; `None` if the file has changed, and then it stays. After an error
-    /// the store may have the old file or the new one.
+    /// Returns the new version; `None` if the file has changed, and stays. After an error it may be
+    /// the old or the new one.
     fn replace(
         &mut self,
         name: &str,

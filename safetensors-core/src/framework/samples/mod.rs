@@ -28,11 +28,11 @@ const PREFETCH: usize = 16;
 const DEEPEST: usize = 16;
 
 /// A directory of safetensors files as a data set: each `*.safetensors` file in it and below is a
-/// sample, in the order of the paths. The directory is on the local disk or in any [`Store`], such
-/// as a bucket.
+/// sample, in the order of the paths. It is on the local disk or in any [`Store`], such as a
+/// bucket.
 ///
-/// Files are opened when they are read. Names that begin with a dot, synced steps of an unfinished
-/// file, and names on a local disk that are not UTF-8 are skipped.
+/// Files are opened when they are read. Hidden files, synced steps of an unfinished file, and names
+/// on a local disk that are not UTF-8 are skipped.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};

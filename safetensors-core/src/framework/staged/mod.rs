@@ -19,13 +19,12 @@ use crate::format::parallel::Meter;
 /// Memory of the host that a device copies from, in slots of equal size, for
 /// [`read_staged`](crate::framework::read_staged).
 ///
-/// A slot is either filled by a thread that reads, or copied from by the device:
+/// A slot is filled by a thread that reads, or copied from by the device:
 /// [`begin_copy`](Staging::begin_copy) takes a filled slot away,
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
-/// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
-/// fails, the device may still be copying, so the implementation must wait for the device before it
-/// frees slots.
+/// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. After a
+/// failure the device may still be copying, so wait for it before slots are freed.
 pub trait Staging {
     /// The memory of a slot.
     type Slot: Send;
@@ -83,10 +82,8 @@ impl Default for StagingBuffers {
 ///
 /// Elements are converted before they come into a slot. Slots are filled in the order of the
 /// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
-/// read bytes.
-///
-/// This takes a few hundred KiB for each thread, and a few dozen bytes for each part. Reserve the
-/// memory of the device first, which fails if the tensors are too large for it.
+/// read bytes. This takes a few hundred KiB for each thread. Reserve the memory of the device
+/// first, which fails if the tensors are too large for it.
 ///
 /// ```
 /// use safetensors_core::framework::{StagingBuffers, StagedPart, Staging, read_staged};

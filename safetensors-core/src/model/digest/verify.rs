@@ -29,9 +29,8 @@ pub struct VerifiedFile<'a> {
 /// Compares each file of a checkpoint with its own digests. Returns one entry for each file, in the
 /// order of [`files`](Checkpoint::files).
 ///
-/// All tensors of a file are checked, even those that the index places in another file. A tensor
-/// without a recorded digest is an error only with
-/// [`require_digests`](DigestOptions::require_digests).
+/// All tensors of a file are checked, even if the index places them in another. A tensor without a
+/// recorded digest is an error only with [`require_digests`](DigestOptions::require_digests).
 ///
 /// ```
 /// use safetensors_core::digest::{self, DigestOptions};
@@ -67,8 +66,6 @@ pub struct VerifiedFile<'a> {
 /// [`ErrorKind::BadModelSpec`], [`ErrorKind::DigestWithoutTensor`], [`ErrorKind::NoDigest`];
 /// [`ErrorKind::FeatureNeeded`] for a SHA-256 without the feature `sha256`, unless
 /// [`DigestOptions::sha256`] turns the check off.
-///
-/// [`ErrorKind::Io`] also if a file has changed since it was opened; [`ErrorKind::Cancelled`].
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,

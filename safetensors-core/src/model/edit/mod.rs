@@ -4,32 +4,30 @@
 //! complete and on the disk. A program that has the old file open or mapped continues to read it.
 //!
 //! The system copies the data where it can. If the new header fits into the old one with its
-//! padding, the data keeps its place, and file systems with reflinks (btrfs, XFS, APFS) share its
-//! blocks. btrfs and XFS also share blocks of data that moves by full blocks, for example with
+//! padding, file systems with reflinks (btrfs, XFS, APFS) share the blocks of the data. btrfs and
+//! XFS also share data that moves by full blocks, for example with
 //! [`SaveOptions::align(4096)`](crate::SaveOptions::align). Otherwise an edit needs the time and
 //! the space for a second copy.
 //!
 //! # In place
 //!
-//! With [`Edit::in_place`], a header that fits is written over the old one, which takes no time and
-//! hardly any space. In return, readers refuse the file for a moment, and an interruption makes
-//! that last until the next edit:
+//! With [`Edit::in_place`], a header that fits is written over the old one, which takes no time. In
+//! return, readers refuse the file for a moment, and an interruption makes that last until the next
+//! edit:
 //!
 //! 1. The old and the new header are written to `.NAME.header-backup`, next to the file.
 //! 2. A mark that makes the file invalid replaces the header's length.
 //! 3. The new header is written, except for its length.
 //! 4. The length replaces the mark, and the backup is removed.
 //!
-//! If a step fails, the old header is written back. If power or the process fails, readers may
+//! After a failed step the old header is written back. If power or the process fails, readers may
 //! refuse the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)) until
-//! [`restore_header`] or the next [`Edit::open`] restores the old header from the backup. A backup
-//! is used only if inode, length and mark match, and if each disk sector of the header is a
-//! possible result of an interrupted write. [`audit`](crate::Checkpoint::audit) reports one that is
-//! left over.
+//! [`restore_header`] or the next [`Edit::open`] restores the old header from the backup, which
+//! must fit the file. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!
 //! A reader that opens the file by its path gets the old header, the new one, or an error: see
-//! [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). On file systems that do not
-//! record different times for two writes some 30 ms apart, and if the backup cannot be given to the
+//! [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Where the file system does not
+//! record different times for two writes some 30 ms apart, or the backup cannot be given to the
 //! owner of the file, a new file is written instead.
 //!
 //! Other implementations may read the header while it is written. Do not edit in place while there
@@ -39,14 +37,14 @@
 //!
 //! - Hard links keep the old file, so a file with several names is never edited in place. The
 //!   target of a symbolic link is replaced.
-//! - A new file has the mode of the old one and, where the system allows it, its owner and group.
+//! - A new file has the mode and, where the system allows it, the owner and group of the old one.
 //!   Extended attributes and access control lists stay only in place.
 //! - On Unix a file is locked (`flock`) against other edits, not against readers.
-//! - Recorded [digests](crate::digest) stay correct: a tensor's digest is renamed or removed with
-//!   it, and the SHA-256 of all data is removed if the data changes.
+//! - Recorded [digests](crate::digest) are renamed and removed with their tensors; the SHA-256 of
+//!   all data is removed if the data changes.
 //! - A file is not edited or replaced if a `manifest.json` records a digest of its header, as for
-//!   burn's epochs. A delta with a digest of the file as its base no longer applies after a change
-//!   of names or data.
+//!   burn's epochs. A delta with the file as its base no longer applies after a change of names or
+//!   data.
 //! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
 //!   tensor. Other metadata that names tensors, such as [tied](crate::tied) names, is not changed,
 //!   nor is the index of a sharded checkpoint.
@@ -146,8 +144,8 @@ pub struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// Opens a file to be edited and locks it against other edits. A header that an earlier edit
-    /// left half written is [restored](restore_header) first.
+    /// Opens a file to be edited and locks it against other edits. A half-written header is
+    /// [restored](restore_header) first.
     ///
     /// # Errors
     ///
@@ -228,8 +226,8 @@ impl<'a> Edit<'a> {
     /// Adds tensors after the file's tensors, in this order. Names that this edit removes or
     /// renames are free. The bytes are read when the edit is applied.
     ///
-    /// A tensor may then be misaligned for its dtype, and so not be borrowed as a typed slice.
-    /// [`Rewrite`](crate::Rewrite) sorts the tensors of a file and aligns each.
+    /// A tensor may then be misaligned, and so not be borrowed as a typed slice.
+    /// [`Rewrite`](crate::Rewrite) aligns each.
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
         tensors: impl IntoIterator<Item = (N, S)>,
@@ -321,13 +319,12 @@ impl<'a> Edit<'a> {
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), also for a tensor that is
     /// both renamed and removed; [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
-    /// also for a tensor that is renamed twice;
-    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
+    /// also for one that is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
     /// [`ErrorKind::InManifest`](crate::ErrorKind::InManifest);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) also if the file has changed since it was opened, or
     /// was opened [read-only](Edit::open_read_only); and as for [`save`](crate::save()).
     ///
-    /// After an error the file is unchanged, except after
+    /// The file is then unchanged, except after
     /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable), or if the error states that the old
     /// header could not be written back.
     pub fn apply(self) -> Result<Edited> {

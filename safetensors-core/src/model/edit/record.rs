@@ -12,12 +12,11 @@ use crate::format::error::Result;
 use crate::format::header::{Metadata, SHA256_KEY};
 
 impl Edit<'_> {
-    /// Computes the digests of the file's data now, and records them in its metadata. Digests that
-    /// the options turn off stay unchanged. If the same edit changes the data,
-    /// [`apply`](Edit::apply) computes the digests of the new file.
+    /// Computes the digests of the file's data now, and records them in its metadata, except
+    /// digests that the options turn off. If the same edit changes the data, [`apply`](Edit::apply)
+    /// computes them again.
     ///
-    /// Edit each of the [`files`](crate::Checkpoint::files) of a checkpoint. To record digests
-    /// without reading the data again, save with
+    /// To record digests without reading the data again, save with
     /// [`SaveOptions::digests`](crate::SaveOptions::digests).
     ///
     /// ```

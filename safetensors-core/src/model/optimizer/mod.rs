@@ -17,13 +17,13 @@
 //! # From numbers to parameters
 //!
 //! A number is the position of a parameter in the groups of the optimizer. Unless the file has
-//! names for them (`param_names`, PyTorch 2.6 and later), the caller gives the names in that order,
-//! with [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are
-//! `[name for name, _ in model.named_parameters()]`; the order of `model.state_dict()` differs. The
-//! order is never guessed: two parameters with the same shape would change places without a trace.
+//! names (`param_names`, PyTorch 2.6 and later), the caller gives them in that order, with
+//! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are `[name for
+//! name, _ in model.named_parameters()]`; the order of `model.state_dict()` differs. It is never
+//! guessed: two parameters with the same shape would change places without a trace.
 //!
-//! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`, and need nothing
-//! else. A parameter that never got a gradient has no state in PyTorch.
+//! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`. A parameter that
+//! never got a gradient has no state in PyTorch.
 
 mod groups;
 mod state;
@@ -134,8 +134,7 @@ impl PyTorchTraining {
     ///
     /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) without a state, for a number without
     /// a parameter, and for groups of another state;
-    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
-    /// parameter.
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for other tensors in the state.
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {
         let state = || {
             let prefix = join(&self.optimizer, "state.");

@@ -127,8 +127,7 @@ impl OptimizerState {
         tensor.starts_with(&self.prefix)
     }
 
-    /// Returns the number of steps, for an optimizer that has one number for all parameters. `None`
-    /// if the state has no steps.
+    /// Returns the number of steps that all parameters made. `None` if the state has no steps.
     ///
     /// # Errors
     ///

@@ -1,16 +1,15 @@
 //! Quantised weights: tensors of codes and scales that encode a weight.
 //!
-//! [`Checkpoint::dequantized`] makes a checkpoint in which each of these weights is one tensor of
-//! F32, with the name and the shape that its model knows. The numbers are computed in every way to
-//! read it. [`Checkpoint::quantized_weights`] lists the weights.
+//! [`Checkpoint::dequantized`] makes each of these weights one tensor of F32, with the name and the
+//! shape that its model knows, and computes the numbers in every way to read it.
+//! [`Checkpoint::quantized_weights`] lists them.
 //!
 #![doc = include_str!("../../weights/schemes.md")]
 //!
 //! The scheme is in the settings next to the files (`config.json`, `hf_quant_config.json`,
-//! `quantize_config.json`, `quanto_qmap.json`, `quant_model_description.json`), and otherwise
-//! follows from names, dtypes and the metadata. Settings that contradict the tensors, a missing
-//! tensor, and a scheme that is known but cannot be read are errors ([`ErrorKind::Quantization`]),
-//! before anything is read.
+//! `quantize_config.json`, `quanto_qmap.json`, `quant_model_description.json`), or follows from
+//! names, dtypes and the metadata. Settings that contradict the tensors, missing tensors, and known
+//! schemes that cannot be read are errors ([`ErrorKind::Quantization`]), before anything is read.
 //!
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
@@ -82,8 +81,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     /// Makes each quantised weight one tensor of F32, see [the module](crate::quantized). The
-    /// tensors that store it, scales of activations and caches, and marks are no longer listed. No
-    /// more is read yet than by [`quantized_weights`](Checkpoint::quantized_weights).
+    /// tensors that store it, scales of activations and caches, and marks are no longer listed.
     ///
     /// F32 holds every number of all schemes. A load with
     /// [`floats_as`](crate::LoadOptions::floats_as) rounds it once more.

@@ -12,11 +12,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Converts every tensor for which `dtype` returns a dtype to it, once, from its original
     /// dtype. `dtype` gets the name and the tensor after the steps so far.
     ///
-    /// An alias for which `dtype` returns `None` follows its tensor; with another dtype than its
-    /// tensor's, it becomes a separate tensor. If aliases are left without their tensor, the first
-    /// replaces it. Weights that were [quantised](Rewrite::quantize) before stay unchanged. Codes
-    /// of other quantised weights are refused: cast a checkpoint from
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) instead.
+    /// An alias for which `dtype` returns `None` follows its tensor; with another dtype, it becomes
+    /// a separate tensor. The first of aliases without their tensor replaces it. Weights that were
+    /// [quantised](Rewrite::quantize) before stay unchanged. Cast other quantised weights by
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
     ///
     /// ```
     /// use safetensors_core::{

@@ -33,9 +33,8 @@ use crate::model::quantized::Quantization;
 /// Data is read piece by piece, when the new checkpoint is saved, with a few MiB of memory for each
 /// thread. Steps apply in the order in which they are called. The destination may be one of the
 /// sources. [`plan`](Rewrite::plan) shows the result beforehand.
-///
-/// [Attributes](crate::header::attributes()) of a tensor, such as units, and the id of a parameter
-/// of burn are renamed and skipped with it.
+/// [Attributes](crate::header::attributes()) of a tensor and the id of a parameter of burn are
+/// renamed and skipped with it.
 ///
 /// # Tied weights
 ///
@@ -187,8 +186,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
-    /// name and the tensor after the steps so far. The first of aliases that are kept without their
-    /// tensor replaces it. Saving fails if nothing is left.
+    /// name and the tensor after the steps so far. The first of aliases without their tensor
+    /// replaces it. Saving fails if nothing is left.
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -296,8 +295,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// As for [`save`](crate::save()); [`ErrorKind::Io`] if a source has
-    /// [changed](Checkpoint::check_unchanged), or `path` is a source and has been replaced, before
-    /// the file is put in place; [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
+    /// [changed](Checkpoint::check_unchanged), or `path` is a source and has been replaced;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;

@@ -145,11 +145,9 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
             .map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
     }
 
-    /// Checks whether the plan can be written to this file, or to this directory for a sharded
-    /// save. Missing permissions and a full disk are not found.
-    ///
-    /// Unlike a save, this refuses a directory that would not open as a new single file, because of
-    /// other `*.safetensors` files or another index.
+    /// Checks whether the plan can be written to this file or directory. Missing permissions and a
+    /// full disk are not found. Unlike a save, this refuses a directory that would not open as a
+    /// new single file, because of other `*.safetensors` files or another index.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -172,8 +170,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
     /// [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the path has no directory to be in.
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists).
     #[doc(hidden)]
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();

@@ -28,10 +28,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer.
     /// With another answer than its tensor's, it becomes a separate tensor.
     ///
-    /// A weight is converted to F32 before, as the options say. It is read two or three times,
-    /// piece by piece, while it is saved; the largest magnitudes are in memory. Weights that vLLM
-    /// joins into one matrix, such as queries, keys and values, share the scale of all scales of
-    /// NVFP4.
+    /// A weight is converted to F32 before, as the options say, and read two or three times, piece
+    /// by piece, while it is saved. Weights that vLLM joins into one matrix, such as queries, keys
+    /// and values, share the scale of all scales of NVFP4.
     ///
     /// ```
     /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -186,9 +185,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// Returns the text of a [`config`](Rewrite::config), with the description of the
     /// [quantised](Rewrite::quantize) weights that transformers and vLLM expect. It names the
-    /// modules of matrices and of [stacked experts](Rewrite::stacked_experts) that were not
-    /// quantised, and the head. If none were quantised, an earlier description is removed, and the
-    /// dtype set.
+    /// modules and [stacked experts](Rewrite::stacked_experts) that were not quantised, and the
+    /// head. If none were quantised, an earlier description is removed, and the dtype set.
     ///
     /// ```
     /// use safetensors_core::Rewrite;

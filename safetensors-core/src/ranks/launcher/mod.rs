@@ -79,15 +79,14 @@ impl Rank {
     ///
     /// If several launchers have set their variables, they must agree. But Slurm's are ignored next
     /// to others if the world sizes differ, or if `TORCHELASTIC_RUN_ID` is set: torchrun numbers
-    /// its processes in the order in which they come.
-    ///
-    /// A batch script of Slurm, which has a rank without a world size, is no rank.
+    /// its processes in the order in which they come. A batch script of Slurm has a rank without a
+    /// world size, which is no rank.
     ///
     /// # Errors
     ///
     /// [`RankProblem::BadVariable`] for a value that is not a number in plain digits;
-    /// [`RankProblem::Contradiction`] for a rank that is not below its world size, for a rank
-    /// without a world size, and for launchers that disagree.
+    /// [`RankProblem::Contradiction`] for a rank that is not below its world size, or has none, and
+    /// for launchers that disagree.
     pub fn from_env() -> Result<Option<Self>> {
         let lookup =
             |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());

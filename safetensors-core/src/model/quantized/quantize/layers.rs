@@ -10,10 +10,8 @@ use crate::format::python_json;
 use crate::weights::bad_config;
 
 /// The linear layers of a model: transformers and vLLM would read codes of another tensor, such as
-/// an embedding, as its values.
-///
-/// The name of a weight and the architecture in `config.json` show its kind. Heads and routers do
-/// not count: as codes, they lose the most and save the least.
+/// an embedding, as its values. The name of a weight and the architecture in `config.json` show its
+/// kind. Heads and routers do not count: as codes, they lose the most and save the least.
 ///
 /// ```
 /// use safetensors_core::quantized::{LinearLayers, Quantization};

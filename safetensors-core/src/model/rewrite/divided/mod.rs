@@ -42,8 +42,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Saves each rank's parts of a plan in separate files, like [ranks](crate::ranks) that hold
     /// them. [`open`](crate::Checkpoint::open) joins the tensors again.
     ///
-    /// A tensor that is cast or [added](Rewrite::add) is read once for each rank; others only in
-    /// parts. `attempt` is a name that no other save to this directory has, as of a
+    /// A tensor that is cast or [added](Rewrite::add) is read once for each rank. `attempt` is a
+    /// name that no other save to this directory has, as of a
     /// [`RankSaver`](crate::ranks::RankSaver).
     ///
     /// ```
