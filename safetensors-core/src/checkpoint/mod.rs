@@ -106,18 +106,15 @@ pub struct Checkpoint<S = Assembled> {
     about: About,
 }
 
-/// Everything about a checkpoint except its tensors.
 #[derive(Clone, Default)]
 struct About {
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
     /// `None` if the store does not know it.
     index_version: Option<store::Version>,
-    /// `None` for a file that was already open.
     siblings: Option<Arc<dyn open::siblings::Siblings>>,
     home: Option<PathBuf>,
     is_of_directory: bool,
-    /// Its tensors are joined from parts in several files.
     is_joined: bool,
 }
 

@@ -4,7 +4,6 @@ pub(super) use crate::file::io::hidden::shard_numbers;
 
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
 
-/// Files of mistral.rs.
 pub(super) const UQFF_SUFFIX: &str = ".uqff";
 
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";

@@ -310,7 +310,6 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Replaces an error by its cause if `needed` is gone.
     pub(super) fn explain(&self, error: Error, needed: &Path) -> Error {
         match needed.try_exists() {
             Ok(false) => self.check_current().err().unwrap_or_else(|| self.superseded()),

@@ -19,7 +19,6 @@ pub(super) struct RankFiles<'p> {
     pub(super) files: Vec<RankFile>,
     total_size: u64,
     pub(super) each: SaveOptions,
-    /// Of the index, or of the one file.
     metadata: Metadata,
     // PyTorch's distributed checkpoints have no index.
     pub(super) is_dcp: bool,

@@ -11,7 +11,6 @@ pub(super) struct PlannedRank<'f, T> {
     files: &'f RankFiles<'f>,
     /// By the positions of the plan.
     given: Vec<Option<T>>,
-    /// Counts all files of the rank together.
     progress: Meter,
 }
 

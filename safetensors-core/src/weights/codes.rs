@@ -27,7 +27,6 @@ pub(crate) struct Codes {
     /// 2^bits numbers.
     values: Vec<f32>,
     rule: Rule,
-    /// The dtype of the numbers, if it is known.
     dtype: Option<Dtype>,
     /// The numbers of each byte, if it has complete codes in order.
     of_bytes: Vec<f32>,
@@ -162,7 +161,6 @@ impl Codes {
         Self::new(self.bits, self.order, self.values)
     }
 
-    /// Returns the position of a code in a row.
     pub(super) fn bit(&self, column: u64) -> u64 {
         let bits = self.bits as u64;
         match self.order {

@@ -33,7 +33,6 @@ pub(super) struct Config {
     /// In lower case.
     pub(super) method: Option<String>,
     value: Value,
-    /// It has the dimensions of the model.
     model: Value,
     file: PathBuf,
     bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
@@ -188,7 +187,6 @@ impl Config {
         transforms.is_some_and(|transforms| !transforms.is_empty())
     }
 
-    /// Returns the version of the library that wrote the file.
     pub(super) fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -2,10 +2,8 @@
 
 use crate::format::convert::vectorized;
 
-/// The group of each column.
 #[derive(Debug)]
 pub(super) enum Groups {
-    /// This many neighbours are a group.
     Neighbours(usize),
     Each(Vec<usize>),
 }

@@ -45,7 +45,6 @@ pub(super) struct Model<'a> {
     pub(super) block: [usize; 2],
     known: &'a Known,
     pub(super) tensors: &'a dyn Tensors,
-    /// The first failure to read a description.
     failed: OnceCell<Error>,
 }
 
@@ -77,7 +76,6 @@ impl<'a> Model<'a> {
         Self { config, metadata, block, known, tensors, failed }
     }
 
-    /// Fails if a description could not be read.
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
         self.failed.into_inner().map_or(found, Err)
     }

@@ -22,14 +22,12 @@ const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 /// The approximate number of bytes of codes that are read at once.
 const TILE: usize = if cfg!(test) { 1 << 7 } else { 1 << 21 };
 
-/// A part of a weight with codes that are read when they are needed.
 #[derive(Debug)]
 struct Panel {
     part: Part,
     grids: Slot<Grids>,
     /// All rows and some columns, for several threads at once.
     tiles: Vec<(Range<usize>, Slot<Raw>)>,
-    /// Elements that are still to be asked for.
     left: AtomicUsize,
 }
 
@@ -134,7 +132,6 @@ impl Panel {
     }
 }
 
-/// For elements that several reads will ask for.
 #[derive(Debug, Default)]
 pub(super) struct Panels {
     panels: Mutex<Vec<Arc<Panel>>>,
@@ -211,7 +208,6 @@ impl Grouped {
         self.read_by(&Panels::default(), files, first, out)
     }
 
-    /// Uses the panels that several reads share.
     pub(super) fn read_by(
         &self,
         panels: &Panels,

@@ -10,7 +10,6 @@ use super::spare::Spare;
 use super::weight::Part;
 
 impl Weight {
-    /// Sets the memory for codes, which weights share.
     pub(crate) fn share(&mut self, spare: &Arc<Spare>) {
         self.panels.spare = Arc::clone(spare);
     }

@@ -7,7 +7,6 @@ use super::tensors::Tensors;
 use crate::format::error::Result;
 
 impl Known {
-    /// Returns the weights in the order of the tensors that have their codes.
     pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
         if self.has_none.get().is_some() {
             return Ok(Vec::new());

@@ -8,7 +8,6 @@ use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tensor::TensorBuf;
 
-/// The tensors of a checkpoint and the files next to it.
 pub(crate) trait Tensors {
     fn count(&self) -> usize;
 

@@ -8,7 +8,6 @@ pub(super) use super::groups::Formula;
 use super::groups::Groups;
 use super::matrix::{Files, Matrix, Raw, Stored};
 
-/// A matrix of codes with numbers for groups of them.
 #[derive(Debug)]
 pub(super) struct Grouped {
     pub(super) codes: Matrix,
@@ -33,14 +32,12 @@ impl From<Grid> for Scales {
     }
 }
 
-/// How a scale is combined with the scale of all groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
     Multiply,
     Divide,
 }
 
-/// Numbers of groups of elements.
 #[derive(Debug)]
 pub(super) struct Grid {
     numbers: Numbers,
@@ -63,7 +60,6 @@ struct RowGroups {
     count: usize,
 }
 
-/// The columns that share a number.
 #[derive(Debug)]
 enum ColumnGroups {
     Known(Groups),
@@ -212,7 +208,6 @@ struct Numbered {
     columns: Range<usize>,
 }
 
-/// Everything but the codes of a part.
 #[derive(Debug)]
 pub(super) struct Grids {
     scales: Option<Numbered>,
@@ -238,13 +233,11 @@ impl Row {
 }
 
 impl Grouped {
-    /// Takes the codes for the elements.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
-    /// Takes the elements of a tensor for the numbers.
     pub(super) fn plain(tensor: &Stored) -> Self {
         let [_, columns] = tensor.matrix();
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)

@@ -29,7 +29,6 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Fails for a foreign index.
     pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
         if index.is_foreign { Err(index.refused().in_path(path)) } else { Ok(index) }

@@ -16,7 +16,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::of_file(file))
     }
 
-    /// Like [`from_single`](Self::from_single), for a file that may have parts of tensors.
     pub(crate) fn of_file(file: CheckpointFile<S>) -> Self {
         let places = (0..file.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
@@ -63,7 +62,6 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> CheckpointFile<S> {
-    /// Returns the positions of the tensors that the index places in this shard.
     pub(crate) fn places(&self, shard: &str, names: &[String], path: &Path) -> Result<Vec<usize>> {
         let header = self.archive.header();
         let place = |name: &String| {

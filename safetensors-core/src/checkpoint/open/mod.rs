@@ -197,7 +197,6 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Only directories need to be on the disk.
 fn locate_by_name(path: &Path) -> Result<CheckpointPath> {
     let is_named = path.extension().is_some_and(|end| end == "safetensors" || end == "json");
     if !is_named && matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory))) {

@@ -44,7 +44,6 @@ pub(crate) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
 pub(crate) struct Opener<'a, T> {
     pub(crate) store: &'a T,
     pub(crate) limits: &'a Limits,
-    /// Whether tensors in parts are joined.
     pub(crate) joins: bool,
 }
 
@@ -58,7 +57,6 @@ pub(crate) struct Indexed<S> {
 }
 
 impl<T: Store> Opener<'_, T> {
-    /// Opens the path that `locate` finds, until the files belong together.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -131,7 +129,6 @@ impl<T: Store> Opener<'_, T> {
         Ok(gathered.map(|gathered| gathered.of_directory(true)))
     }
 
-    /// Decides by the first file that opens.
     pub(crate) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
         let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return false };
         let is_file =

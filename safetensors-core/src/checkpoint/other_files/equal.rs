@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use crate::file::io::{FileSource, ReadAt};
 
-/// Compares written bytes with a file. Fails at the first difference.
 pub(super) struct Equal<'f> {
     there: &'f FileSource,
     position: u64,

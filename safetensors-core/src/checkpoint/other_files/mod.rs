@@ -73,7 +73,6 @@ const OF_MODEL: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// Folders that transformers and diffusers save.
 const FOLDERS: [&str; 3] = ["additional_chat_templates", "custom_generate", "tokenizer"];
 
 /// Names the folders of a pipeline of diffusers.
@@ -82,7 +81,6 @@ const MODEL_INDEX: &str = "model_index.json";
 /// Names the folders of a sentence-transformers model's layers.
 const MODULES: &str = "modules.json";
 
-/// The most bytes of these two files.
 const MOST_SETTINGS: u64 = 1 << 20;
 
 /// The most bytes of a file: ten times the largest tokenizers.
@@ -276,7 +274,6 @@ impl Listing {
         Ok(())
     }
 
-    /// Skips a folder with tensors that the model does not keep.
     fn folder(&mut self, path: &str, keeps_tensors: bool) -> Result<()> {
         let entries = self.entries(path)?;
         let has_tensors = |it: &StoreEntry| is_of_tensors(&it.name.to_ascii_lowercase());

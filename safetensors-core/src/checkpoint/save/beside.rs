@@ -62,7 +62,6 @@ impl<V: Clone + PartialEq> Beside<V> {
         }
     }
 
-    /// Returns the version of a file, and its bytes unless they are too many.
     fn earlier<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &D,

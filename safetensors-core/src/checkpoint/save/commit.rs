@@ -22,7 +22,6 @@ pub(crate) struct NewFiles {
     pub(crate) json: Option<Vec<u8>>,
     /// Next to the files of tensors, in this order.
     pub(crate) beside: Vec<String>,
-    /// Replaces the checkpoint of the directory, even if its names have another pattern.
     pub(crate) replaces_any: bool,
 }
 
@@ -128,7 +127,6 @@ struct Commit<'a, D: WritableDirectory> {
     done: &'a mut Done<D::Version>,
 }
 
-/// When an index that no longer counts is removed.
 #[derive(PartialEq, Eq)]
 enum Goes {
     First,
@@ -137,7 +135,6 @@ enum Goes {
 }
 
 impl<D: WritableDirectory> Commit<'_, D> {
-    /// Returns the old checkpoint that must stay loadable.
     fn find_old(&mut self, files: &[&str], replaces_any: bool) -> Result<Option<Index>> {
         let is_one_file = files == [self.pattern.file_name(0, 1)];
         let path = self.directory.path();

@@ -147,7 +147,6 @@ pub(crate) struct ShardPlan {
     index: Index,
 }
 
-/// Removes tied tensors, and decides the file of each other one.
 pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,

@@ -50,7 +50,6 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     files: NewFiles,
     saved: SavedShards,
     before: Option<Versions<D::Version>>,
-    /// At most old files are still to be removed.
     is_in_place: bool,
     done: Done<D::Version>,
 }
@@ -225,7 +224,6 @@ fn remove_left<D: WritableDirectory>(
     Ok(())
 }
 
-/// Fails if there are files that the options forbid to replace.
 pub(crate) fn unless_refused<D: WritableDirectory>(
     directory: &D,
     found: &Versions<D::Version>,

@@ -328,7 +328,6 @@ where
         let _ = each(requests, at_once.unwrap_or(1), done).await;
     }
 
-    /// Compares the versions of the open indexes.
     pub(crate) async fn has_current_indexes(&self) -> Result<bool> {
         let version = |(path, file): (&PathBuf, &Opened<S>)| {
             let is_index = path.extension().is_some_and(|end| end == "json");

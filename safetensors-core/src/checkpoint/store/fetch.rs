@@ -24,7 +24,6 @@ pub(super) struct Wanted<S> {
 pub(super) struct Request<S> {
     pub(super) file: Arc<Held<S>>,
     pub(super) range: Range<u64>,
-    /// How many of the bytes are wanted.
     pub(super) wanted: u64,
     pub(super) of: usize,
 }

@@ -18,7 +18,6 @@ pub struct AsyncFile<S> {
     missing: Arc<Recorder<S>>,
 }
 
-/// A source, and the bytes of it that are in memory.
 pub(super) struct Held<S> {
     pub(super) source: S,
     pieces: Mutex<Pieces>,

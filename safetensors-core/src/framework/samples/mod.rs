@@ -22,7 +22,6 @@ use crate::format::header::Metadata;
 use crate::format::parallel::{default_threads, in_order_ahead};
 use crate::format::tensor::TensorBuf;
 
-/// The default of [`Samples::prefetch`].
 const PREFETCH: usize = 16;
 
 const DEEPEST: usize = 16;

@@ -31,7 +31,6 @@ struct Source<'t, 'a, S> {
     bits: usize,
 }
 
-/// The parts in each slot, in the order of filling.
 pub(super) struct Plan<'t, 'a, S> {
     sources: Vec<Source<'t, 'a, S>>,
     fills: Vec<Vec<StagedPart>>,

@@ -22,7 +22,6 @@ struct Queue<S> {
     next: usize,
 }
 
-/// Fills slots, and names their parts.
 pub(super) trait Filler<T: Staging>: Sync {
     type Scratch: Default;
 
@@ -211,7 +210,6 @@ impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
         Ok(())
     }
 
-    /// Fills and copies one slot after the other, on this thread.
     fn in_turn(&mut self) -> Result<(), Stopped> {
         let mut scratch = F::Scratch::default();
         let mut free = None;

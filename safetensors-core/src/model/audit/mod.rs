@@ -96,7 +96,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// Finds an index next to a `model.safetensors` that the directory opens as.
     fn shadowed_finding(&self) -> Result<Option<Finding>> {
         let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
             return Ok(None);

@@ -43,7 +43,6 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     take_place(edit, file)
 }
 
-/// Fails if the old file has changed since.
 fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
     new.begin_commit()?;
     let source = edit.archive.into_source();

@@ -20,7 +20,6 @@ use crate::file::save::atomic::sync;
 use crate::format::error::Result;
 use crate::format::header::{LENGTH_BYTES, mark};
 
-/// After an edit that may have been interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderState {
     Whole,

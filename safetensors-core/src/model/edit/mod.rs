@@ -126,7 +126,6 @@ pub struct Edit<'a> {
     /// After following links.
     destination: PathBuf,
     archive: SafeTensors<FileSource>,
-    /// The edit can only be planned.
     read_only: bool,
     restored: bool,
     /// Without the removed entries.
@@ -302,7 +301,6 @@ impl<'a> Edit<'a> {
         Ok(notes)
     }
 
-    /// Fails if a manifest or a cache of the Hub has the file.
     fn check_place(&self, outcome: Edited, change: Change) -> Result<Edited> {
         if outcome != Edited::Unchanged {
             if !self.change_cached {

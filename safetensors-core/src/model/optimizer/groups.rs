@@ -23,7 +23,6 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Reads the entry `key` of the metadata.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, key: &str) -> Result<Self> {
         let none = Self { key: key.into(), groups: Vec::new(), count: None, names: None };
         // A learning rate that is a tensor, which the settings do not show.

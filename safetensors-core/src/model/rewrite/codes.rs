@@ -16,7 +16,6 @@ struct Together<'r, 'a, S> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Fails for codes with scales in another checkpoint.
     pub(super) fn refuse_codes(&self, changed: &[usize]) -> Result<()> {
         let is_from_one = self.sources.len() < 2
             && self.tensors.iter().all(|(_, planned)| planned.tensor().is_some());

@@ -86,7 +86,6 @@ pub struct Rewrite<'a, S = Assembled> {
     quantization: Option<Quantization>,
     /// The tie numbers of added tensors that fill a storage.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
-    /// Digests of the sources that the new checkpoint lacks.
     removed: BTreeSet<&'static str>,
 }
 

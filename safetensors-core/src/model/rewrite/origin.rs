@@ -11,7 +11,6 @@ use crate::format::tensor::{Sink, TensorSource};
 
 pub(super) enum Origin<'a, S> {
     Lazy(LazyTensor<'a, S>),
-    /// With the name under which it was added.
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
 

@@ -46,7 +46,6 @@ pub struct Plan<'r, 'a, S = Assembled> {
     /// `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
-    /// Digests of the sources that the new checkpoint lacks.
     removed: Vec<Note>,
     pub(super) options: SaveOptions,
 }
@@ -81,7 +80,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// The digests of the sources that a save with these options does not record again.
     fn removed_records(&self, options: &SaveOptions) -> Vec<Note> {
         let removed = self.removed.iter().filter(|key| !(options.digests && **key == hash::KEY));
         removed.map(|&key| Note::Removed { key }).collect()

@@ -34,7 +34,6 @@ enum Written<'a, S> {
 }
 
 impl<'a, S> PlannedTensor<'a, S> {
-    /// The name may be an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();

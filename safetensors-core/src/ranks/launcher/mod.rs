@@ -11,7 +11,6 @@ struct Launcher {
     rank: &'static str,
     world_size: &'static str,
     local_rank: &'static str,
-    /// Slurm has none, see [`tasks_on_node`].
     local_world_size: Option<&'static str>,
 }
 
@@ -46,7 +45,6 @@ const SLURM: Launcher = Launcher {
     local_world_size: None,
 };
 
-/// With the variable that it comes from.
 #[derive(Clone, Copy)]
 struct Number {
     variable: &'static str,

@@ -27,7 +27,6 @@ pub(crate) struct Stored {
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) file: usize,
-    /// The first byte in the file.
     pub(crate) start: u64,
     pub(crate) byte_len: u64,
 }
@@ -101,7 +100,6 @@ impl From<Codes> for Numbers {
     }
 }
 
-/// The layout of rows in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
     /// One after the other.

@@ -34,7 +34,6 @@ impl Matrix {
         RUN / self.unit().bytes * self.unit().codes
     }
 
-    /// Turns columns of stored rows into rows.
     pub(super) fn fetch_transposed(
         &self,
         files: &dyn Files,
@@ -72,7 +71,6 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// Writes units column by column.
     fn turn(
         &self,
         files: &dyn Files,

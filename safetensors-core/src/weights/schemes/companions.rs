@@ -50,7 +50,6 @@ const OF_CACHES: &[&str] = &[
     "kv_cache_scaling_factor",
 ];
 
-/// Modules of an attention with such scales.
 const IN_ATTENTION: &[&str] = &[
     "q_proj",
     "k_proj",
@@ -91,10 +90,8 @@ const UNKNOWN: &str = "a scheme that is not known";
 /// How many underscores, from the right, a weight's name may end before.
 const MOST_CUTS: usize = 8;
 
-/// ComfyUI's formats of modules.
 pub(crate) const LAYERS: &str = "_quantization_metadata";
 
-/// torchao's list of tensors.
 pub(crate) const TENSOR_NAMES: &str = "tensor_names";
 
 fn split(name: &str) -> (&str, &str) {
@@ -108,7 +105,6 @@ fn is_companion(name: &str) -> bool {
     !is_of_lora && WORDS.iter().any(|word| last.contains(word))
 }
 
-/// Removes a prefix of ComfyUI's.
 pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
@@ -142,7 +138,6 @@ fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     })
 }
 
-/// Returns the layer with the scales of a cache of this name.
 fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     let (mut module, last) = split(name);
     let is_of_cache =
@@ -281,7 +276,6 @@ pub(super) fn explained(
     Ok(weight)
 }
 
-/// Fails unless the tensor is a plain one.
 pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) -> Result<()> {
     let name = &*tensor.name;
     let (module, last) = split(name);

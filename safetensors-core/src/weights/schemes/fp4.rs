@@ -14,7 +14,6 @@ use super::scales::{FLOATS, is_of_all};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// Powers of two.
 const EXPONENTS: [Dtype; 2] = [Dtype::U8, Dtype::F8_E8M0];
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {

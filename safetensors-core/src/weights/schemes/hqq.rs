@@ -8,7 +8,6 @@ use super::super::model::{Candidate, Weight};
 use super::super::weight::{Grid, Grouped};
 use crate::format::error::Result;
 
-/// Descriptions of a weight.
 const OTHERS: &[&str] = &[
     "nbits",
     "group_size",

@@ -54,7 +54,6 @@ const SCHEMES: &[Scheme] = &[
     ("Gemma's packed integers", &["gemma"], gemma::find),
 ];
 
-/// Returns the weights in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     let mut weights = Vec::new();
     for tensor in model.tensors() {
@@ -110,7 +109,6 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
     companions::explained(model, weight, &names).map(Some)
 }
 
-/// Fails if a tensor belongs to two schemes.
 fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let method = model.config.method.as_deref();
     let may_be = |(_, methods, _): &&Scheme| {

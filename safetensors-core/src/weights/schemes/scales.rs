@@ -6,7 +6,6 @@ use super::super::weight::{Grid, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// Of plain scales.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
 impl<'a> Candidate<'a> {

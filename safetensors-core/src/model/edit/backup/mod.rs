@@ -41,7 +41,6 @@ const HASH: usize = 8;
 /// The bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// Two headers, and the file that they belong to.
 pub(super) struct Backup {
     pub(super) mark: [u8; LENGTH_BYTES],
     // The device is not stored, because its number may change when the machine restarts.

@@ -37,12 +37,10 @@ pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
 pub(crate) struct Fused<S> {
     weights: Vec<(S, Converted<S>)>,
     locate: fn(&S, Error) -> Error,
-    /// Set once it is found.
     largest: Mutex<Option<f32>>,
 }
 
 impl<S: TensorSource + Clone> Fused<S> {
-    /// `locate` names the weight in an error.
     pub(crate) fn new(
         weights: impl IntoIterator<Item = S>,
         options: &ConvertOptions,
@@ -58,7 +56,6 @@ impl<S: TensorSource + Clone> Fused<S> {
 }
 
 impl<S: TensorSource> Fused<S> {
-    /// Reads the weights the first time.
     pub(super) fn largest(&self) -> Result<f32> {
         let mut known = lock(&self.largest);
         if let Some(known) = *known {

@@ -109,7 +109,6 @@ const OTHERS: [&str; 23] = [
     "wte",
 ];
 
-/// Parts of such last names.
 const PARTS: [&str; 3] = ["lm_head", "relative_attention_bias", "token"];
 
 /// Modules of these full names: heads, and embeddings.

@@ -17,7 +17,6 @@ use crate::format::error::Result;
 use crate::format::parallel::lock;
 use crate::format::tensor::{Sink, TensorSource};
 
-/// Codes, or scales, made piece by piece while they are written.
 #[derive(Debug)]
 pub(crate) struct QuantizedPart<S> {
     weight: Arc<Weight<S>>,
@@ -198,7 +197,6 @@ impl<S: TensorSource> Weight<S> {
         Ok(if scale.is_finite() { scale } else { 1.0 })
     }
 
-    /// Returns the codes of the scales, and the divisor of each group.
     fn scales_of_groups(&self, numbers: &[f32], global: f32) -> Result<(Vec<u8>, Vec<f32>)> {
         let mut scales: Vec<_> = numbers.chunks(self.how.group()).map(largest).collect();
         if self.how == Quantization::Mxfp4 {
