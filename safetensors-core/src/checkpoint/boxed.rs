@@ -1,4 +1,4 @@
-//! [`Checkpoint::into_boxed`]: checkpoints of any source as one type.
+//! [`Checkpoint::into_boxed`]: one type for all sources.
 
 use std::convert::Infallible;
 

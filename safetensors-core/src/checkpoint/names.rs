@@ -1,4 +1,4 @@
-//! The names of a checkpoint's files: their endings, their shard numbers, and their safety.
+//! The names of a checkpoint's files.
 
 pub(super) use crate::file::io::hidden::shard_numbers;
 

@@ -1,4 +1,4 @@
-//! [`RecordScalar`]: a number in a record that is not a tensor, as the metadata has it.
+//! [`RecordScalar`]: a number of a record, in the metadata.
 
 use std::string::{String, ToString};
 

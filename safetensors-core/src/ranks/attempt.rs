@@ -1,13 +1,13 @@
 //! [`Attempt`]: the parts of all ranks, until they are complete and put in place.
 //!
-//! The state of an attempt is a hidden directory next to the checkpoint's files, which changes only
-//! under the lock of the checkpoint's directory:
+//! Its state is a hidden directory, which changes only under the lock of the checkpoint's
+//! directory:
 //!
 //! | file | content |
 //! |---|---|
-//! | `attempt.json` | the plan and options of its ranks, and its place in the order of attempts |
+//! | `attempt.json` | the plan and options, and its place in the order of attempts |
 //! | a file of tensors | the parts of a rank |
-//! | `rank-00002.done` | marks that all files of the rank are there, and have reached the disk |
+//! | `rank-00002.done` | marks that all files of the rank have reached the disk |
 // So exactly one rank finds that no mark is missing, and puts everything in place before it
 // releases the lock: the files get second names in the hidden directory of a `LocalDirectory`, and
 // from there replace the old checkpoint (`StagedShards`). If that rank is killed, any rank that

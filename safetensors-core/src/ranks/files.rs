@@ -1,4 +1,4 @@
-//! [`RankFiles`]: the files that all ranks save together. Each rank computes them from the plan.
+//! [`RankFiles`]: the files of all ranks, which each rank computes from the plan.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The JSON of a [`RankPlan`], which is not trusted when it is read.
+//! The JSON of a [`RankPlan`], which is not trusted.
 
 use std::str::FromStr;
 

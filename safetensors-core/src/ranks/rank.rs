@@ -1,4 +1,4 @@
-//! [`Rank`]: the number of this process among the processes of a job.
+//! [`Rank`]: the number of a process.
 
 use crate::format::error::{ErrorKind, RankProblem, Result};
 

@@ -1,4 +1,4 @@
-//! [`RankSaver`]: each rank saves its parts, and the last one puts the checkpoint in place.
+//! [`RankSaver`]: each rank saves its parts, the last one commits.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! [`Codes`]: decodes codes of a few bits.
+//! [`Codes`]: codes of a few bits.
 
 use crate::format::convert::{ConvertOptions, decode_bytes, decode_four, vectorized};
 use crate::format::dtype::Dtype;

@@ -1,4 +1,4 @@
-//! [`Config`]: the settings for quantised weights in the files next to a checkpoint.
+//! [`Config`]: the settings next to a checkpoint.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

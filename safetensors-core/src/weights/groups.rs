@@ -1,4 +1,4 @@
-//! [`Groups`]: the columns that share a number; [`Formula`]: how an element is computed.
+//! [`Groups`]: columns that share a number; [`Formula`]: how an element is computed.
 
 use crate::format::convert::vectorized;
 

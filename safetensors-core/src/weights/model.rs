@@ -1,4 +1,4 @@
-//! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
+//! [`Model`]: the tensors and settings that schemes look at.
 
 use std::cell::OnceCell;
 use std::fmt::Display;

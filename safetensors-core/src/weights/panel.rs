@@ -1,4 +1,4 @@
-//! [`Panel`]: a part of a weight that is read from the files at once, for several reads.
+//! [`Panel`]: a part of a weight that several reads share.
 
 use std::io;
 use std::ops::Range;

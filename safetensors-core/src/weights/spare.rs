@@ -1,4 +1,4 @@
-//! [`Spare`]: memory for codes that is used again. Fresh memory costs more than reading into it.
+//! [`Spare`]: memory that is used again, because fresh memory costs more than reading into it.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! [`Grouped`]: the code, scale and zero point of each element of a quantised weight.
+//! [`Grouped`]: the code, scale and zero point of each element.
 
 use std::io;
 use std::ops::Range;

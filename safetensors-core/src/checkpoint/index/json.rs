@@ -1,4 +1,4 @@
-//! Writing the JSON text of an index file.
+//! Writing the text of an index.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! [`Index`]: maps tensors to shards. An index file is treated as hostile.
+//! [`Index`]: maps tensors to shards, and is not trusted.
 
 mod json;
 mod read;

@@ -1,4 +1,4 @@
-//! Reading the JSON text of an index file, with limits and without duplicate keys.
+//! Reading the text of an index, with limits and without duplicate keys.
 
 use std::borrow::Cow;
 use std::cell::Cell;

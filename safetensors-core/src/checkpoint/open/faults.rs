@@ -1,4 +1,4 @@
-//! [`faults`]: every shard of an index that keeps it from opening.
+//! [`faults`]: every shard of an index that cannot be opened.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Opening the files of a foreign index, for the package that knows their meaning.
+//! Opening a foreign index, for the package that knows its meaning.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Checkpoints of open files: one, several, or the shards of an index.
+//! Checkpoints of open files.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Opening a checkpoint: by path, from a store, or from a source that is already open.
+//! Opening a checkpoint: by path, from a store, or from an open source.
 
 pub(super) mod faults;
 mod foreign;

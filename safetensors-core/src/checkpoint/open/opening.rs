@@ -1,4 +1,4 @@
-//! Opening the files of a checkpoint while others may replace it.
+//! Opening files that others may replace.
 
 use std::io;
 use std::path::{Path, PathBuf};

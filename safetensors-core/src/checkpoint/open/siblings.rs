@@ -1,4 +1,4 @@
-//! [`Siblings`]: the files next to an open checkpoint's files.
+//! [`Siblings`]: the files next to a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

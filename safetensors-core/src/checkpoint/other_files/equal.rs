@@ -1,4 +1,4 @@
-//! [`Equal`]: a comparison of bytes that are written with a file.
+//! [`Equal`]: compares written bytes with a file.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! [`OtherFiles`]: the files next to a checkpoint that belong to its model.
+//! [`OtherFiles`]: a model's files that have no tensors.
 
 mod equal;
 mod secret;

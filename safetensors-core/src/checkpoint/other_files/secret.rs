@@ -1,4 +1,4 @@
-//! [`is_secret`]: names of files with credentials, which do not go along with a model.
+//! [`is_secret`]: names of files with credentials.
 
 /// Parts of the names of files with credentials, in lower case.
 const SECRET: [&str; 11] = [

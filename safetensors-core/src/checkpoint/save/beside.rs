@@ -1,4 +1,4 @@
-//! [`Beside`]: the files that a commit puts next to the files of tensors.
+//! [`Beside`]: files that a commit puts next to the tensors.
 
 use crate::checkpoint::ShardOptions;
 use crate::checkpoint::store::{Store, WritableDirectory};

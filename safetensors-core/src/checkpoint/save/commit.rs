@@ -1,5 +1,4 @@
-//! [`commit`]: several new files replace an earlier checkpoint, in steps. After each step the old or
-//! the new checkpoint is complete.
+//! [`commit`]: replaces a checkpoint in steps. After each the old or the new one is complete.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -1,4 +1,4 @@
-//! [`commit_parts`]: files with parts of tensors get their names in a directory without an index.
+//! [`commit_parts`]: names files with parts of tensors, without an index.
 
 use std::path::Path;
 

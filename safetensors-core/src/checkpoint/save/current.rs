@@ -1,5 +1,4 @@
-//! The checkpoint that a directory contains before a save. It must stay loadable until the new one
-//! is complete.
+//! The checkpoint before a save, which stays loadable until the new one is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

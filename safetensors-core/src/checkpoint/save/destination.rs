@@ -1,4 +1,4 @@
-//! Checking a directory before the files of a checkpoint are saved to it.
+//! Checks of a directory before a save.
 
 use std::path::Path;
 

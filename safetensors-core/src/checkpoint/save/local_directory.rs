@@ -1,4 +1,4 @@
-//! [`LocalDirectory`]: a directory of the local disk that a checkpoint is saved to.
+//! [`LocalDirectory`]: a directory on disk to save to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! [`save_sharded`]: a checkpoint of several files and their index.
+//! [`save_sharded`]: several files and their index.
 
 mod beside;
 mod commit;

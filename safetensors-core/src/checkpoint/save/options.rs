@@ -1,4 +1,4 @@
-//! [`ShardOptions`]: how a checkpoint is divided into files, and how these are named and saved.
+//! [`ShardOptions`]: how a checkpoint is divided, named and saved.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! [`split_into_shards`]: which tensor goes into which shard.
+//! [`split_into_shards`]: the shard of each tensor.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! [`AsyncStore`]: files that are opened and read asynchronously.
+//! [`AsyncStore`]: files that are read asynchronously.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! Plans requests that fetch some ranges of files, and runs futures at the same time.
+//! Plans requests for ranges of files, and runs futures at once.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,4 +1,4 @@
-//! [`AsyncFile`]: a file, with its bytes that have been fetched.
+//! [`AsyncFile`]: a file with its fetched bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

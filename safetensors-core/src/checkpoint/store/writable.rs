@@ -1,4 +1,4 @@
-//! [`WritableDirectory`]: a directory of a store that a checkpoint can be saved to.
+//! [`WritableDirectory`]: a directory of a store to save to.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;

@@ -1,4 +1,4 @@
-//! Stacking samples: tensors with the same name become a tensor with one more dimension.
+//! Stacking samples: tensors of a name get one more dimension.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! [`Samples`]: a directory of files as a data set, each file a sample.
+//! [`Samples`]: a directory of files as a data set.
 
 mod batch;
 #[cfg(test)]

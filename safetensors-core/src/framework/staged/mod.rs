@@ -1,5 +1,5 @@
-//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
-//! them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
+//! [`read_staged()`]: tensors read through a few buffers, from which a device copies them.
+//! [`parts`] assigns bytes to buffers, [`ring`] orders reads and copies.
 
 mod parts;
 mod ring;

@@ -1,4 +1,4 @@
-//! [`Plan`]: assigns parts of tensors to slots; and how a thread fills a slot.
+//! [`Plan`]: assigns parts of tensors to slots, and fills them.
 
 use std::mem;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! [`run`]: threads fill slots, and the calling thread has them copied, at the same time.
+//! [`run`]: threads fill slots while the calling thread has them copied.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! [`Finding`]: one oddity of a checkpoint that breaks no rule.
+//! [`Finding`]: an oddity that breaks no rule.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

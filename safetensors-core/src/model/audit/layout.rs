@@ -1,4 +1,4 @@
-//! [`FileLayout`]: the header, the padding and the alignment of a file.
+//! [`FileLayout`]: header, padding and alignment of a file.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Applying an edit: the header is written in place, or a new file replaces the old one.
+//! Applying an edit, in place or by a new file.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Keeping recorded digests correct: they are renamed and removed with their tensors.
+//! Renaming and removing digests with their tensors.
 
 use std::collections::{HashMap, HashSet};
 

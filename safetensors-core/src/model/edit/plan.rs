@@ -1,4 +1,4 @@
-//! [`EditPlan`]: the content of a file after an edit, and the source of its bytes.
+//! [`EditPlan`]: the content of a file after an edit.
 
 use std::collections::{HashMap, HashSet};
 

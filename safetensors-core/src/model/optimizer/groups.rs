@@ -1,4 +1,4 @@
-//! [`Groups`]: the parameter groups of a PyTorch optimizer, as metadata has them.
+//! [`Groups`]: the parameter groups of a PyTorch optimizer.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! [`OptimizerState`]: the tensors of an optimizer's state, by the names of the parameters.
+//! [`OptimizerState`]: an optimizer's tensors by names of parameters.
 
 use std::collections::{BTreeMap, BTreeSet};
 

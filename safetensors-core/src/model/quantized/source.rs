@@ -1,4 +1,4 @@
-//! The files of a checkpoint with quantised weights as numbers: their tensors and metadata.
+//! The files of a checkpoint with quantised weights as numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

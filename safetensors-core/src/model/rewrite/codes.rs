@@ -1,4 +1,4 @@
-//! Codes of quantised weights that have their scales in another checkpoint.
+//! Codes with scales in another checkpoint.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,4 @@
-//! [`Rewrite`]: makes a new checkpoint from others: merges, selects, renames, casts and re-shards
-//! their tensors without loading them all into memory.
+//! [`Rewrite`]: makes a new checkpoint from others, without loading them into memory.
 
 mod cast;
 mod codes;

@@ -1,4 +1,4 @@
-//! [`Origin`]: the source of a tensor of a rewrite.
+//! [`Origin`]: the source of a tensor.
 
 use std::fmt;
 use std::sync::Arc;

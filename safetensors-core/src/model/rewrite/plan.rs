@@ -1,4 +1,4 @@
-//! [`Plan`]: the tensors and files that a rewrite will write.
+//! [`Plan`]: the outcome of a rewrite.
 
 use std::collections::BTreeMap;
 use std::path::Path;

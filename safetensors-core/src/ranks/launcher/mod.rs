@@ -1,4 +1,4 @@
-//! Reads the rank of a process from the variables that launchers set.
+//! Reads the rank from the variables of launchers.
 
 #[cfg(test)]
 mod tests;

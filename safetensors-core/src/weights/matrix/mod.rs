@@ -1,4 +1,4 @@
-//! [`Matrix`]: a stored tensor as a matrix of numbers, for any layout of its codes.
+//! [`Matrix`]: a stored tensor as numbers, for any layout of its codes.
 
 mod transposed;
 

@@ -1,5 +1,4 @@
-//! Matrices that are stored transposed: their columns are turned into rows once they are read, as
-//! bytes.
+//! Matrices that are stored transposed: turned as bytes once they are read.
 
 use std::io;
 use std::ops::Range;

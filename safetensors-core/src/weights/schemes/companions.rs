@@ -1,5 +1,5 @@
-//! [`explained`]: every companion of a quantised weight is used, or not needed for its numbers;
-//! [`unexplained`]: a tensor that looks like codes, and that no scheme explains.
+//! [`explained`]: every companion of a weight is used, or not needed; [`unexplained`]: codes that
+//! no scheme explains.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,10 +1,9 @@
 //! Quanto: 8-bit floats and integers with a scale for each row, and integers of 2 and 4 bits with a
 //! scale and a shift for each group.
 //!
-//! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale if the
-//! shifts are integers. A byte has codes of groups that are far apart, the first in its lowest
-//! bits. If the file does not record a weight's shape, it follows from the module's bias, or from
-//! the dimensions in the model's `config.json`.
+//! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale for
+//! shifts that are integers. A byte has codes of groups that are far apart, the first in its lowest
+//! bits. A weight's shape may follow from the module's bias, or from `config.json`.
 
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;

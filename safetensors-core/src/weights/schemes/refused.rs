@@ -1,4 +1,4 @@
-//! Schemes that are recognised and refused, because their codes alone are not numbers.
+//! Schemes that are recognised and refused: their codes alone are not numbers.
 
 use super::super::model::{Candidate, Weight, unsupported};
 use crate::format::dtype::Dtype;

@@ -1,4 +1,4 @@
-//! Shared by the schemes: assigns the numbers in a tensor of scales to elements, by its shape.
+//! Assigns numbers of a tensor of scales to elements, by its shape.
 
 use super::super::matrix::{Matrix, Numbers, Stored};
 use super::super::model::{Candidate, Weight};

@@ -1,18 +1,16 @@
-//! [`Backup`]: the old and the new header of a file, kept while the header is written in place.
+//! [`Backup`]: the old and the new header, kept while the header is written in place.
 //!
-//! The backup is a file next to the edited one:
+//! The backup is a file next to the edited one. Numbers are little-endian:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 8 | [`BACKUP_MAGIC`] |
-//! | 8 | the mark of the edited file during the edit |
-//! | 8 | that file's inode |
-//! | 8 | that file's length |
-//! | n | all its bytes before the data, old |
+//! | 8 | the mark of the edited file |
+//! | 8 | its inode |
+//! | 8 | its length |
+//! | n | all its old bytes before the data, which begin with the header's length |
 //! | n | the same bytes, new |
 //! | 8 | the XXH3-64 of all of these |
-//!
-//! Numbers are little-endian. Each n bytes begin with the header's length, from which n follows.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! [`Fused`]: weights that form one matrix where the model is served, with one scale of all scales.
+//! [`Fused`]: weights that form one matrix where the model is served.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! The numbers of a weight that is quantised, piece by piece.
+//! The numbers of a weight, piece by piece.
 
 use std::borrow::Cow;
 

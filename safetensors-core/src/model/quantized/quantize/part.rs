@@ -1,4 +1,4 @@
-//! [`QuantizedPart`]: the codes or the scales of a weight, made while they are written.
+//! [`QuantizedPart`]: codes or scales, made while they are written.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Rounds numbers to codes, and groups of numbers to scales, as compressed-tensors does.
+//! Rounding to codes and scales as in compressed-tensors.
 
 use crate::format::convert::{Conversion, ConvertOptions, Overflow};
 use crate::format::dtype::Dtype;
