@@ -28,8 +28,7 @@ pub type CopyFile<'c> = dyn Fn(&mut dyn Write) -> Result<Option<Permissions>> + 
 /// [`store`](Self::store), [`path`](Self::path), [`write`](Self::write), [`place`](Self::place) and
 /// [`replace`](Self::replace).
 pub trait WritableDirectory {
-    /// Distinguishes files with the same name. Two are equal if no other writer has replaced the
-    /// file in between.
+    /// Equal versions of a name mean that no other writer has replaced the file in between.
     type Version: Clone + PartialEq;
     /// The store of the directory.
     type Store: Store;
@@ -41,10 +40,6 @@ pub trait WritableDirectory {
     fn path(&self) -> PathBuf;
 
     /// Writes a file of tensors. No reader finds it before [`place`](Self::place).
-    ///
-    /// # Errors
-    ///
-    /// As for [`write_to`](crate::save::write_to).
     fn write<N: AsRef<str>, T: TensorSource>(
         &mut self,
         name: &str,
@@ -52,7 +47,7 @@ pub trait WritableDirectory {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Writes a file that has no tensors. No reader finds it before [`place`](Self::place). By
+    /// Writes a file without tensors, which no reader finds before [`place`](Self::place). By
     /// default, this is an error.
     #[doc(hidden)]
     fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
@@ -74,9 +69,9 @@ pub trait WritableDirectory {
     /// Returns the version of a file; `None` if there is none.
     fn version_of(&self, name: &str) -> Result<Option<Self::Version>>;
 
-    /// Gives a written file its name, replacing an older file, if
-    /// [`check_versions`](Self::check_versions) of `others` succeeds as late as possible before.
-    /// Returns the version; `None` if the store does not know it.
+    /// Gives a written file its name if [`check_versions`](Self::check_versions) of `others`
+    /// succeeds, as late as possible before. Returns the version; `None` if the store does not know
+    /// it.
     fn place(
         &mut self,
         name: &str,
@@ -98,13 +93,13 @@ pub trait WritableDirectory {
         Ok(())
     }
 
-    /// Takes the name of a [placed](Self::place) file away, if it still has this version. A store
-    /// that keeps the file can place it again; by default it is removed.
+    /// Takes the name of a [placed](Self::place) file away, if it still has this version. By
+    /// default the file is removed.
     fn take_back(&mut self, name: &str, version: &Self::Version) -> Result<()> {
         self.remove(name, version)
     }
 
-    /// Gives files second names, as pairs of a name and a free second name: all of them or, after
+    /// Gives files free second names, as pairs of a name and a second name: all of them or, after
     /// an error, none.
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()>;
 
@@ -122,8 +117,8 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::LeftBehind`](crate::ErrorKind::LeftBehind) if the file has lost its name, and
-    /// is still there. After any other error it is where it was.
+    /// [`ErrorKind::LeftBehind`](crate::ErrorKind::LeftBehind) if it has lost its name, and is
+    /// still there. After any other error it is where it was.
     fn remove(&mut self, name: &str, version: &Self::Version) -> Result<()>;
 
     /// Waits until all changes of names last, even after a power cut.
@@ -131,21 +126,16 @@ pub trait WritableDirectory {
         Ok(())
     }
 
-    /// Returns `true` if a failed call has no later effect. `false` by default, because a request
-    /// over a network may still reach the store.
+    /// Returns `true` if a failed call has no later effect. `false` by default: a request over a
+    /// network may still reach the store.
     fn is_certain(&self) -> bool {
         false
     }
 
-    /// Ends [`begin`](Self::begin), after a commit that has succeeded or failed. The directory may
-    /// begin again.
+    /// Ends [`begin`](Self::begin), after a commit or a failure. The directory may begin again.
     fn release(&mut self) {}
 
-    /// Runs at the end, when the new checkpoint is in place.
-    ///
-    /// # Errors
-    ///
-    /// The save returns [`ErrorKind::Io`](crate::ErrorKind::Io) as
+    /// Runs at the end. An [`ErrorKind::Io`](crate::ErrorKind::Io) becomes
     /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
     fn finish(&mut self) -> Result<()> {
         Ok(())

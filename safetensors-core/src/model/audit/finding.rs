@@ -26,7 +26,7 @@ pub enum Finding {
     LeadingSpace {
         /// The file.
         file: PathBuf,
-        /// The number of bytes of white space.
+        /// Bytes of white space.
         bytes: u64,
     },
     /// The header is padded with white space other than spaces.
@@ -41,33 +41,33 @@ pub enum Finding {
         /// The offset of its first byte.
         offset: u64,
     },
-    /// One or more tensors do not begin at a multiple of their dtype's alignment.
+    /// Tensors do not begin at a multiple of their dtype's alignment.
     MisalignedTensors {
         /// The file.
         file: PathBuf,
-        /// The name of the first such tensor.
+        /// The first such tensor.
         tensor: String,
         /// The offset of its first byte.
         offset: u64,
-        /// The alignment: `offset` should be a multiple of it.
+        /// `offset` should be a multiple of it.
         alignment: u64,
-        /// The number of other such tensors.
+        /// How many others there are.
         others: u64,
     },
     /// A file has tensors that the index does not place in it.
     UnindexedTensors {
         /// The file.
         file: PathBuf,
-        /// The name of the first such tensor.
+        /// The first such tensor.
         tensor: String,
-        /// The number of other such tensors.
+        /// How many others there are.
         others: u64,
     },
     /// The `total_size` in the index is not the size of all tensors.
     WrongTotalSize {
         /// The index.
         file: PathBuf,
-        /// The number of bytes of all tensors that the index names.
+        /// The bytes of all tensors in the index.
         expected: u64,
         /// The `total_size` in the index.
         found: u64,
@@ -99,11 +99,11 @@ pub enum Finding {
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The index of the first such element.
+        /// The first such element.
         index: u64,
-        /// The byte of that element.
+        /// Its byte.
         found: u8,
-        /// The number of other such elements.
+        /// How many others there are.
         others: u64,
     },
 }
