@@ -78,7 +78,6 @@ impl FilePattern {
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
-    /// As long as the longest name that a save gives a file.
     pub(super) fn longest_name(&self) -> String {
         set_aside(&self.file_name(0, 2), u32::MAX)
     }

@@ -46,7 +46,6 @@ const MOST: u64 = 1 << 20;
 struct Manifest {
     /// Greater than in each attempt that began before and was not complete then.
     sequence: u64,
-    /// Of the plan and options that all ranks share.
     digest: String,
 }
 

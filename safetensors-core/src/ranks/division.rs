@@ -178,7 +178,6 @@ fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKi
     }
 }
 
-/// Checks the ends, and that the offsets of these ranks ascend.
 fn check_offsets(
     shape: &[usize],
     dim: usize,
@@ -282,7 +281,6 @@ mod tests {
         }
     }
 
-    /// The parts of a tensor make up all of it, without gap and overlap.
     #[test]
     fn parts_make_up_the_tensor() {
         for (text, len, world_size) in [

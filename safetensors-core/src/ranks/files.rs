@@ -27,7 +27,6 @@ pub(super) struct RankFiles<'p> {
 pub(super) struct RankFile {
     pub(super) name: String,
     pub(super) rank: usize,
-    /// By position in the plan.
     pub(super) tensors: Vec<usize>,
 }
 
@@ -36,7 +35,6 @@ pub(super) struct SavedPart<'p> {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     record: Option<PartRecord>,
-    /// The start in each dimension of the tensor.
     offsets: Vec<usize>,
 }
 
@@ -211,7 +209,6 @@ impl<'p> RankFiles<'p> {
     }
 }
 
-/// Returns a name as of PyTorch's distributed checkpoints.
 fn dcp_name(rank: usize, number: usize, count: usize) -> String {
     format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
@@ -248,7 +245,6 @@ pub(super) fn given<N: AsRef<str>, T>(
     (given, extra)
 }
 
-/// Returns no record for a tensor that is not divided.
 fn saved_as(
     tensor: &RankTensor,
     rank: usize,

@@ -9,7 +9,6 @@ use crate::format::tensor::TensorSource;
 
 pub(super) struct PlannedRank<'f, T> {
     files: &'f RankFiles<'f>,
-    /// By the positions of the plan.
     given: Vec<Option<T>>,
     progress: Meter,
 }

@@ -248,7 +248,6 @@ impl Codes {
         }
     }
 
-    /// Decodes bytes with `N` codes in each.
     fn decode_whole<const N: usize>(&self, bytes: &[u8], out: &mut [f32]) {
         let Ok(table) = <&[[f32; N]; 256]>::try_from(self.of_bytes.as_chunks::<N>().0) else {
             return;

@@ -134,7 +134,6 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// Finds modules by regular expressions.
     pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
         if let Some(known) = self.bits_by_name.get() {
             return Ok(known);

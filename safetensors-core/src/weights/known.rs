@@ -16,7 +16,6 @@ use crate::format::tensor::TensorBuf;
 pub(crate) struct Known {
     pub(super) config: Config,
     pub(super) beside: OnceLock<Beside>,
-    /// No tensor was found to have codes.
     pub(super) has_none: OnceLock<()>,
     // By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
@@ -25,7 +24,6 @@ pub(crate) struct Known {
 /// Companions and marks, found when the first tensor may have codes.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// Sorted names of companions.
     pub(super) names: Vec<String>,
     /// Scales of caches, and marks, by the layer of the model.
     pub(super) shared: BTreeMap<String, Vec<String>>,

@@ -250,7 +250,6 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
     }
 
-    /// Accepts no more groups than columns.
     pub(super) fn check_groups(
         &self,
         indices: &Stored,

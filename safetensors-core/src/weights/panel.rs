@@ -176,7 +176,6 @@ impl Panels {
             .retain(|panel| panel.part.rows.end <= rows.start || rows.end <= panel.part.rows.start);
     }
 
-    /// Returns how many rows were read.
     fn read(
         &self,
         numbers: &Grouped,

@@ -7,7 +7,6 @@ use crate::format::parallel::lock;
 // Enough for the tiles of 2 MiB that the threads of most machines read at once.
 const MOST_KEPT: usize = 64 << 20;
 
-/// Unused buffers, which all weights of a checkpoint share.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
@@ -30,7 +29,6 @@ impl Spare {
         }
     }
 
-    /// Keeps memory up to a limit, as long as the checkpoint is open.
     pub(super) fn put(&self, bytes: Vec<u8>) {
         let mut spare = lock(&self.0);
         let kept: usize = spare.iter().map(Vec::capacity).sum();

@@ -48,7 +48,6 @@ pub(super) struct Grid {
 #[derive(Debug)]
 enum Numbers {
     Matrix(Matrix),
-    /// The numbers are quantised themselves.
     Grouped(Box<Grouped>),
 }
 
@@ -81,7 +80,6 @@ impl Grid {
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size[1].max(1))) }
     }
 
-    /// Makes one number for each `size` columns of the only row.
     pub(super) fn quantized(numbers: Grouped, size: usize) -> Self {
         let rows = RowGroups { len: 1, size: 1, count: 1 };
         let numbers = Numbers::Grouped(Box::new(numbers));
@@ -155,14 +153,12 @@ impl Grid {
         Some((*size, &self.of_row(numbers, row)[start / size - numbers.columns.start..]))
     }
 
-    /// Writes the numbers of a row from `start` on.
     fn expand(&self, numbers: &Numbered, row: usize, start: usize, out: &mut [f32]) {
         if let Some(groups) = self.known_groups() {
             groups.expand(self.of_row(numbers, row), numbers.columns.start, start, out);
         }
     }
 
-    /// Returns the row of numbers for a row of the weight.
     fn row(&self, row: usize) -> usize {
         let RowGroups { len, size, count } = self.rows;
         row / len * count + row % len / size
@@ -203,7 +199,6 @@ pub(super) struct Part {
 #[derive(Debug)]
 struct Numbered {
     values: Vec<f32>,
-    /// The part of the grid in `values`.
     rows: Range<usize>,
     columns: Range<usize>,
 }

@@ -52,7 +52,6 @@ struct Most {
 }
 
 impl Most {
-    /// Fails if one more entry after the first `count` exceeds the limit.
     fn check<E: de::Error>(&self, count: usize) -> Result<(), E> {
         if count < self.entries {
             return Ok(());

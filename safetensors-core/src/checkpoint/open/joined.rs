@@ -23,7 +23,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::assemble(vec![file], places, None)
     }
 
-    /// Sorts the files by their paths.
     pub(crate) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
         let mut places = Vec::new();
         let mut owners = HashMap::new();

@@ -211,7 +211,6 @@ impl<T: Store> Opener<'_, T> {
         open_at_once(files, |(file, (_, names))| self.shard(&file, names))
     }
 
-    /// Also returns the first tensor that each shard lacks.
     pub(crate) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {
@@ -310,7 +309,6 @@ fn open_at_once<I, T: Send>(
     in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 
-/// Adds the first tensor of a missing or truncated shard to the error.
 fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
     let is_lost = matches!(
         error.kind(),

@@ -22,7 +22,6 @@ pub(crate) trait Siblings: Send + Sync {
     fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
     fn byte_len(&self, path: &Path) -> Result<u64>;
     fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;
-    /// `false` also for a file that cannot be read.
     fn is_header_backup(&self, path: &Path) -> bool;
 }
 
@@ -98,7 +97,6 @@ pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Resu
     file.check_unchanged().map_err(at)
 }
 
-/// Returns `true` if the store denies access.
 pub(crate) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
@@ -219,7 +217,6 @@ impl<S> Checkpoint<S> {
         is_there.then_some(backup)
     }
 
-    /// Returns the standard index that is not used, because of the standard file.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) = (
             &self.about.siblings,

@@ -286,7 +286,6 @@ impl Listing {
         entries.into_iter().try_for_each(|entry| self.entry(path, &entry, keeps_tensors))
     }
 
-    /// Skips a directory that cannot be listed. The entries are sorted.
     fn entries(&mut self, path: &str) -> Result<Vec<StoreEntry>> {
         let Some(store) = &self.found.store else { return Ok(Vec::new()) };
         let from = self.found.home.join(path);
@@ -356,7 +355,6 @@ impl Listing {
         Ok(beside::open(home, path)?.map(|file| file.byte_len()))
     }
 
-    /// Lists a path as skipped, unless it is the checkpoint's own.
     fn leave(&mut self, path: String) {
         let lower = path.to_ascii_lowercase();
         let is_own = self.own.contains(&path)

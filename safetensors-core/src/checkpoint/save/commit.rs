@@ -19,12 +19,10 @@ use crate::format::error::{Error, ErrorKind, Result};
 pub(crate) struct NewFiles {
     pub(crate) index: Index,
     pub(crate) json: Option<Vec<u8>>,
-    /// Next to the files of tensors, in this order.
     pub(crate) beside: Vec<String>,
     pub(crate) replaces_any: bool,
 }
 
-/// Also valid after a failure.
 #[derive(Debug)]
 pub(crate) struct Done<V> {
     pub(crate) placed: Vec<(String, Option<V>)>,

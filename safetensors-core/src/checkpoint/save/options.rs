@@ -143,7 +143,6 @@ impl ShardOptions {
         self.save_options.overwrites()
     }
 
-    /// Fails for a name in another directory, or one that a file of tensors could have.
     pub(crate) fn check_beside(&self) -> Result<()> {
         let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
         let problem = format!(

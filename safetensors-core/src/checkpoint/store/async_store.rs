@@ -124,7 +124,6 @@ impl<S, O> fmt::Debug for AsyncStore<S, O> {
 #[must_use = "the bytes are dropped with it"]
 pub struct Fetched<S> {
     owner: Task,
-    /// A file may occur several times.
     files: Vec<Arc<Held<S>>>,
     failed: Vec<Arc<Files<S>>>,
 }

@@ -160,7 +160,6 @@ impl<S> Default for Missing<S> {
     }
 }
 
-/// Each task has its own record.
 pub(super) struct Recorder<S>(Mutex<HashMap<Task, Missing<S>>>);
 
 impl<S> Default for Recorder<S> {

@@ -47,7 +47,6 @@ impl Store for LocalStore {
 }
 
 impl LocalStore {
-    /// Creates the directories above the file, too.
     pub(crate) fn write(path: &Path, copy: &CopyFile<'_>, durable: bool) -> Result<()> {
         failpoint::hit("copy")?;
         path.parent().map_or(Ok(()), fs::create_dir_all)?;

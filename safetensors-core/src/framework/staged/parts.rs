@@ -81,7 +81,6 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         self.bytes
     }
 
-    /// Enough for every part.
     pub(super) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }

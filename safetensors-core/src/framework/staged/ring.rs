@@ -16,7 +16,6 @@ enum Message<S> {
     Panicked,
 }
 
-/// Free slots, and the number of the next slot to be filled.
 struct Queue<S> {
     free: Receiver<S>,
     next: usize,

@@ -42,7 +42,6 @@ pub struct FileLayout {
     pub data_alignment: u64,
     /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,
-    /// The first in file order.
     pub(super) first_misaligned: Option<MisalignedTensor>,
 }
 
@@ -91,7 +90,6 @@ fn misaligned(data_start: u64, tensor: &TensorInfo<'_>) -> Option<MisalignedTens
 
 struct WhiteSpace {
     bytes: u64,
-    /// Not only spaces.
     is_foreign: bool,
 }
 

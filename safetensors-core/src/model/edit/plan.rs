@@ -82,7 +82,6 @@ impl<'e> EditPlan<'e> {
         Ok(Layout::plan(&self.specs, &options(edit, &metadata))?.prefix)
     }
 
-    /// Gives the new header the length of the old one, if it fits and the data stays.
     fn fill_header(&mut self, edit: &Edit<'_>) {
         let start = edit.header().data_start() as usize;
         let text = self.layout.prefix.trim_ascii_end().len();
@@ -144,7 +143,6 @@ impl<'e> EditPlan<'e> {
         kept && self.appended().all(|(_, place)| place.is_empty())
     }
 
-    /// Returns `true` if the new header means the same as the old one.
     fn keeps_header(&self, header: &Header) -> bool {
         let planned = self.layout.places.iter().map(|(i, _)| self.specs[*i]);
         let same = |(spec, tensor): (Spec<'_>, TensorInfo<'_>)| {

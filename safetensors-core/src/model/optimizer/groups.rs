@@ -94,7 +94,6 @@ impl Groups {
         }
     }
 
-    /// Changes only groups without the setting.
     pub(super) fn complete(&mut self, setting: &str, value: Value) {
         for group in &mut self.groups {
             let found = group.entry(setting.into()).or_default();

@@ -78,7 +78,6 @@ pub struct ParameterState {
 }
 
 impl OptimizerState {
-    /// `names` has the name of each number.
     pub(super) fn new<S: ReadAt>(
         checkpoint: &Checkpoint<S>,
         prefix: String,

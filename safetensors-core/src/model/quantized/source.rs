@@ -120,7 +120,6 @@ impl View<'_> {
         }
     }
 
-    /// Removes the modules of these weights at a JSON pointer. `None` if nothing is left.
     fn without(&self, json: &str, pointer: &str) -> Option<String> {
         let Ok(mut value) = serde_json::from_str::<Value>(json) else {
             return Some(json.to_owned());

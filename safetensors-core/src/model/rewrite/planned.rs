@@ -69,7 +69,6 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns the tensor if it is written as it is in its file.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
@@ -153,7 +152,6 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.dtype().is_float() && !self.is_quantized()
     }
 
-    /// Returns `true` for scales of codes that this rewrite makes.
     pub(super) fn is_of_codes(&self) -> bool {
         matches!(&self.written, Written::Quantized(part) if !part.is_codes())
     }

@@ -148,7 +148,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         chosen
     }
 
-    /// Groups weights that form a matrix, by their tie numbers.
     fn fused(&self, chosen: &[bool], options: &ConvertOptions) -> Result<FusedByTie<'a, S>> {
         let mut groups = Groups::default();
         let mut of_key = HashMap::new();

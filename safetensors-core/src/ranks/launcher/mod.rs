@@ -127,7 +127,6 @@ fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
-/// Returns `None` if the launcher has set no rank.
 fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues>, ErrorKind> {
     let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
     let Some(world_size) = number(launcher.world_size, lookup)? else {

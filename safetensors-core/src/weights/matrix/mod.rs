@@ -102,7 +102,6 @@ impl From<Codes> for Numbers {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
-    /// One after the other.
     Rows { bits: u64 },
     /// A stream of codes down each column of words of 8 or 32 bits, from the lowest bits on.
     Down { word: usize },
@@ -150,7 +149,6 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
-    /// Each matrix has `rows` rows in the tensor.
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self
@@ -161,7 +159,6 @@ impl Matrix {
         self.is_transposed
     }
 
-    /// Reads F32, row by row.
     pub(super) fn read(
         &self,
         files: &dyn Files,
@@ -351,7 +348,6 @@ pub(super) struct Raw {
     bytes: Vec<u8>,
     starts: Vec<usize>,
     first: usize,
-    /// The columns that a line has.
     columns: Range<usize>,
 }
 
@@ -373,7 +369,6 @@ fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Reads the byte order of files.
 fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     let (pairs, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();

@@ -27,7 +27,6 @@ impl Unit {
 }
 
 impl Matrix {
-    /// Returns the rows for which a line of the tensor has enough bytes for a read.
     pub(in super::super) fn rows_at_once(&self) -> usize {
         const RUN: usize = if cfg!(test) { 1 << 6 } else { 1 << 11 };
         RUN / self.unit().bytes * self.unit().codes

@@ -138,7 +138,6 @@ fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// Decides by the number of words in a row.
 fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, words] = tensor.matrix();

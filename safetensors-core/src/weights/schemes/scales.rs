@@ -119,7 +119,6 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Compares the number of scales with the `sizes` of the settings.
     pub(super) fn check_group_size(
         &self,
         scales: &Stored,
@@ -135,7 +134,6 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(scales, expected, format_args!("{groups} groups")))
     }
 
-    /// Multiplies by factors of the module's input, such as `X.pre_quant_scale`.
     pub(super) fn times_columns(
         &self,
         mut weight: Weight,

@@ -17,7 +17,6 @@ pub struct QuantizationError {
 pub(super) struct Measured {
     count: u64,
     max: f32,
-    /// Of the squared differences and numbers.
     sums: [f64; 2],
 }
 

@@ -26,7 +26,6 @@ const FUSED: [&[&str]; 9] = [
     &["in_proj_b", "in_proj_a"],
 ];
 
-/// Returns the key of the matrix that a weight belongs to: the module, and the names.
 pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
     let module = name.strip_suffix(".weight")?;
     let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));

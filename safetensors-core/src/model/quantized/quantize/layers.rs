@@ -117,6 +117,5 @@ const WHOLE: [&str; 4] = ["output", "proj_out", "query", "transformer.w"];
 /// Transposed layers of GPT-2 (`Conv1D`). Other models have linear layers of these names.
 const CONV1D: [&str; 5] = ["c_attn", "c_fc", "c_fc2", "c_proj", "q_attn"];
 
-/// Architectures with such layers.
 const WITH_CONV1D: [&str; 7] =
     ["clvp", "clvp_decoder", "decision_transformer", "gpt2", "imagegpt", "jais", "openai-gpt"];

@@ -40,7 +40,6 @@ struct Weight<S> {
     /// The rows and columns that share a magnitude, and the number of such cells.
     cell: [usize; 2],
     cells: usize,
-    /// Kept until they are used again.
     magnitudes: Mutex<Option<Arc<[f32]>>>,
     /// The weights, this one among them, that share their largest magnitude.
     fused: Option<Arc<Fused<S>>>,
@@ -207,7 +206,6 @@ impl<S: TensorSource> Weight<S> {
         Ok((codes, scales))
     }
 
-    /// Also measures the error of the codes.
     fn write_codes(&self, sink: &mut Sink<'_>) -> Result<()> {
         let is_packed = self.how.group() > 1;
         let (scales, global) =
@@ -232,7 +230,6 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of eight bits, and their numbers.
     fn encode_cells(
         &self,
         (first, numbers): (u64, &[f32]),

@@ -10,7 +10,6 @@ use crate::format::error::{Error, Result};
 use crate::format::python_json;
 use crate::weights::{KEYS, bad_config, is_of_mlx};
 
-/// The texts stay as they are.
 type Entries<'a> = BTreeMap<String, Cow<'a, str>>;
 
 /// How deep in objects a dtype is looked for.
@@ -57,7 +56,6 @@ pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
     Ok(changed)
 }
 
-/// Finds dtypes of an object before dtypes of objects in it.
 fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
     let Ok(entries) = python_json::entries(object) else { return };
     let own = ["dtype", "torch_dtype"].iter().filter_map(|key| entries.get(*key).copied());
@@ -82,7 +80,6 @@ fn object(entries: &Entries<'_>, indent: &str) -> String {
     format!("{{\n{entries}\n{}}}", &indent[2..])
 }
 
-/// Returns `true` if there were any.
 fn remove_settings(entries: &mut Entries<'_>) -> bool {
     let before = entries.len();
     entries.retain(|key, text| match key.as_str() {
