@@ -11,11 +11,9 @@ use crate::format::error::{Error, ErrorKind, Mismatch, RankProblem, Result};
 use crate::format::slice::TensorPart;
 use crate::format::tensor::shape;
 
-/// The part of each tensor of a model that each rank holds.
-///
-/// [`RankRules::plan`](super::RankRules::plan) makes the same plan on every rank. As
-/// [JSON](RankPlan::to_json), it divides the model in the same way for a later job.
-/// [`read`](RankPlan::read) reads a rank's parts, [`RankSaver`](super::RankSaver) saves them.
+/// The part of each tensor of a model that each rank holds, equal on every rank and, as
+/// [JSON](RankPlan::to_json), for a later job. [`read`](RankPlan::read) reads a rank's parts,
+/// [`RankSaver`](super::RankSaver) saves them.
 ///
 /// ```
 /// use safetensors_core::ranks::RankRules;

@@ -5,9 +5,8 @@ use crate::format::error::{ErrorKind, RankProblem, Result};
 // Bounds the cost of a plan from a stranger.
 pub(super) const MOST_RANKS: usize = 1 << 20;
 
-/// The number of a process among the processes of a job, counted from 0.
-///
-/// [`from_env`](Rank::from_env) reads it from the variables that launchers set.
+/// The number of a process among the processes of a job, counted from 0, often [from the
+/// environment](Rank::from_env).
 ///
 /// ```
 /// use safetensors_core::ranks::Rank;

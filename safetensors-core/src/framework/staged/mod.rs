@@ -80,10 +80,9 @@ impl Default for StagingBuffers {
 /// Reads tensors in parallel into slots of host memory, and has each slot copied to a device at the
 /// same time.
 ///
-/// Elements are converted before they come into a slot. Slots are filled in the order of the
-/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
-/// read bytes. This takes a few hundred KiB for each thread. Reserve the memory of the device
-/// first, which fails if the tensors are too large for it.
+/// Elements are converted before they come into a slot. Slots may be copied in any order. A tensor
+/// without elements has no parts. Progress counts read bytes. This takes a few hundred KiB for each
+/// thread. Reserve the memory of the device first, which fails if the tensors are too large for it.
 ///
 /// ```
 /// use safetensors_core::framework::{StagingBuffers, StagedPart, Staging, read_staged};

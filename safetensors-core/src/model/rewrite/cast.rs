@@ -10,7 +10,7 @@ use crate::format::error::Result;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Converts every tensor for which `dtype` returns a dtype to it, once, from its original
-    /// dtype. `dtype` gets the name and the tensor after the steps so far.
+    /// dtype.
     ///
     /// An alias for which `dtype` returns `None` follows its tensor; with another dtype, it becomes
     /// a separate tensor. The first of aliases without their tensor replaces it. Weights that were

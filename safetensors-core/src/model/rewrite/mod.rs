@@ -30,10 +30,10 @@ use crate::model::quantized::Quantization;
 /// The contents of a new checkpoint that is made from others: the tensors, their names and dtypes.
 ///
 /// Data is read piece by piece, when the new checkpoint is saved, with a few MiB of memory for each
-/// thread. Steps apply in the order in which they are called. The destination may be one of the
-/// sources. [`plan`](Rewrite::plan) shows the result beforehand.
-/// [Attributes](crate::header::attributes()) of a tensor and the id of a parameter of burn are
-/// renamed and skipped with it.
+/// thread. Steps apply in the order in which they are called; their functions get names and tensors
+/// after the steps so far. The destination may be one of the sources. [`plan`](Rewrite::plan) shows
+/// the result beforehand. [Attributes](crate::header::attributes()) of a tensor and the id of a
+/// parameter of burn are renamed and skipped with it.
 ///
 /// # Tied weights
 ///
@@ -183,9 +183,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
-    /// name and the tensor after the steps so far. The first of aliases without their tensor
-    /// replaces it. Saving fails if nothing is left.
+    /// Keeps the tensors for which `keep` returns true, with all their aliases. The first of
+    /// aliases without their tensor replaces it. Saving fails if nothing is left.
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -199,9 +198,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Skips the tensors for which `drop` returns true, with all their aliases. `drop` gets the
-    /// name and the tensor after the steps so far. If it returns true for an alias only, the tensor
-    /// stays.
+    /// Skips the tensors for which `drop` returns true, with all their aliases. If it returns true
+    /// for an alias only, the tensor stays.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};

@@ -19,11 +19,11 @@ use crate::model::quantized::{
 use crate::weights::bad_config;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Quantises weights: the tensors that store a weight replace it, with the names that [the
-    /// module](crate::quantized) reads. `wanted` gets the name and the tensor after the steps so
-    /// far, and returns whether it is quantised. `None` leaves that to `layers`: floats that are
-    /// weights of linear layers under all of their names. Read weights that are quantised already
-    /// by [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
+    /// Quantises weights for which `wanted` returns true: the tensors that store a weight replace
+    /// it, with the names that [the module](crate::quantized) reads. `None` leaves that to
+    /// `layers`: floats that are weights of linear layers under all of their names. Read weights
+    /// that are quantised already by [`Checkpoint::dequantized`](crate::Checkpoint::dequantized)
+    /// first.
     ///
     /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer.
     /// With another answer than its tensor's, it becomes a separate tensor.

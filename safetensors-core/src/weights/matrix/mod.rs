@@ -102,12 +102,20 @@ impl From<Codes> for Numbers {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
-    Rows { bits: u64 },
+    Rows {
+        bits: u64,
+    },
     /// A stream of codes down each column of words of 8 or 32 bits, from the lowest bits on.
-    Down { word: usize },
+    Down {
+        word: usize,
+    },
     /// A row of words holds several rows of codes, `apart` rows from each other, from the highest
     /// or lowest bits on.
-    Planes { word: usize, apart: usize, high_first: bool },
+    Planes {
+        word: usize,
+        apart: usize,
+        high_first: bool,
+    },
     /// Tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
     Tiles,
 }
