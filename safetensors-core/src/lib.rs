@@ -23,26 +23,26 @@
 //! | to | use |
 //! |---|---|
 //! | open a file, a directory or an index of shards | [`Checkpoint`] |
-//! | parse a file that is in memory | [`SafeTensors`] |
+//! | parse a file in memory | [`SafeTensors`] |
 //! | map files | [`Checkpoint::mmap`] (`unsafe`: the files must not change) |
-//! | borrow a tensor without copying it | [`TensorView`] |
+//! | borrow a tensor | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
-//! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
-//! | read rows of a table, by their numbers | [`LazyTensor::rows`] |
+//! | read tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
+//! | read rows of a table | [`LazyTensor::rows`] |
 //! | read quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`]; see [`quantized`] |
 //! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
 //! | read the state of a PyTorch optimizer | [`optimizer`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
-//! | write tensors piece by piece, from several threads | [`save::StreamWriter`] |
+//! | write tensors piece by piece | [`save::StreamWriter`] |
 //! | change the metadata, names or tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
-//! | make a checkpoint from others without loading it: merge, select, rename, convert | [`Rewrite`] |
-//! | load and save a model that several processes hold together | [`ranks`] |
+//! | make a checkpoint from others: merge, select, rename, convert | [`Rewrite`] |
+//! | load and save a model in several processes | [`ranks`] |
 //! | write any file atomically | [`save::AtomicFile`] |
-//! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
-//! | record digests, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
-//! | find oddities of a valid checkpoint | [`audit`], [`Checkpoint::audit`] |
+//! | save shared storage once | [`SaveOptions::tied`], [`tied::Tied`] |
+//! | find data that has changed | [`digest`], [`SaveOptions::digests`] |
+//! | find oddities | [`audit`], [`Checkpoint::audit`] |
 //! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
 //! | read without blocking: in tokio, smol or a browser | [`Checkpoint::open_async`], [`AsyncStore`](checkpoint::store::AsyncStore) |
 //! | support another tensor library | [`framework`], [`TensorSource`] |

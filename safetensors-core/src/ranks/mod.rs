@@ -7,8 +7,8 @@
 //! | to | use |
 //! |---|---|
 //! | know the rank of this process | [`Rank::from_env`] |
-//! | set which tensors are split, and which replicated | [`RankRules`] |
-//! | know the parts of each rank, and their bytes | [`RankPlan`] |
+//! | set which tensors are split | [`RankRules`] |
+//! | know the parts of each rank | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |

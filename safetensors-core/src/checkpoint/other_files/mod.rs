@@ -99,8 +99,8 @@ const MOST_FOLDERS: usize = 2;
 /// `config.json`. Folders go along if transformers saves them, or `modules.json` or
 /// `model_index.json` names them. There are at most 1,000 files with 1 GiB, each with 256 MiB.
 ///
-/// Skipped are other tensors, signatures, manifests, hidden and special files, credentials
-/// (`token`, `*.pem`), and links that lead out of the directory.
+/// Skipped are other tensors, signatures, manifests, hidden and special files, credentials, and
+/// links that lead out of the directory.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {

@@ -13,8 +13,8 @@ pub(crate) struct Split {
     pub(crate) total_size: u64,
 }
 
-/// Divides tensors into the same shards as `huggingface_hub`. A tensor is given by its size and the
-/// identity of a storage that it may share.
+/// Divides tensors into the same shards as `huggingface_hub`, by their sizes and the storages that
+/// they may share.
 // A tensor that would exceed the limit closes the open shard and begins the next one. One that is
 // larger than the limit gets its own shard, which comes before the open one. Tensors that share a
 // storage go into the shard of the first of them, and only its size counts. The sizes 6, 6, 2, 6,

@@ -11,7 +11,7 @@ use super::held::Held;
 use crate::file::io::AsyncReadAt;
 use crate::format::parallel::Task;
 
-// At 10 MB a second so many bytes take as long as one of six requests at once of 20 ms each.
+// At 10 MB a second these bytes take as long as one of six requests at once of 20 ms each.
 const GAP: u64 = 32 << 10;
 
 /// Wanted bytes, and the caller's number for their purpose.

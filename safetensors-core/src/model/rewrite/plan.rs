@@ -55,7 +55,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`save`](Rewrite::save) that are found before data is read.
+    /// As for [`save`](Rewrite::save), as far as they are found before data is read.
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
         let mut options = self.complete_options(options);

@@ -1,8 +1,8 @@
 //! MLX: codes in words of 32 bits. Integers of 1 to 8 bits have a scale and a bias for each group
 //! of columns, and floats of 4 and 8 bits a scale.
 //!
-//! W = q · scale + bias, or W = q · scale, in F32. The number of bits and the mode are in the
-//! model's settings only. transformers stores the same by the method `metal`, with `X.qbiases`.
+//! W = q · scale + bias, or W = q · scale, in F32. Only the model's settings have the number of
+//! bits and the mode. transformers' method `metal` stores the same, with `X.qbiases`.
 
 use serde_json::Value;
 

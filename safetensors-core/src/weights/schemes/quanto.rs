@@ -2,8 +2,8 @@
 //! scale and a shift for each group.
 //!
 //! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale for
-//! shifts that are integers. A byte has codes of groups that are far apart, the first in its lowest
-//! bits. A weight's shape may follow from the module's bias, or from `config.json`.
+//! shifts that are integers. Codes of a byte belong to groups that are far apart, the first in the
+//! lowest bits. A weight's shape may follow from the module's bias, or from `config.json`.
 
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;

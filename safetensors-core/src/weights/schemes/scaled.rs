@@ -1,6 +1,5 @@
-//! Weights of 8-bit floats or integers with separate scales: DeepSeek, FBGEMM, compressed-tensors
-//! (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, ComfyUI's `scale_weight`;
-//! also F4 and F6 with one tensor of scales.
+//! Weights of 8-bit floats or integers with separate scales: DeepSeek, FBGEMM, compressed-tensors,
+//! ModelOpt's FP8 and MXFP8, ComfyUI's `scale_weight`; also F4 and F6 with one tensor of scales.
 //!
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
