@@ -9,8 +9,6 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
-#[cfg(doc)]
-use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Mismatch, OptimizerProblem, Result};
 
 const STEP: &str = "step";
