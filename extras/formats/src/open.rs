@@ -284,13 +284,14 @@ fn open_source<S: ReadAt>(
     options: &Options,
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let before = if source.may_change_unseen() {
-        let before = Input::new(Window::whole(&source), path);
-        Some(open_input(before, path, options, &budget.again())?.into_layout())
-    } else {
-        None
-    };
-    let file = open_input(Input::new(source, path), path, options, budget)?;
+    let mut before = None;
+    if source.may_change_unseen() {
+        let input = Input::new(Window::whole(&source), path);
+        let opened = open_any(input, path, options, &budget.again());
+        before = Some(opened.map_err(|error| error.in_path(path))?.into_layout());
+    }
+    let file = open_any(Input::new(source, path), path, options, budget);
+    let file = file.map_err(|error| error.in_path(path))?;
     if before.is_some_and(|before| !file.has_layout(&before)) {
         let error = Error::from(std::io::Error::other("the file changed while it was opened"));
         return Err(error.in_path(path));
@@ -298,15 +299,7 @@ fn open_source<S: ReadAt>(
     Ok(file)
 }
 
-fn open_input<S: ReadAt>(
-    input: Input<S>,
-    path: &Path,
-    options: &Options,
-    budget: &Budget,
-) -> Result<TensorFile<S>> {
-    open_any(input, path, options, budget).map_err(|error| error.in_path(path))
-}
-
+/// Errors need not name the file yet.
 fn open_any<S: ReadAt>(
     input: Input<S>,
     path: &Path,

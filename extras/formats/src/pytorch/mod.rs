@@ -288,11 +288,8 @@ fn of_bytes(name: String, bytes: Arc<[u8]>) -> Tensor {
     Tensor { name, dtype: Dtype::U8, shape, data: Data::Plain(Place::Held(bytes)), stored: None }
 }
 
-/// Lists an object with tensors as one byte, so that reading it is an error.
 fn unread(name: String, class: String) -> Tensor {
-    let stored = Stored::unreadable(class.clone(), vec![0], 0);
-    let data = Data::Refused(Reason::UnknownObject(class.into()));
-    Tensor { name, dtype: Dtype::U8, shape: vec![1], data, stored: Some(stored) }
+    Tensor::unread(name, class.clone(), Reason::UnknownObject(class.into()))
 }
 
 type Members = BTreeMap<String, usize>;

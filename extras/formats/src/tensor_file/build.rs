@@ -10,7 +10,7 @@ use safetensors_core::framework::most_expanded;
 use safetensors_core::{self as core, Dtype, ReadAt, shape};
 
 use super::single::Single;
-use super::{Container, Content, Data, Span, Split, Stored, TensorFile};
+use super::{Container, Content, Data, Reason, Span, Split, Stored, TensorFile};
 use crate::Format;
 use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,6 +22,14 @@ pub(crate) struct Tensor {
     pub(crate) shape: Vec<usize>,
     pub(crate) data: Data,
     pub(crate) stored: Option<Stored>,
+}
+
+impl Tensor {
+    /// Lists a tensor of unknown elements as one byte, so that reading it is an error.
+    pub(crate) fn unread(name: String, kind: String, why: Reason) -> Self {
+        let stored = Some(Stored::unreadable(kind, vec![0], 0));
+        Self { name, dtype: Dtype::U8, shape: vec![1], data: Data::Refused(why), stored }
+    }
 }
 
 #[derive(Debug, Default)]

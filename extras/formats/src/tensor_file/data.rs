@@ -38,7 +38,7 @@ pub(crate) enum Reason {
     /// The type of elements with this name.
     NoDtype(&'static str),
     UnknownObject(Box<str>),
-    NotRead(&'static str),
+    NotRead(Box<str>),
     Quantised(&'static str),
     NoDequantizer(Box<str>),
     /// Another tensor of the module has an unknown effect.

@@ -40,7 +40,11 @@ impl CachedRepo {
 
     #[cfg(feature = "download")]
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
-        let mut files = files_below(&self.snapshot_dir(commit))?;
+        let mut files = match &self.local {
+            // Anything else may be in the directory of the user.
+            Some(dir) => super::local::recorded(dir)?,
+            None => files_below(&self.snapshot_dir(commit))?,
+        };
         files.retain(|name| self.has(commit, name));
         Ok(files)
     }
@@ -81,7 +85,7 @@ impl CachedRepo {
 }
 
 /// Sorted names with `/`. Links to files count.
-fn files_below(dir: &Path) -> Result<Vec<String>> {
+pub(super) fn files_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, Path::is_file)
 }
 

@@ -15,7 +15,6 @@ pub use options::DownloadOptions;
 pub use preview::{PreviewedFile, preview};
 pub use progress::DownloadProgress;
 use safetensors_core::ReadAt;
-use safetensors_core::checkpoint::store::LocalStore;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
 use crate::client::{Client, HubFile, RepoFiles};
@@ -179,14 +178,11 @@ impl Job<'_> {
         self.has_fetched.load(Ordering::Relaxed)
     }
 
-    /// The index comes first, because it names the shards.
+    /// Checks all files before the first one is written. The index names the shards, so it is read
+    /// beforehand.
     fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
-        let (checkpoint, names) = wanted.names(repo, listed, |index| {
-            self.fetch(&[index.to_owned()])?;
-            let path = self.cached.pointer(commit, index);
-            select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed)
-        })?;
+        let (checkpoint, names) = wanted.names(repo, listed, |index| self.shards(index))?;
         self.fetch(&names)?;
         let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
         Ok(Cached { checkpoint, files: names })

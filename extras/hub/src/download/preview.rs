@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::checkpoint::store::{LocalStore, MemoryStore};
 use safetensors_core::error::IndexProblem;
 use safetensors_core::{self as core, Limits, ReadAt};
 
 use super::select::{self, WantedFiles};
 use super::{AskedFile, DownloadOptions, Job, ask};
 use crate::cache::joined;
+use crate::client::RepoFiles;
 use crate::error::{Error, Result};
 use crate::repo::RepoId;
 
@@ -62,7 +63,13 @@ impl Job<'_> {
         previewed.collect()
     }
 
-    fn shards(&self, index: &str) -> Result<Vec<String>> {
+    /// Reads the index into memory if it is not there.
+    pub(super) fn shards(&self, index: &str) -> Result<Vec<String>> {
+        let RepoFiles { commit, files: listed, .. } = self.listed;
+        if self.cached.has(commit, index) {
+            let path = self.cached.pointer(commit, index);
+            return select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed);
+        }
         let file = self.file(index)?;
         let limit = Limits::default().index_bytes;
         let found = file.byte_len();
@@ -77,7 +84,7 @@ impl Job<'_> {
         let root = Path::new("snapshot");
         let path = joined(root, index);
         let store = MemoryStore::from_iter([(path.to_string_lossy().into_owned(), json)]);
-        select::shards(&store, root, &path, &self.listed.files)
+        select::shards(&store, root, &path, listed)
     }
 }
 

@@ -132,7 +132,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns names, types and shapes, outermost dimension first, in the order of the file.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> + Clone {
         self.tensors.iter().map(|tensor| (&*tensor.name, tensor.kind, &*tensor.shape))
     }
 

@@ -231,7 +231,7 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
         let kind = format!("{dtype}, flattened");
         let stored = Some(Stored::unreadable(kind, shape.clone(), byte_len));
         let problem = "ranges of the flattened tensor were saved under another shape";
-        let data = Data::Refused(Reason::NotRead(problem));
+        let data = Data::Refused(Reason::NotRead(problem.into()));
         let name = name.clone();
         return in_one_piece(Tensor { name, dtype, shape, data, stored }, 0);
     }

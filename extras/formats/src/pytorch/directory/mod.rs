@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::NEWEST;
 use safetensors_core::checkpoint::store::{FileKind, Store};
 use safetensors_core::framework::in_parallel;
 
@@ -36,9 +37,6 @@ const MOST_NAMES: usize = 16;
 
 /// Fields of an object of PyTorch, and dimensions of a tensor.
 const MOST_FIELDS: usize = 64;
-
-/// Files that name the newest checkpoint next to them.
-const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
 pub(crate) struct Folder<'a, T> {
     store: &'a T,
