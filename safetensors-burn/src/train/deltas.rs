@@ -16,21 +16,19 @@ impl Epochs {
     /// Saves each `count`th epoch completely, and the epochs between as their difference from the
     /// last complete one. With 1, the default, all are complete.
     ///
-    /// Restoring gives the same bits, by all methods of this module. How much space this saves
-    /// depends on the training: weights that are frozen, or change little, take little; the moments
-    /// of an optimizer that trains everything change completely. A file that would not be smaller
-    /// is complete, and is then the base of the next one. So is a file without a possible delta,
-    /// for example because its base is damaged: that is no error. The file of the scheduler is
-    /// always complete, and so are all files where the file system has no hard links. A delta is
-    /// the directory `model.delta` or `optimizer.delta`, with a link to the base below `epoch-N`.
+    /// Restoring gives the same bits. The saved space depends on the training: weights that are
+    /// frozen or change little take little; the moments of an optimizer that trains everything
+    /// change completely. These files are always complete: the scheduler's, files that a delta
+    /// would not make smaller or cannot be made for, and all files where the file system has no
+    /// hard links.
     ///
-    /// No epoch loses its base: the directory of each has a second name of the base's file. So
-    /// epochs can be deleted at any time, in any order, by any program. The base takes its space
-    /// once, until the last epoch that needs it is deleted. Copies of several epochs have a copy of
-    /// the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
+    /// A delta is the directory `model.delta` or `optimizer.delta` below `epoch-N`, with a hard
+    /// link to its base. So epochs can be deleted at any time, in any order, by any program. Copies
+    /// of several epochs have a copy of the base each, unless the program keeps hard links, as `cp
+    /// -a` and `rsync -H` do.
     ///
-    /// A save takes the space of a complete epoch in addition, while it runs. So does restoring,
-    /// in the directory of [`staging`](Epochs::staging) if there is one.
+    /// A save takes the space of a complete epoch in addition, while it runs. So does restoring, in
+    /// the directory of [`staging`](Epochs::staging) if there is one.
     ///
     /// A program without the feature `delta`, or of an older release, passes over such epochs:
     /// [`newest`](Epochs::newest) finds an older one there, or none. Other programs read the file
@@ -54,7 +52,6 @@ impl Epochs {
         self
     }
 
-    /// Returns the newest complete epoch before another one.
     fn complete_before(&self, epoch: usize) -> Option<(usize, Manifest)> {
         // An epoch that cannot be read now is not compared with.
         let numbers = self.numbers().unwrap_or_default().into_iter().rev();
@@ -63,8 +60,7 @@ impl Epochs {
     }
 }
 
-/// The whole files that were made of the deltas of an epoch, in a hidden directory that goes with
-/// them.
+/// The complete files made of the deltas of an epoch, in a hidden directory that goes with them.
 #[derive(Debug)]
 pub(super) struct WholeFiles {
     files: BTreeMap<String, File>,
@@ -73,10 +69,6 @@ pub(super) struct WholeFiles {
 
 impl WholeFiles {
     /// Applies the deltas of an epoch, which checks all tensors of them and of their bases.
-    ///
-    /// # Errors
-    ///
-    /// An error of [`DeltaOf::check`](linked::DeltaOf::check), or of opening and applying a delta.
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
@@ -92,7 +84,6 @@ impl WholeFiles {
         Ok(Self { files, _directory: directory })
     }
 
-    /// Returns the files, by name.
     pub(super) fn files(&self) -> &BTreeMap<String, File> {
         &self.files
     }
@@ -107,7 +98,6 @@ pub(super) fn reduce(_: &Epochs, _: usize, _: &Path, file: EpochFile) -> Result<
     Ok(file)
 }
 
-/// Making a delta of a file that was just saved.
 #[cfg(feature = "delta")]
 mod saving {
     use std::collections::BTreeSet;
@@ -148,13 +138,8 @@ mod saving {
         }
     }
 
-    /// Replaces a file that was just saved by a delta, unless it is to be whole, or is smaller so,
-    /// or the delta cannot be made: a damaged base is no reason to lose the epoch.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if a delta that is not used cannot be
-    /// removed.
+    /// Replaces a saved file by a delta if that is smaller. If no delta can be made, for example of
+    /// a damaged base, the file stays, so that the epoch is not lost.
     pub(in crate::train) fn reduce(
         epochs: &Epochs,
         epoch: usize,
@@ -178,7 +163,7 @@ mod saving {
         }
     }
 
-    /// Makes the delta of a file. `None` if it has no smaller one.
+    /// Makes the delta of a file. `None` if it is not smaller.
     fn make(base: &Base, epoch: usize, path: &Path, directory: &Path) -> Result<Option<DeltaOf>> {
         // The epoch is synchronised as a whole.
         let options = Options::new()

@@ -1,8 +1,8 @@
-//! Names that a person can read, for state that burn names by numbers.
+//! Readable names for state that burn names by numbers.
 //!
-//! burn names the state of an optimizer by the id of the parameter: `"1337.momentum.moment_1"`. Ids
-//! are random numbers. In the file, the path of the parameter takes the place of the id:
-//! `"encoder.weight.momentum.moment_1"`. The id of each path is in the metadata of the file.
+//! burn names the state of an optimizer by the random id of the parameter:
+//! `"1337.momentum.moment_1"`. In the file, the path of the parameter replaces the id:
+//! `"encoder.weight.momentum.moment_1"`. The metadata has the id of each path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,7 @@ pub(super) enum Ids {
 }
 
 impl Ids {
-    /// Separates the ids from a content, and replaces them by paths in the names if they can be
-    /// restored from those without doubt.
+    /// Separates the ids from a content, and replaces them by paths if `join` can restore them.
     pub(super) fn separate(content: &Content) -> (Self, Content) {
         if let Some(ids) = paths(content) {
             let ids = Self::OfPaths(ids);
@@ -43,7 +42,7 @@ impl Ids {
         (ids, without_ids(content.clone()))
     }
 
-    /// Puts the ids back into a content. This reverses [`separate`](Ids::separate).
+    /// Reverses [`separate`](Ids::separate).
     pub(super) fn join(&self, content: Content) -> Content {
         let Content { tensors, scalars, mut metadata } = content;
         let tensors = tensors.into_iter().map(|(name, mut tensor)| {
@@ -75,7 +74,6 @@ impl Ids {
         }
     }
 
-    /// Returns the ids by tensor or by path.
     pub(super) fn all(&self) -> &BTreeMap<String, u64> {
         match self {
             Self::OfTensors(ids) | Self::OfPaths(ids) => ids,
@@ -83,8 +81,8 @@ impl Ids {
     }
 }
 
-/// Other ids for the parameters of a record with names that begin with ids, by the ids that were
-/// saved. `None` drops the parameter's part of the record. Ids that are not listed stay.
+/// New ids by saved ids, for names that begin with ids. `None` drops a parameter's part of the
+/// record; ids that are not listed stay.
 #[derive(Debug, Default)]
 pub(super) struct NewIds(BTreeMap<u64, Option<u64>>);
 
@@ -99,13 +97,12 @@ impl NewIds {
         self.0.get(&id).copied().unwrap_or(Some(id))
     }
 
-    /// Returns the name of a tensor or a scalar with the new id; `None` if it is dropped.
+    /// Returns the name with the new id; `None` if it is dropped.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
         let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
         Some(format!("{}.{rest}", self.get(id)?))
     }
 
-    /// Gives a content the new ids.
     pub(super) fn apply(&self, content: Content) -> Content {
         let Content { tensors, scalars, metadata } = content;
         let tensors = tensors.into_iter().filter_map(|(name, mut tensor)| {
@@ -125,8 +122,7 @@ impl NewIds {
     }
 }
 
-/// Returns the id of each path, for a content with names that begin with ids; `None` for any other
-/// content. An id without a path is its own path.
+/// Returns the id of each path; `None` unless all names begin with ids.
 fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     // Weights that are loaded in the middle of a training may give a parameter another id. burn
     // keeps the state of the old id, so both ids have the path of the parameter.
@@ -193,23 +189,19 @@ fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u
     ends.filter_map(|path| Some((path, *ids.get(path)?))).next()
 }
 
-/// Returns the id that a name begins with, and the rest of the name.
+/// Splits a name into its id and the rest.
 pub(super) fn split_id(name: &str) -> Option<(u64, &str)> {
     let (id, rest) = name.split_once('.')?;
     Some((parse_id(id)?, rest))
 }
 
-/// An id in the only form that burn writes it in.
+/// Parses an id in the only form in which burn writes it.
 pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 
-/// Refuses a record that has the state of parameters, and a tensor without a parameter. burn would
-/// panic when it is loaded into an optimizer. L-BFGS has only tensors without a parameter.
-///
-/// # Errors
-///
-/// [`EpochError::Record`], which names the tensor.
+/// Refuses a record that has the state of parameters, and a tensor without a parameter, because
+/// burn would panic. L-BFGS has only tensors without a parameter.
 pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     let mut tensors = optimizer.tensors.iter();
     let Some((name, _)) = tensors.find(|(_, tensor)| tensor.param_id.is_none()) else {
@@ -222,7 +214,6 @@ pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     Err(Error::from(EpochError::Record(problem.into())).in_tensor(name))
 }
 
-/// Returns the ids of the parameters that a record has a state of.
 pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
     let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
     let of_scalars = optimizer.scalars.keys().filter_map(|name| split_id(name));
@@ -257,7 +248,6 @@ mod tests {
         content.tensors.keys().chain(content.scalars.keys()).map(String::as_str).collect()
     }
 
-    /// Separates, joins, and compares. Returns the names in the file.
     fn round_trip(content: &Content) -> (Ids, Vec<String>) {
         let (ids, named) = Ids::separate(content);
         assert!(named.tensors.values().all(|tensor| tensor.param_id.is_none()));
@@ -296,7 +286,7 @@ mod tests {
         assert!(matches!(ids, Ids::OfTensors(ids) if ids.len() == 2));
     }
 
-    /// Whatever the content, it comes back as it was. Ambiguous names stay as they are.
+    /// Ambiguous names stay as they are.
     #[test]
     fn every_other_content_comes_back() {
         for content in [

@@ -1,5 +1,4 @@
-//! The state that the checkpointers of a directory share: the records of an epoch that are saved,
-//! and the epochs to delete.
+//! The state that the checkpointers of a directory share.
 //!
 //! burn calls each checkpointer in a separate thread. The thread that saves its record last puts
 //! the epoch in place.
@@ -22,29 +21,25 @@ use super::manifest::{EpochFile, Manifest};
 use super::{EpochError, RecordKind};
 use crate::error::catch_panic;
 
-/// Shared by the checkpointers that were made together.
 #[derive(Debug)]
 pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
-    /// Held while an epoch is put in place or deleted, so that the new epoch of a number is not
-    /// deleted instead of the old one. It is locked before the state.
+    /// Locked before the state, while an epoch is put in place or deleted, so that the new epoch of
+    /// a number is not deleted instead of the old one.
     in_place: Mutex<()>,
-    /// The files made of the deltas of the epoch that is being restored, and the digest of its
-    /// manifest. Locked while they are made.
+    /// The files made of the deltas of the epoch that is restored, and the digest of its manifest.
     made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     attempts: BTreeMap<usize, Attempts>,
-    /// Whether the last attempt to save an epoch has failed.
     has_failed: bool,
-    /// Which records of an epoch are to be deleted.
     deletes: BTreeMap<usize, BTreeSet<RecordKind>>,
-    /// Epochs that are deleted once another one is in place.
+    /// Deleted once another epoch is in place.
     deferred: BTreeSet<usize>,
-    /// The epoch that was saved or restored last, from which training can be resumed.
+    /// Saved or restored last: training can be resumed from it.
     current: Option<usize>,
     restoring: Option<Restoring>,
 }
@@ -57,7 +52,6 @@ impl State {
     }
 }
 
-/// The epoch that is being restored, record by record.
 #[derive(Debug)]
 struct Restoring {
     epoch: usize,
@@ -74,9 +68,8 @@ impl Shared {
         &self.epochs
     }
 
-    /// Saves a record of an epoch. `write` writes its file into the directory of the epoch, and
-    /// returns the number of tensors. If the other records are saved, the epoch is put in place.
-    /// A panic of `write` is an error.
+    /// Saves a record of an epoch, and puts the epoch in place if it is the last one. `write`
+    /// returns the number of tensors; its panic is an error.
     ///
     /// # Errors
     ///
@@ -102,7 +95,6 @@ impl Shared {
         saving.end(Some(entry))
     }
 
-    /// Writes the file of a record into the directory of its epoch, and describes it.
     fn write(
         &self,
         epoch: usize,
@@ -186,7 +178,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts an epoch in place after all of its records are saved.
     fn put(
         &self,
         epoch: usize,
@@ -208,8 +199,8 @@ impl Shared {
     }
 
     /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
-    /// defers that until another epoch is in place. After a save that failed the request is
-    /// dropped: it counted on that save, and a strategy may decide otherwise at the next one.
+    /// defers that until another epoch is in place. A request after a failed save is dropped: it
+    /// counted on that save, and a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = lock(&self.state);
@@ -254,13 +245,12 @@ impl Shared {
         result
     }
 
-    /// Reads the manifest of an epoch to restore a record, and makes complete files of its deltas,
-    /// once for all records. All records that are restored one after the other must come from the
-    /// same save.
+    /// Reads the manifest to restore a record, and makes complete files of deltas, once for all
+    /// records.
     ///
     /// # Errors
     ///
-    /// [`EpochError::Replaced`]; an error of [`Epochs::manifest`] or [`WholeFiles::of`].
+    /// [`EpochError::Replaced`] if the record before came from another save.
     pub(super) fn restore(
         &self,
         epoch: usize,
@@ -282,7 +272,7 @@ impl Shared {
         Ok((manifest, Some(files)))
     }
 
-    /// Returns whether this is the last record of the epoch to be restored.
+    /// Returns `true` for the last record of the epoch to be restored.
     fn begin_restore(&self, epoch: usize, part: RecordKind, manifest: Digest) -> Result<bool> {
         let mut state = lock(&self.state);
         state.current = Some(epoch);
@@ -304,10 +294,8 @@ impl Shared {
     }
 }
 
-/// The directory of an attempt, or why there is none.
 type Directory = Result<Arc<AtomicDirectory>>;
 
-/// Synchronises a file.
 fn sync(path: &Path) -> Result<()> {
     let synced = File::options().read(true).write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::io(error, path))
@@ -345,7 +333,6 @@ mod tests {
     use super::*;
     use crate::StoreError;
 
-    /// Writes a file with one tensor.
     fn write(directory: &Path, part: RecordKind, value: u8) -> Result<usize> {
         let values = [value];
         let tensor = safetensors_core::TensorView::from_slice(&[1], &values)?;
@@ -354,7 +341,6 @@ mod tests {
         Ok(1)
     }
 
-    /// burn panics if a device fails while a record is turned into bytes.
     #[test]
     fn a_panic_is_a_save_that_failed() {
         let dir = tempfile::tempdir().unwrap();
