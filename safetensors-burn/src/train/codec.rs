@@ -21,7 +21,6 @@ pub(super) trait Codec<R>: Debug + Send + Sync {
     /// Unpacks a record. If burn copies its tensors, a file in `staging` has the copy.
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;
 
-    /// Reads a record.
     fn read(&self, file: RecordFile) -> Result<R>
     where
         R: Record,
@@ -30,7 +29,7 @@ pub(super) trait Codec<R>: Debug + Send + Sync {
     }
 }
 
-/// Records of few bytes, such as the scheduler's.
+/// For records of few bytes, such as the scheduler's.
 #[derive(Debug)]
 pub(super) struct PlainCodec;
 
@@ -40,10 +39,9 @@ impl<R: Record> Codec<R> for PlainCodec {
     }
 }
 
-/// Records of a module.
 #[derive(Debug)]
 pub(super) struct ModuleCodec {
-    /// Takes the tensors of the module, if it is known and they can be taken without a copy.
+    /// `None` if the module is unknown, or if its tensors cannot be taken without a copy.
     taker: Option<Taker>,
 }
 
@@ -67,11 +65,10 @@ impl Codec<ModuleRecord> for ModuleCodec {
     }
 }
 
-/// Records of an optimizer.
 #[derive(Debug, Default)]
 pub(super) struct OptimizerCodec {
-    /// The content of the last record, if burn can be asked for the tensors of the next one. It is
-    /// not known from a file: the training may go on with another optimizer.
+    /// The form of the last record, if burn can be asked for the tensors of the next one. Not known
+    /// from a file: training may go on with another optimizer.
     last: Mutex<Option<Known>>,
 }
 

@@ -1,8 +1,7 @@
-//! The state of an optimizer, compared with the module that it is restored for.
+//! Compares the state of an optimizer with the module that it is restored for.
 //!
-//! burn looks the state of a parameter up by the parameter's id, and trusts it. A state of another
-//! shape or dtype ends in a panic at the next step. A state under an id that the module does not
-//! have is never used.
+//! burn trusts the state that it finds by a parameter's id: a wrong shape or dtype ends in a panic
+//! at the next step.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +19,11 @@ use crate::dtype;
 /// Compares the record of an optimizer with a module, and returns the ids that its parameters have
 /// in the module. `model` is the record of the module in the same epoch, which fits the module.
 ///
-/// burn uses a state if the model has a parameter of its id. A parameter may have got another id
-/// since its state was made, for example by loading weights. burn never uses such a state again, so
-/// it is dropped, even if the parameter has no other one yet.
+/// A state of an id that the model does not have is dropped: its parameter has got another id, for
+/// example by loading weights, and burn never uses the state again.
 ///
 /// If the model has none of the ids, the optimizer may belong to another run. Its states are then
-/// compared with the parameters of the paths that the optimizer has for their ids. Even if they
-/// fit, no state is in use, which is an error.
+/// compared by path, for a better error.
 ///
 /// # Errors
 ///
@@ -78,7 +75,6 @@ fn compare_ties(owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
     }
 }
 
-/// Compares the number of dimensions of each state with its parameter.
 fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
     for (id, (path, parameter)) in owners {
         let found = optimizer.scalars.get(&format!("{id}.{RANK}"));
@@ -93,8 +89,7 @@ fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<
     }
 }
 
-/// Compares a tensor of the state with its parameter. `owners` has the path and the parameter of
-/// each id.
+/// `owners` has the path and the parameter of each id.
 fn compare_tensor(
     name: &str,
     tensor: &Described,
@@ -120,7 +115,6 @@ fn compare_tensor(
 }
 
 /// Returns the shape of a tensor in the state of burn's optimizers: nearly always its parameter's.
-/// `None` for any other tensor.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -135,8 +129,8 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Returns `true` if the state of a parameter may have this dtype. An optimizer may keep its state
-/// more precisely than the parameter, as Adafactor does.
+/// Returns `true` if the state of a parameter may have this dtype. Some optimizers keep their state
+/// more precisely, such as Adafactor.
 pub(super) fn is_dtype_of_state(parameter: Dtype, state: Dtype) -> bool {
     state == parameter || (state == Dtype::F32 && matches!(parameter, Dtype::F16 | Dtype::BF16))
 }

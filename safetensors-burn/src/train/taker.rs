@@ -1,8 +1,7 @@
 //! [`Taker`]: unpacks the record of a module, tensor by tensor.
 //!
-//! burn makes bytes of a record, for which it copies all tensors twice. It also gives the tensors
-//! of a record to the module that it is loaded into, which copies none if the tensors of its device
-//! are in the memory of the process. So a module with parameters without values takes them.
+//! burn's bytes of a record copy all tensors twice. But burn moves the tensors of a record into the
+//! module that it is loaded into. So a module with parameters without values takes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,16 +16,15 @@ use super::container::Content;
 use super::error::of_record;
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// A module with parameters without values. It keeps the tensors that it is given.
+/// A module with parameters without values, which keeps the tensors that it is given.
 #[derive(Clone, Debug)]
 pub(super) struct Taker {
-    /// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.
+    /// burn gives a tensor only to a parameter with its name and shape.
     shapes: Arc<BTreeMap<String, Vec<usize>>>,
     device: Device,
     taken: Vec<TakenTensor>,
 }
 
-/// The most dimensions of a tensor that burn is asked for.
 const MAX_NDIM: usize = 8;
 
 impl Taker {
@@ -41,12 +39,11 @@ impl Taker {
         })
     }
 
-    /// Returns `true` if a record has the expected number of tensors.
     pub(super) fn may_fit(&self, record: &ModuleRecord) -> bool {
         record.len() == self.shapes.len()
     }
 
-    /// Unpacks a record that [may fit](Taker::may_fit). No tensor is copied.
+    /// Unpacks a record that [may fit](Taker::may_fit), without a copy.
     ///
     /// # Errors
     ///
@@ -59,8 +56,8 @@ impl Taker {
         Ok(Unpacked::of_tensors(Content::default(), taker.taken))
     }
 
-    /// Asks burn for a tensor. `None` if the record has none. burn gives tensors of every dtype as
-    /// integers, as they are. It would convert booleans.
+    /// Asks burn for a tensor as integers, which keeps every dtype except booleans. `None` if the
+    /// record has none.
     fn take<const D: usize>(
         &self,
         mapper: &mut impl ModuleMapper,
@@ -81,8 +78,8 @@ impl Taker {
     }
 }
 
-/// Returns `true` if a tensor of a device is the memory of the values that it is made of, and gives
-/// it back, also if floats are asked for as integers.
+/// Returns `true` if tensors of a device lend the memory that they were made of, also if floats are
+/// asked for as integers.
 fn lends_memory(device: &Device) -> bool {
     // Other backends copy floats, and refuse them as integers.
     gives_back::<Float>(device) && gives_back::<Int>(device)
@@ -158,12 +155,10 @@ mod tests {
         Unpacked::of_bytes(record.checkpoint_into_bytes().unwrap()).unwrap()
     }
 
-    /// Takes the tensor of [`one`].
     fn taker(shape: &[usize]) -> Option<Taker> {
         Taker::new([("w".into(), shape.to_vec())].into(), &Device::default())
     }
 
-    /// A record with one tensor.
     fn one(dtype: DType, shape: &[usize]) -> ModuleRecord {
         let count: usize = shape.iter().product();
         let byte =
