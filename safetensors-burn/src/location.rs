@@ -1,6 +1,6 @@
-//! [`Location`]: the current position of a traversal of a module.
+//! [`Location`]: the position in a traversal of a module, as burn-store counts it.
 
-/// The path to the current parameter, and the types that contain it, as burn-store counts them.
+/// The path to the current parameter, and the types that contain it.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     path: Vec<String>,
@@ -9,12 +9,10 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// The root of a module. With `skip_enum_variants`, paths leave out the names of enum variants.
     pub(crate) fn root(skip_enum_variants: bool) -> Self {
         Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
     }
 
-    /// Returns this position with a path without the names of enum variants.
     #[cfg(feature = "train")]
     pub(crate) fn without_enum_variants(&self) -> Self {
         let mut without = Self::root(true);
@@ -51,13 +49,11 @@ impl Location {
         parent.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// Returns the parameter's own name.
     pub(crate) fn name(&self) -> &str {
         self.path.last().map_or("", String::as_str)
     }
 
-    /// Returns the names from the root to the parameter, each with the type that has it as a field:
-    /// first the type, then the name.
+    /// Returns pairs from the root to the parameter: the type that has a field, and the field.
     pub(crate) fn steps(&self) -> Vec<(&str, &str)> {
         let containers = self.containers.iter().filter(|container| self.counts(container));
         containers.map(String::as_str).zip(self.path.iter().map(String::as_str)).collect()
@@ -74,8 +70,8 @@ impl Location {
     }
 }
 
-/// Implements burn's `ModuleVisitor` for a type that has a `location`, and a method `add` which takes
-/// the kind of a parameter, the parameter, and whether it is a matrix in columns.
+/// Implements burn's `ModuleVisitor` for a type that has a `location`, and a method `add` which
+/// takes the kind of a parameter, the parameter, and whether it is a matrix in columns.
 macro_rules! visit_parameters {
     ($visitor:ty) => {
         impl burn::module::ModuleVisitor for $visitor {

@@ -10,18 +10,14 @@ use safetensors_core::Result;
 use crate::error::catch_panic;
 use crate::location::Location;
 
-/// The new value of a parameter.
 pub(crate) struct NewValue {
     pub(crate) data: TensorData,
     /// `None` if the parameter keeps its id.
     pub(crate) id: Option<ParamId>,
 }
 
-/// Returns a clone of `module` in which each parameter with a path in `values` has that value, on
-/// the same device as before.
-///
-/// The data must have the kinds and shapes of the parameters. Whether parameters require gradients
-/// stays unchanged. `module` itself does not change. Cloning a module copies no tensor.
+/// Returns a clone of `module` with new values, which must have the kinds and shapes of the
+/// parameters, on the same device. Parameters require gradients as before.
 pub(crate) fn adopt<M: Module>(
     module: &M,
     values: HashMap<String, NewValue>,

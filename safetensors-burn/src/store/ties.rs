@@ -6,11 +6,10 @@ use safetensors_core::Result;
 
 use super::pack::{self, PackTensor};
 
-/// Gives each tensor a number. Tensors of the same parameter get the same number.
+/// Gives each tensor a number, which tensors of the same parameter share.
 ///
-/// A parameter that a module has under several paths has one id. But two parameters with the same
-/// id may differ: a clone of a module keeps the ids and may have been trained further. So tensors
-/// with the same id are compared bit by bit, in the form in which they are saved.
+/// Parameters with the same id may differ: a clone of a module keeps the ids and may have been
+/// trained further. So their saved bits are compared.
 pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
     let mut by_id: Vec<(ParamId, usize)> =
         tensors.iter().enumerate().map(|(position, (id, _))| (*id, position)).collect();
