@@ -22,7 +22,6 @@ impl Location {
         without
     }
 
-    /// For `ModuleVisitor::enter_module` and `ModuleMapper::enter_module`.
     pub(crate) fn enter(&mut self, name: &str, container: &str) {
         self.containers.push(container.into());
         if self.counts(container) {
@@ -30,7 +29,6 @@ impl Location {
         }
     }
 
-    /// For `ModuleVisitor::exit_module` and `ModuleMapper::exit_module`.
     pub(crate) fn exit(&mut self, container: &str) {
         self.containers.pop();
         if self.counts(container) {
@@ -38,12 +36,10 @@ impl Location {
         }
     }
 
-    /// Returns the names from the root to the parameter, joined with dots.
     pub(crate) fn path(&self) -> String {
         self.path.join(".")
     }
 
-    /// Returns the path of another parameter `name` in the same container.
     pub(crate) fn sibling(&self, name: &str) -> String {
         let parent = self.path.split_last().map_or(&[][..], |(_, parent)| parent);
         parent.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
@@ -59,19 +55,18 @@ impl Location {
         containers.map(String::as_str).zip(self.path.iter().map(String::as_str)).collect()
     }
 
-    /// Returns the types that contain the parameter, outermost first, such as `Struct:Linear`.
+    /// Outermost first, such as `Struct:Linear`.
     pub(crate) fn containers(&self) -> &[String] {
         &self.containers
     }
 
-    /// Returns `true` if the name inside this container is a part of the path.
     fn counts(&self, container: &str) -> bool {
         !(self.skip_enum_variants && container.starts_with("Enum:"))
     }
 }
 
-/// Implements burn's `ModuleVisitor` for a type that has a `location`, and a method `add` which
-/// takes the kind of a parameter, the parameter, and whether it is a matrix in columns.
+/// Implements burn's `ModuleVisitor` for a type with a `location`, and a method `add` for the kind
+/// of a parameter, the parameter, and whether it is a matrix in columns.
 macro_rules! visit_parameters {
     ($visitor:ty) => {
         impl burn::module::ModuleVisitor for $visitor {

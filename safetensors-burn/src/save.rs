@@ -79,7 +79,6 @@ pub(crate) struct DataSource<'a> {
 }
 
 impl<'a> DataSource<'a> {
-    /// Fails if the format lacks the dtype, or if the length does not fit the shape.
     pub(crate) fn new(data: &'a TensorData) -> Result<Self> {
         let dtype = dtype::to_file(data.dtype())?;
         let elements = shape::element_count(data.shape())?;
@@ -121,7 +120,7 @@ impl TensorSource for DataSource<'_> {
         }
     }
 
-    /// Returns `None` for booleans of four bytes, which are shorter in a file than in memory.
+    /// Booleans of four bytes are shorter in a file than in memory.
     fn storage(&self) -> Option<Storage> {
         let bytes = self.data.as_bytes();
         let wide = self.data.dtype() == DType::Bool(BoolStore::U32);
@@ -129,7 +128,7 @@ impl TensorSource for DataSource<'_> {
     }
 }
 
-/// Writes booleans of `width` bytes each as bytes of 0 and 1, through a small buffer.
+/// Writes booleans of `width` bytes each as bytes of 0 and 1.
 fn write_bools(bytes: &[u8], width: usize, sink: &mut Sink<'_>) -> Result<()> {
     let mut buffer = [0_u8; 4096];
     for piece in bytes.chunks(buffer.len() * width) {

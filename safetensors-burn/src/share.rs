@@ -94,7 +94,6 @@ where
     Ok(shared)
 }
 
-/// `lend` gives a range of the file's bytes.
 fn share_lazy<S: AsRef<[u8]> + Send + Sync>(
     tensor: &LazyTensor<'_, S>,
     widening: Widening,
@@ -107,13 +106,12 @@ fn share_lazy<S: AsRef<[u8]> + Send + Sync>(
         .map_err(|error| tensor.locate(error))
 }
 
-/// Returns a part of a file, or nothing if an `AsRef` lends other bytes at each call. The wrong
-/// length is then an error.
+/// Returns nothing if an `AsRef` lends fewer bytes at each call. The wrong length is then an error.
 fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
-/// Returns the bytes of a file of a checkpoint. They keep the checkpoint alive.
+/// Returns a file's bytes, which keep the checkpoint alive.
 fn file_bytes<S>(checkpoint: &Arc<Checkpoint<S>>, index: usize) -> bytes::Bytes
 where
     S: AsRef<[u8]> + Send + Sync + 'static,
@@ -132,10 +130,8 @@ impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
     }
 }
 
-/// Shares the bytes of a tensor, or copies them if they cannot be shared.
-///
-/// Length, alignment and BOOL values are checked on `lent`, because the source's `AsRef` may lend
-/// other bytes at the next call.
+/// Length, alignment and BOOL values are checked on `lent`: the source's `AsRef` may lend other
+/// bytes at the next call.
 fn share_bytes(
     from: Dtype,
     shape: &[usize],

@@ -37,9 +37,6 @@ type Step<'a> = (&'a str, &'a str);
 
 /// Returns the ways in which a file of PyTorch may store a parameter. Saving uses the first,
 /// loading the first that the file has.
-///
-/// `is_column`, for linear layers, returns whether the saved weight already has PyTorch's layout.
-/// With `fused`, an attention has its projections in one tensor.
 pub(crate) fn stored_as(
     location: &Location,
     is_column: impl FnOnce() -> bool,
@@ -78,8 +75,7 @@ pub(crate) fn stored_as(
     }
 }
 
-/// Returns the name of PyTorch's tensor next to this parameter that burn lacks: a batch norm's
-/// count of batches.
+/// PyTorch's batch norm counts its batches, and burn's does not.
 pub(crate) fn without_parameter(location: &Location) -> Option<String> {
     let steps = location.steps();
     let is_counted = steps.last() == Some(&(BATCH_NORM, "running_mean"));
@@ -110,7 +106,7 @@ fn gate(steps: &[Step<'_>]) -> Option<StoredParameter> {
     Some(stored.transposed(*parameter == "weight"))
 }
 
-/// `steps` lead to the linear layer. Whether the parameter is transposed is left open.
+/// `steps` lead to the linear layer.
 fn projection(steps: &[Step<'_>], parameter: &str) -> Option<StoredParameter> {
     let [parents @ .., (ATTENTION, projection)] = steps else { return None };
     if *projection == "output" {

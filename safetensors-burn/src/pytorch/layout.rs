@@ -12,7 +12,7 @@ use crate::location::Location;
 pub(crate) struct Layout {
     /// PyTorch's names and shapes instead of burn's.
     pub(crate) pytorch: bool,
-    /// Only for PyTorch: an attention is saved with its projections in one tensor.
+    /// An attention's projections are saved in one tensor of PyTorch.
     pub(crate) fused_attention: bool,
 }
 
@@ -23,8 +23,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// Returns the ways in which a file may store a parameter. Saving uses the first of them.
-    /// `is_column` returns whether burn saves the parameter as its transpose.
+    /// Returns the ways in which a file may store a parameter. Saving uses the first.
     pub(crate) fn stored_as(
         self,
         location: &Location,
@@ -38,8 +37,7 @@ impl Layout {
     }
 }
 
-/// Returns `true` if burn saves a parameter as its transpose, like the weight of a linear layer of
-/// `Col` layout. Does not initialize the parameter.
+/// Returns `true` if burn saves a parameter as its transpose. Does not initialize it.
 pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if D != 2 {
         return false;

@@ -2,20 +2,18 @@
 
 use burn::tensor::Shape;
 
-/// In which tensor, in which part of it, and whether transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredParameter {
     pub(crate) tensor: String,
-    /// The position among the equal parts of the tensor along its first dimension.
+    /// The position among the equal parts of the tensor's first dimension.
     pub(crate) part: usize,
-    /// The number of parts.
     pub(crate) parts: usize,
-    /// Whether the part, a matrix, is the transpose of the parameter.
+    /// Of the part, a matrix.
     pub(crate) transposed: bool,
 }
 
 impl StoredParameter {
-    /// A tensor that has the values of the parameter unchanged.
+    /// A tensor that is the parameter.
     pub(crate) fn whole(tensor: String) -> Self {
         Self { tensor, part: 0, parts: 1, transposed: false }
     }
@@ -24,7 +22,6 @@ impl StoredParameter {
         Self { transposed, ..self }
     }
 
-    /// Makes it one of several equal parts of the tensor.
     pub(crate) fn part(self, part: usize, parts: usize) -> Self {
         Self { part, parts, ..self }
     }
@@ -37,7 +34,6 @@ impl StoredParameter {
         !self.is_part() && !self.transposed
     }
 
-    /// Returns the shape of the tensor for a parameter of this shape.
     pub(crate) fn shape_in_file(&self, parameter: &Shape) -> Shape {
         let mut shape = self.turned(parameter);
         if let Some(rows) = shape.first_mut() {
@@ -46,8 +42,7 @@ impl StoredParameter {
         Shape::from(shape)
     }
 
-    /// Returns the shape of the parameter for a tensor of this shape. `None` if the tensor cannot
-    /// be divided or transposed, or if its size overflows.
+    /// `None` if the tensor cannot be divided or transposed, or if its size overflows.
     pub(crate) fn shape_in_module(&self, tensor: &Shape) -> Option<Shape> {
         let mut part = tensor.to_vec();
         match part.first_mut() {

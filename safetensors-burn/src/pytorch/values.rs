@@ -8,8 +8,7 @@ use super::stored::StoredParameter;
 /// In elements. A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
-/// Copies a parameter out of the tensor that stores it. Data of a wrong shape is returned
-/// unchanged.
+/// Copies a parameter out of its tensor. Data of a wrong shape is returned unchanged.
 pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     let Some(shape) = stored.shape_in_module(tensor.shape()) else { return tensor };
     let bytes = tensor.as_bytes();
@@ -19,7 +18,6 @@ pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     copied(part, columns, shape, &tensor).unwrap_or(tensor)
 }
 
-/// Returns the data of a parameter, transposed if it is stored so.
 pub(crate) fn put(parameter: TensorData, stored: &StoredParameter) -> TensorData {
     let &[rows, columns] = &parameter.shape()[..] else { return parameter };
     if !stored.transposed {
@@ -29,8 +27,8 @@ pub(crate) fn put(parameter: TensorData, stored: &StoredParameter) -> TensorData
     copied(parameter.as_bytes(), Some(columns), shape, &parameter).unwrap_or(parameter)
 }
 
-/// Copies elements into aligned memory, with the dtype of `of`. With a number of columns, the copy
-/// is the transpose of a matrix in rows. `None` if the elements do not fill the shape.
+/// Copies elements into aligned memory, with the dtype of `of`, transposed if `columns` is set.
+/// `None` if the elements do not fill the shape.
 fn copied(
     elements: &[u8],
     columns: Option<usize>,
@@ -59,8 +57,7 @@ fn words<E: Pod + Send + Sync, const W: usize>(from: &[u8], columns: Option<usiz
     Bytes::from_elems(words)
 }
 
-/// Transposes a matrix in rows of this many columns, tile by tile. So each loaded line of the cache
-/// is used completely, also if rows are a power of two bytes apart.
+/// Transposes tile by tile, so that each line of the cache that is loaded is used completely.
 fn transpose<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], columns: usize) {
     let rows = from.len() / columns;
     let mut tile = [[[0; W]; TILE]; TILE];

@@ -16,8 +16,7 @@ pub(crate) struct NewValue {
     pub(crate) id: Option<ParamId>,
 }
 
-/// Returns a clone of `module` with new values, which must have the kinds and shapes of the
-/// parameters, on the same device. Parameters require gradients as before.
+/// Returns a clone of `module`, on the same device, with values of the same kinds and shapes.
 pub(crate) fn adopt<M: Module>(
     module: &M,
     values: HashMap<String, NewValue>,

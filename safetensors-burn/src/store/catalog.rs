@@ -14,23 +14,21 @@ use super::names::Naming;
 use super::pack::{self, PackTensor};
 use super::place::{StorePlace, StoredTensor};
 
-/// An open checkpoint, with its tensors by their renamed names.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     checkpoint: Arc<Checkpoint<Box<dyn ReadAt>>>,
     tensors: BTreeMap<String, PackTensor>,
-    /// From the name in the catalog to the name in the file, where the two differ.
+    /// Where the name in the file differs.
     in_file: BTreeMap<String, String>,
-    /// The names in the catalog that are aliases: the tensor was saved under another name.
+    /// Names under which tied tensors are not saved.
     aliases: BTreeSet<String>,
-    /// The saved ids by the names in the file.
+    /// By the names in the file.
     ids: Ids,
     naming: Naming,
     options: LoadOptions,
 }
 
 impl Catalog {
-    /// Opens the checkpoint. With `with_ids`, tensors have their saved ids.
     pub(crate) fn open(
         place: &StorePlace,
         naming: Naming,
@@ -73,7 +71,6 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Returns the saved id of a parameter that is a part of a tensor.
     pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
         self.ids.get(&format!("{}{path}", self.naming.prefix)).copied().map(ParamId::from)
     }
@@ -93,31 +90,28 @@ impl Catalog {
         Ok(())
     }
 
-    /// Counts all tensors of the checkpoint, with and without the prefix.
+    /// Counts all tensors, also without the prefix.
     pub(crate) fn len(&self) -> usize {
         self.checkpoint.len()
     }
 
-    /// Returns the tensors by the names that the module uses, tied ones under each of their names.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {
         &self.tensors
     }
 
-    /// Returns the names of the tensors that `used` has under none of their names.
     pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
         let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
         let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
         own.filter(|name| !used.contains(self.name_in_file(name))).cloned().collect()
     }
 
-    /// Returns the error for codes of a quantised weight that the options refuse.
     pub(crate) fn refused(&self, name: &str) -> Option<Error> {
         let error = self.tensor(name).ok()?.dtype_plan(&self.options).err()?;
         matches!(error.kind(), ErrorKind::Quantization { .. }).then_some(error)
     }
 
     /// Returns the error for the first of these names that is a quantised weight, stored as tensors
-    /// of other names. With `only_refused`, only weights that the options refuse count.
+    /// of other names.
     pub(crate) fn stored_otherwise(
         &self,
         missing: &BTreeSet<String>,
@@ -152,7 +146,6 @@ impl Catalog {
         read_tensors(tensors, &self.options)
     }
 
-    /// Adds the file of a tensor to an error.
     pub(crate) fn locate(&self, name: &str, error: Error) -> Error {
         match self.tensor(name) {
             Ok(tensor) => tensor.locate(error),

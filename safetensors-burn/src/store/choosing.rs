@@ -217,7 +217,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Compiles a pattern, or keeps the error for when the store is used.
+    /// Keeps an error for when the store is used.
     fn compile(&mut self, pattern: &str) -> Option<Regex> {
         match Regex::new(pattern) {
             Ok(pattern) => Some(pattern),

@@ -3,8 +3,6 @@
 use burn_store::PathFilter;
 use regex::Regex;
 
-/// Selects a parameter if any filter matches, or if none is given.
-///
 /// `PathFilter` has regular expressions only with a feature of burn-store that depends on the
 /// `safetensors` crate.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +12,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// `containers` are the types that contain the parameter, outermost first.
+    /// `containers` are outermost first.
     pub(crate) fn matches(&self, name: &str, containers: &[String]) -> bool {
         if self.paths.is_empty() && self.patterns.is_empty() {
             return true;

@@ -1,6 +1,5 @@
-//! The ids of parameters, in the metadata of a file: a JSON object with the id of each tensor by
-//! the tensor's name in the file, or of each parameter by its path if PyTorch's layout has several
-//! in a tensor.
+//! The ids of parameters, in the metadata of a file: by tensors, or by paths if PyTorch's layout
+//! has several parameters in a tensor.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use safetensors_core::{Error, Result};
 
 use crate::StoreError;
 
-/// Sorted, so that the same ids give the same text.
+/// Sorted, for equal texts of equal ids.
 pub(crate) type Ids = BTreeMap<String, u64>;
 
 pub(crate) fn read(metadata: &Metadata) -> Result<Ids> {

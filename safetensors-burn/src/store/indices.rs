@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// The new numbers of the entries of each list, such as `fc` in `fc.2.weight`.
-///
-/// PyTorch's `nn.Sequential` counts layers without parameters, and burn's `Vec` does not.
 #[derive(Debug, Default)]
 pub(crate) struct Renumbering(HashMap<String, BTreeMap<u64, usize>>);
 
 impl Renumbering {
-    /// Counts the entries of lists. A list that `keep` matches keeps its numbers. Outer lists count
-    /// by their old numbers: `blocks.4.layers`.
+    /// Lists that `keep` matches keep their numbers. Outer lists count by their old ones:
+    /// `blocks.4.layers`.
     pub(crate) fn of<'a>(
         names: impl IntoIterator<Item = &'a str>,
         keep: impl Fn(&str) -> bool,
@@ -48,14 +46,12 @@ impl Renumbering {
 }
 
 struct Number<'a> {
-    /// The part before the number, without the dot.
     list: &'a str,
     place: Range<usize>,
     value: u64,
 }
 
-/// Returns the numbers in a name, at most 32: the lists of more could take far more memory than the
-/// name. Others stay unchanged.
+/// Returns at most 32 numbers: the lists of more could take far more memory than the name.
 fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
     const MOST: usize = 32;
     let mut next = 0;

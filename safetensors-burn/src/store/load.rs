@@ -41,8 +41,7 @@ impl CheckpointStore {
         Ok(result)
     }
 
-    /// Fails if the filter selects no parameters, or the prefix no tensors, even if parameters may
-    /// be missing.
+    /// Fails even if parameters may be missing.
     fn refuse_nothing(&self, plan: &LoadPlan, parameters: usize, catalog: &Catalog) -> Result<()> {
         let nothing = |found| Error::from(ErrorKind::NothingSelected { found });
         let error = if plan.result.skipped.len() == parameters {
@@ -56,7 +55,6 @@ impl CheckpointStore {
         Err(self.place.locate(error))
     }
 
-    /// Fails if the plan has a problem that the options do not allow.
     fn check(&self, plan: &mut LoadPlan, catalog: &Catalog) -> Result<()> {
         if let Some(error) = plan.refused.take() {
             return Err(error);
@@ -80,7 +78,6 @@ impl CheckpointStore {
     }
 }
 
-/// Adds to an error that some parameters have their new values already.
 fn partly_loaded(error: Error, loaded: usize, total: usize) -> Error {
     if loaded == 0 {
         return error;

@@ -44,12 +44,11 @@ use crate::{Burn, StoreError};
 ///
 /// # Loading
 ///
-/// - The path may be a file, an index of shards (`*.json`), or the directory of either. The store
-///   opens it when needed, and keeps it open: only a new store sees newer files.
-/// - Tensors are read in parallel, each once.
-/// - If loading fails, the module stays unchanged. So memory holds new and old values during a
-///   load, unless [`max_extra_memory`](CheckpointStore::max_extra_memory) is set. A module that was
-///   just made by `init` has no old values: loading does not initialize parameters.
+/// - The path may be a file, an index of shards (`*.json`), or the directory of either. It stays
+///   open after the first use: only a new store sees newer files.
+/// - If loading fails, the module stays unchanged. So memory holds new and old values, unless
+///   [`max_extra_memory`](CheckpointStore::max_extra_memory) is set. A module that was just made by
+///   `init` has no old values, and loading does not initialize them.
 ///
 /// # Saving
 ///
@@ -59,28 +58,27 @@ use crate::{Burn, StoreError};
 ///
 /// # Ids of parameters
 ///
-/// burn finds gradients and the state of an optimizer by the ids of parameters, and a new module
-/// has new ids. A module keeps its ids when it is loaded. So one file can be loaded into two
-/// modules that are trained together, and into a module with an optimizer that already has state.
+/// burn finds gradients and the state of an optimizer by the ids of parameters. A module keeps its
+/// ids when it is loaded, so one file can be loaded into two modules that are trained together, and
+/// into a module with an optimizer that already has state.
 ///
-/// A save records the ids, and [`param_ids(true)`](CheckpointStore::param_ids) restores them. Set
-/// it to go on with an optimizer that was saved with the module: otherwise the optimizer silently
-/// finds no state. The checkpointers of the module `train` need no option.
+/// To go on with an optimizer that was saved with the module, set
+/// [`param_ids(true)`](CheckpointStore::param_ids), which restores the saved ids: otherwise the
+/// optimizer silently finds no state. The checkpointers of the module `train` need no option.
 ///
-/// The metadata entry is `safetensors_bridge.param_ids`, a JSON object with the id (an unsigned
+/// The metadata entry `safetensors_bridge.param_ids` is a JSON object with the id (an unsigned
 /// 64-bit integer) of each tensor by its name in the file. A tensor that is renamed in the file
 /// loses its id.
 ///
 /// # Tied parameters
 ///
-/// A parameter that a module has under several paths, for example as its embedding and as its
-/// output layer, is saved once, under the first of its names in sorted order. The metadata lists
-/// the other names, as in files of `safetensors.torch.save_model`. Loading finds the tensor under
-/// all of its names.
+/// A parameter that a module has under several paths is saved once, under the first of its names in
+/// sorted order. The metadata lists the other names, as in files of `safetensors.torch.save_model`.
+/// Loading finds the tensor under all of its names.
 ///
-/// Two parameters are tied if they have the same id and the same bits. To compare these, they are
-/// read from their device once more. A clone of a module has the same ids; once one of the two has
-/// changed, they are saved apart.
+/// Two parameters are tied if they have the same id and the same bits, which are read from their
+/// device once more. A clone of a module has the same ids; once one of the two has changed, they
+/// are saved apart.
 ///
 /// burn-store, candle and the `safetensors` crate miss the other names. For them, give
 /// [`save_options`](CheckpointStore::save_options) without [`tied`](SaveOptions::tied).
@@ -91,9 +89,8 @@ use crate::{Burn, StoreError};
 /// input of F32 (`dtype mismatch`). To convert, set [`load_options`](CheckpointStore::load_options)
 /// such as `LoadOptions::new().floats_as(Dtype::F32)`.
 ///
-/// A [quantised weight](safetensors_core::quantized) is an error, also where it is stored under
-/// other names than the parameter's. [`LoadOptions::quantized`] reads its numbers instead, or the
-/// codes.
+/// A [quantised weight](safetensors_core::quantized) is an error, unless [`LoadOptions::quantized`]
+/// reads its numbers or its codes.
 ///
 /// ```
 /// use burn::module::Module;
@@ -276,7 +273,6 @@ impl CheckpointStore {
 }
 
 impl Default for CheckpointStore {
-    /// Makes a store in memory without bytes, like `from_bytes(None)`.
     fn default() -> Self {
         Self::from_bytes(None)
     }
@@ -285,8 +281,7 @@ impl Default for CheckpointStore {
 impl ModuleStore for CheckpointStore {
     type Error = Error;
 
-    /// Saves the module's parameters that pass the filter: to one file or to shards, atomically, or
-    /// to memory.
+    /// Saves the module's parameters that pass the filter, atomically.
     ///
     /// # Errors
     ///

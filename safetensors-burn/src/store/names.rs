@@ -6,12 +6,10 @@ use super::indices::Renumbering;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naming {
-    /// The prefix with its dot.
     pub(crate) prefix: String,
     /// Each applies to the result of the one before it.
     pub(crate) rules: Vec<(Regex, String)>,
     pub(crate) map_indices: bool,
-    /// The lists that keep their numbers.
     pub(crate) keep_indices: Vec<Regex>,
 }
 
@@ -20,12 +18,11 @@ impl Naming {
         self.prefix.clone() + &self.rename(of_module)
     }
 
-    /// Returns `true` if a tensor of this name in the file belongs to the module.
     pub(crate) fn has(&self, in_file: &str) -> bool {
         in_file.starts_with(&self.prefix)
     }
 
-    /// Returns the module's names for these names in the file, in the same order.
+    /// In the same order.
     pub(crate) fn of_module<'a>(&self, in_file: impl Iterator<Item = &'a str>) -> Vec<String> {
         let own = in_file.map(|name| name.strip_prefix(&*self.prefix).unwrap_or(name));
         let mut names: Vec<String> = own.map(|name| self.rename(name)).collect();

@@ -10,11 +10,9 @@ use crate::Burn;
 
 /// # Saving
 impl CheckpointStore {
-    /// Sets whether a file that exists is replaced. Off by default: saving then fails with
+    /// Sets whether a file that exists is replaced. By default saving then fails with
     /// [`ErrorKind::FileExists`](safetensors_core::ErrorKind::FileExists), even if the file appears
     /// during the save. The old file stays until the new one is complete.
-    ///
-    /// A store in memory always replaces its bytes.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;

@@ -8,7 +8,6 @@ use burn::module::{Module, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
-/// A named tensor of run-time dtype and shape. Its bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::framework::{Framework, write_native};
@@ -27,12 +26,10 @@ use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
 
-/// A length that stays in the processor's cache, a multiple of the length of every element.
+/// Stays in the processor's cache. A multiple of the length of every element.
 const PIECE: usize = 256 << 10;
 
-/// Makes a tensor under the module's name, with its saved id. Its bytes are read each time they are
-/// requested, with `options`, which must be made for burn. A widening that they refuse is an error
-/// only then.
+/// The bytes are read each time they are requested. `options` must be made for burn.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
@@ -67,7 +64,7 @@ fn read_from<S: ReadAt>(
     Ok(data.map_err(|error| tensor.locate(error))?.into_bytes())
 }
 
-/// Holds bytes that were read in advance. They can be taken once.
+/// Bytes that were read in advance. They can be taken once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AheadBytes(Arc<Mutex<Option<Bytes>>>);
 
@@ -81,8 +78,8 @@ impl AheadBytes {
     }
 }
 
-/// Makes the tensor of a parameter from the part of `source` that stores it. Its bytes come from
-/// `slot` the first time, and are read after that. `None` if the shape of `source` does not fit.
+/// `slot` gives the bytes of `source` the first time; they are read after that. `None` if the shape
+/// of `source` does not fit.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: AheadBytes,
@@ -124,7 +121,6 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Fails if both the adapter and the layout transpose linear layers.
 pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Result<()> {
     if !layout.pytorch {
         return Ok(());
@@ -141,7 +137,7 @@ pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Resu
     }
 }
 
-/// Returns the path of a parameter under the adapter's name for it, if that differs.
+/// `None` if the adapter keeps the name.
 pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
     let module_type = ModuleContext::new(location.containers()).module_type()?;
     adapter
@@ -149,7 +145,7 @@ pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter)
         .map(|name| location.sibling(&name))
 }
 
-/// Produces the bytes of a tensor without consuming it.
+/// Does not consume the tensor.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
     catch_panic(|| tensor.to_bytes())?.map_err(Error::framework::<Burn>)
 }
@@ -158,21 +154,19 @@ pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
     catch_panic(|| bridge::into_data(tensor))?.map_err(Error::framework::<Burn>)
 }
 
-/// The parameters of a module, as tensors for a file.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// The tensors with names that pass the filter, with the ids of their parameters.
+    /// With the ids of their parameters.
     pub(crate) tensors: Vec<(ParamId, PackTensor)>,
     /// The number of all parameters.
     pub(crate) found: usize,
-    /// The tensors made of several parameters, with the id of the first one.
+    /// Tensors of several parameters, with the id of the first one.
     pub(crate) joined: Vec<(ParamId, PackTensor)>,
     /// The paths and ids of these parameters.
     pub(crate) parts: Vec<(String, ParamId)>,
 }
 
-/// Adapts the parameters of a module for a file of this layout, and filters them by the names in
-/// the file. The data stays on its device until it is written.
+/// Filters by the names in the file. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
@@ -202,11 +196,10 @@ struct Collector<'a> {
     adapter: &'a dyn ModuleAdapter,
     layout: Layout,
     collected: Collected,
-    /// The parameters that are parts of a tensor, by its name.
+    /// By the name of the tensor.
     parts: BTreeMap<String, Vec<ParameterPart>>,
 }
 
-/// In the form that it has in the tensor.
 struct ParameterPart {
     stored: StoredParameter,
     id: ParamId,
@@ -264,7 +257,7 @@ impl Collector<'_> {
     }
 }
 
-/// Returns the tensor made of these parts, with the id of the first one. Adds the ids of all.
+/// Returns the tensor with the id of the first part. Adds the ids of all.
 fn join(
     name: &str,
     ids: &mut Vec<(String, ParamId)>,
@@ -312,7 +305,7 @@ fn join(
 
 visit_parameters!(Collector<'_>);
 
-/// A tensor whose data is copied from its device, or read from its file, when it is written.
+/// Its data is copied from its device, or read from its file, when it is written.
 pub(crate) struct PackSource {
     tensor: PackTensor,
     dtype: Dtype,
@@ -320,7 +313,7 @@ pub(crate) struct PackSource {
 }
 
 impl PackSource {
-    /// `tie` is the same number for all tensors that are tied.
+    /// Tied tensors have the same number `tie`.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
         match dtype::to_file(tensor.dtype) {
             Ok(dtype) => Ok(Self { tensor, dtype, tie }),
@@ -358,7 +351,7 @@ impl TensorSource for PackSource {
         DataSource::new(&data)?.write_to(sink)
     }
 
-    /// Returns the number of the tie instead of an address, because the data may be on a device.
+    /// The number of the tie replaces an address: the data may be on a device.
     fn storage(&self) -> Option<Storage> {
         let byte_len = shape::byte_len(self.dtype, &self.tensor.shape).ok()?;
         Some(Storage::whole(self.tie, byte_len))

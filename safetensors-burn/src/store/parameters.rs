@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
 
-/// The kind of a parameter's elements. A load may change their width.
+/// A load may change the width of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Float,
@@ -40,15 +40,15 @@ pub(crate) struct Parameter {
     pub(crate) location: Location,
     pub(crate) id: ParamId,
     pub(crate) kind: Kind,
-    /// For messages. A parameter without a value has the default dtype of its device.
+    /// For messages. Without a value, the default dtype of the device.
     pub(crate) dtype: DType,
-    /// The shape of the saved form.
+    /// Of the saved form.
     pub(crate) shape: Shape,
-    /// How a file may store the parameter. The first of these that it has counts.
+    /// The first that the file has counts.
     pub(crate) stored_as: Vec<StoredParameter>,
 }
 
-/// Returns the parameters of a module in the order of its fields.
+/// In the order of the fields.
 pub(crate) fn parameters(
     module: &impl Module,
     skip_enum_variants: bool,

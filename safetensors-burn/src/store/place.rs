@@ -10,12 +10,12 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Re
 
 use crate::StoreError;
 
-/// Stands for the path of a file in memory, in errors.
+/// Replaces a path in errors.
 const IN_MEMORY: &str = "bytes in memory";
 
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
-/// An open checkpoint with quantised weights as numbers, or the error of reading it.
+/// With quantised weights as numbers.
 type Opened = Result<Checkpoint<Computed<Box<dyn ReadAt>>>>;
 
 #[derive(Debug)]
@@ -36,8 +36,7 @@ impl StorePlace {
         Self::Open(Box::new(as_stored), path)
     }
 
-    /// Opens the checkpoint. Reads only headers, and the description of quantised weights that are
-    /// read as numbers.
+    /// Reads only headers, and the description of quantised weights that are read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
             Self::Path(path) => Ok(prepare(Checkpoint::open(path)?, options)?.into_boxed()),

@@ -13,24 +13,21 @@ use super::parameters::{Kind, Parameter};
 use crate::pytorch::{StoredParameter, without_parameter};
 use crate::{Burn, StoreError};
 
-/// The tensors that will be loaded, and the result that will be returned.
 pub(crate) struct LoadPlan {
     pub(crate) matches: Vec<Match>,
     pub(crate) result: ApplyResult,
-    /// The first error of `result`, with the path of the parameter and the file of the tensor.
+    /// The first error of `result`, with parameter and file.
     pub(crate) mismatch: Option<Error>,
-    /// For codes of a quantised weight that a parameter would get.
+    /// For codes of a quantised weight.
     pub(crate) refused: Option<Error>,
-    /// The names of the tensors that the checkpoint lacks.
     pub(crate) missing: BTreeSet<String>,
     /// For a tensor with parts that the module lacks.
     pub(crate) other_parts: Option<Error>,
 }
 
-/// A tensor and the parameter that it fits.
 pub(crate) struct Match {
     pub(crate) path: String,
-    /// The tensor's name in the catalog.
+    /// In the catalog.
     pub(crate) name: String,
     pub(crate) kind: Kind,
     own_id: ParamId,
@@ -38,7 +35,7 @@ pub(crate) struct Match {
     pub(crate) new_id: Option<ParamId>,
     pub(crate) slot: AheadBytes,
     pub(crate) tensor: PackTensor,
-    /// Whether the parameter has a copy of the data, or of a part of it.
+    /// Whether the parameter has a copy of data.
     pub(crate) is_copied: bool,
 }
 
@@ -49,8 +46,7 @@ struct Found<'c> {
 }
 
 impl<'c> Found<'c> {
-    /// Finds the tensor of a parameter by the names in the layout of the file, or by the adapter's
-    /// name.
+    /// Finds a tensor by the layout's names, or by the adapter's.
     fn find(
         parameter: &Parameter,
         catalog: &'c Catalog,
@@ -69,7 +65,6 @@ impl<'c> Found<'c> {
     }
 }
 
-/// The parameters that are parts of a tensor, by its name.
 #[derive(Default)]
 struct Parts<'c>(BTreeMap<&'c str, (usize, Vec<String>)>);
 
@@ -81,7 +76,7 @@ impl<'c> Parts<'c> {
         }
     }
 
-    /// Returns the error if the checkpoint has a tensor with parts that the module lacks.
+    /// Fails for a tensor with parts that the module lacks.
     fn incomplete(self, catalog: &Catalog) -> Option<Error> {
         let mut parts = self.0.into_iter();
         let (name, (expected, found)) =
@@ -92,7 +87,6 @@ impl<'c> Parts<'c> {
 }
 
 impl LoadPlan {
-    /// Finds the tensor of each parameter that the filter selects.
     pub(crate) fn new(
         parameters: &[Parameter],
         catalog: &Catalog,
@@ -155,7 +149,7 @@ impl LoadPlan {
         }
     }
 
-    /// Adds a tensor and its parameter, or the reason why it does not fit. Returns whether it fits.
+    /// Returns whether the tensor fits the parameter.
     fn add(
         &mut self,
         parameter: &Parameter,
@@ -205,10 +199,8 @@ impl LoadPlan {
     }
 
     /// Drops new ids that would give one id to two parameters with different ids: burn would mix up
-    /// their gradients and states.
-    ///
-    /// A parameter that does not get its new id keeps its own, which another one may be about to
-    /// get, so this repeats until nothing is dropped.
+    /// their states. A parameter without its new id keeps its own, so this repeats until nothing is
+    /// dropped.
     fn keep_ids_apart(&mut self, of_others: &BTreeSet<ParamId>) {
         loop {
             let stay = self.matches.iter().filter(|found| found.new_id.is_none());
@@ -231,7 +223,7 @@ impl LoadPlan {
     }
 }
 
-/// Returns the reason why a tensor, made of `source` in the file, does not fit a parameter.
+/// `source` is the tensor in the file.
 fn misfit(
     parameter: &Parameter,
     path: &str,
@@ -258,7 +250,7 @@ fn misfit(
     })
 }
 
-/// Returns a better error for a matrix that fits transposed. `source` is the tensor in the file.
+/// `source` is the tensor in the file.
 fn transposed(
     error: &ApplyError,
     source: &PackTensor,

@@ -40,7 +40,6 @@ impl CheckpointStore {
         }
     }
 
-    /// Returns the tensors to save, by their names in the file, and how to save them.
     fn sources(
         &self,
         module: &impl ModuleSnapshot,

@@ -1,11 +1,8 @@
 //! Groups the saves of records by attempt to save an epoch.
 //!
-//! burn's checkpointers get only the number of the epoch. burn asks all three each time, each in a
-//! separate thread, so the nth saves of all records belong to attempt n.
-//!
-//! A program that calls the checkpointers in one thread stops at the first error, so counting alone
-//! would mix two attempts. After a failed attempt in one thread, the record that came first must be
-//! saved again. It begins a new attempt, which the other records of that thread join.
+//! burn's loop asks all three checkpointers each time, so the nth saves of all records belong
+//! together. A program that calls them in one thread stops at the first error. It must save the
+//! record that came first again, which begins a new attempt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +15,15 @@ use super::manifest::EpochFile;
 
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    /// How many saves of each record have begun. The first attempt has the number 1.
+    /// The first attempt has the number 1.
     begun: BTreeMap<RecordKind, u64>,
-    /// The attempts that are running, and failed ones until a later one succeeds.
+    /// Running ones, and failed ones until a later one succeeds.
     all: BTreeMap<u64, Attempt>,
 }
 
-/// One save of all records of an epoch.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// The record that was begun first, and its thread.
+    /// With its thread.
     first: (RecordKind, ThreadId),
     /// `None` after a failure.
     pub(super) directory: Option<Arc<AtomicDirectory>>,
@@ -42,8 +38,8 @@ impl Attempt {
 }
 
 impl Attempts {
-    /// Begins the save of a record. Returns the number of its attempt; `None` if the attempt before
-    /// has failed and another record must begin.
+    /// Returns the number of the attempt; `None` if the attempt before has failed and another
+    /// record must begin.
     pub(super) fn begin(
         &mut self,
         part: RecordKind,
@@ -81,8 +77,7 @@ impl Attempts {
         (its_thread == thread).then(|| (first, self.begun(first)))
     }
 
-    /// Ends the save of a record. A failed attempt gives up its directory at once, and its room on
-    /// the disk.
+    /// A failed attempt gives up its directory, and its room on the disk.
     pub(super) fn end(&mut self, number: u64, part: RecordKind, entry: Option<EpochFile>) -> Ended {
         let Some(attempt) = self.all.get_mut(&number) else { return Ended::Failed };
         attempt.ended.insert(part, entry);
@@ -102,15 +97,14 @@ impl Attempts {
         }
     }
 
-    /// Notes that the epoch was not put in place although all records were saved.
+    /// Notes that the epoch was not put in place.
     pub(super) fn fail(&mut self, number: u64) {
         if let Some(attempt) = self.all.get_mut(&number) {
             attempt.ended.values_mut().for_each(|entry| *entry = None);
         }
     }
 
-    /// Forgets an attempt that succeeded, and the failed ones before it. Returns whether no other
-    /// is left.
+    /// Also forgets the failed ones before it. Returns whether no other is left.
     pub(super) fn forget(&mut self, number: u64) -> bool {
         // An earlier attempt that failed is superseded. One that is under way may still complete.
         self.all
@@ -121,9 +115,8 @@ impl Attempts {
 
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// Other records are not saved yet.
+    /// For other records.
     Waiting,
-    /// These files, in this directory.
     Complete(BTreeMap<String, EpochFile>, Arc<AtomicDirectory>),
     /// All records have ended, and one has failed.
     Failed,

@@ -22,16 +22,13 @@ use super::state::new_ids;
 /// Saves and restores one record of each epoch: the model's, the optimizer's or the scheduler's.
 /// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
 ///
-/// - `save` writes the record into a hidden directory. The last of the three records puts the epoch
-///   in place. [`Epochs::staging`] lists the records that are copied more than once.
-/// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
-///   all of them again, in the same order.
+/// - `save` puts the epoch in place with the last of the three records. If one fails, the others
+///   give an error: save all of them again, in the same order.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
-///   the one that was saved or restored last, are kept until another one is in place. After a save
-///   that failed, deletions wait for one that succeeds. A deletion that fails is tried again after
-///   each save; the next `delete` returns the reason.
-/// - `restore` checks the lengths and headers of all files of the epoch, and compares each tensor
-///   that it reads with its digest. All three records must be of the same save.
+///   the one that was saved or restored last, are kept until another one is saved. A deletion that
+///   fails is tried again after each save; the next `delete` returns the reason.
+/// - `restore` checks the lengths and headers of all files of the epoch, and the digest of each
+///   tensor that it reads. All three records must be of the same save.
 ///
 /// # Errors
 ///
@@ -78,7 +75,7 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         self.codec.read(self.open(epoch)?).map_err(|error| error.in_path(path))
     }
 
-    /// Opens the record, and compares the records of the epoch with the module.
+    /// Compares the records of the epoch with the module.
     fn open(&self, epoch: usize) -> Result<RecordFile> {
         let (manifest, made) = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
@@ -132,7 +129,6 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     }
 }
 
-/// The checkpointers of model, optimizer and scheduler.
 pub(super) type Checkpointers = (
     SafetensorsCheckpointer<ModuleRecord>,
     SafetensorsCheckpointer<OptimizerRecord>,
@@ -143,20 +139,20 @@ impl Epochs {
     /// Makes the checkpointers of this module, in the order of burn's `with_custom_checkpointers`:
     /// model, optimizer, scheduler.
     ///
-    /// Restored records get the ids of this module's parameters, so the state of the optimizer
-    /// meets its parameters, even if the weights come from elsewhere. They must fit the module:
+    /// Restored records get the ids of this module's parameters, so the optimizer finds its state,
+    /// even if the weights come from elsewhere. They must fit the module:
     ///
-    /// - The model must have the names and shapes of the module, and the dtypes in which the module
-    ///   is saved. A parameter without a value has the default dtype of its device.
-    /// - If the optimizer has states, the model must have the parameter of at least one of them:
+    /// - The model must have its names and shapes, and the dtypes in which it is saved. A parameter
+    ///   without a value has the default dtype of its device.
+    /// - The model must have a parameter with a state in the optimizer, if there are states:
     ///   otherwise the error is [`NoStateInUse`](super::EpochError::NoStateInUse).
     /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
     ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
     ///   may have any.
     ///
-    /// A parameter that gets another id during a training, for example by loading weights, leaves
-    /// its old state in burn's optimizer, which never uses it again. That state is not restored.
-    /// Parameters that were tied when they were saved are tied again, under one id.
+    /// A parameter that gets another id during a training, for example by loading weights, loses
+    /// its state in burn's optimizer. That state is not restored. Tied parameters are tied again,
+    /// under one id.
     ///
     /// # Errors
     ///

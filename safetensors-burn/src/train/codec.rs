@@ -16,9 +16,8 @@ use super::states::Known;
 use super::taker::Taker;
 use super::unpacked::Unpacked;
 
-/// Unpacks the records of a kind, and makes them from files.
 pub(super) trait Codec<R>: Debug + Send + Sync {
-    /// Unpacks a record. If burn copies its tensors, a file in `staging` has the copy.
+    /// A file in `staging` has the tensors that burn copies.
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;
 
     fn read(&self, file: RecordFile) -> Result<R>
@@ -41,7 +40,7 @@ impl<R: Record> Codec<R> for PlainCodec {
 
 #[derive(Debug)]
 pub(super) struct ModuleCodec {
-    /// `None` if the module is unknown, or if its tensors cannot be taken without a copy.
+    /// `None` for an unknown module, or one with tensors that burn copies.
     taker: Option<Taker>,
 }
 
@@ -67,8 +66,8 @@ impl Codec<ModuleRecord> for ModuleCodec {
 
 #[derive(Debug, Default)]
 pub(super) struct OptimizerCodec {
-    /// The form of the last record, if burn can be asked for the tensors of the next one. Not known
-    /// from a file: training may go on with another optimizer.
+    /// The form of the last record. Not known from a file: training may go on with another
+    /// optimizer.
     last: Mutex<Option<Known>>,
 }
 

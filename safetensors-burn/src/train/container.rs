@@ -1,7 +1,6 @@
 //! burnpack containers in memory: the form in which burn's records give and take their content.
 //!
-//! `Checkpoint::checkpoint_into_bytes` makes a container of a record, which burn's reader reads.
-//! Containers are written here, so that tensors are read from a file into their places at once.
+//! They are written here, and not by burn, so that tensors are read from a file into their places.
 //! `burn_pack` documents the format; this is the only file that knows it.
 
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 
-/// The content of a container without the bytes of its tensors.
+/// Without the bytes of the tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Content {
     pub(super) tensors: BTreeMap<String, Described>,
@@ -30,14 +29,13 @@ pub(super) struct Content {
 pub(super) struct Described {
     pub(super) dtype: DType,
     pub(super) shape: Vec<u64>,
-    /// Where its bytes begin and end in the data.
+    /// In the data.
     pub(super) data_offsets: (u64, u64),
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) param_id: Option<u64>,
 }
 
 impl Described {
-    /// Makes a tensor without a place yet.
     pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
         let shape = shape.iter().map(|&len| len as u64).collect();
         Self { dtype, shape, data_offsets: (0, 0), param_id }
@@ -50,8 +48,8 @@ impl Described {
 }
 
 impl Content {
-    /// Gives each tensor its place, in the order of the names. Returns the part of a container
-    /// before its data, and the length of the data.
+    /// Gives tensors their places, in the order of the names. Returns the part before the data, and
+    /// the length of the data.
     pub(super) fn lay_out(&mut self) -> Result<(Vec<u8>, u64)> {
         let mut end = 0_u64;
         for tensor in self.tensors.values_mut() {
@@ -71,8 +69,7 @@ impl Content {
     }
 }
 
-/// Makes a container of this content. `fill` gets the memory of all data, and writes each tensor to
-/// its [place](Described::data_offsets).
+/// `fill` writes each tensor to its [place](Described::data_offsets).
 pub(super) fn build(
     content: &mut Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,
@@ -101,8 +98,8 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
-/// Checks a limit of burn's reader. Its writer has no limits, so an epoch could be saved and never
-/// be restored.
+/// Only burn's reader checks this limit: without this, an epoch could be saved and never be
+/// restored.
 pub(super) fn check_count(found: usize) -> Result<()> {
     if found > MAX_TENSOR_COUNT {
         return Err(EpochError::TooManyTensors { found, limit: MAX_TENSOR_COUNT }.into());
@@ -110,7 +107,7 @@ pub(super) fn check_count(found: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks the other limits of burn's reader. `metadata_len` is the length of the content.
+/// `metadata_len` is the length of the content.
 pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
     check_count(content.tensors.len())?;
     let limit = MAX_METADATA_SIZE as usize;
@@ -136,7 +133,6 @@ mod tests {
     use super::super::unpacked::Unpacked;
     use super::*;
 
-    /// Tensors in the order of their data.
     fn tensors() -> Vec<(&'static str, DType, Vec<usize>, Option<u64>)> {
         vec![
             ("7.m", DType::F32, vec![3, 5], Some(7)),
@@ -210,7 +206,7 @@ mod tests {
         assert_eq!(error.tensor(), Some("w"));
     }
 
-    /// burn's reader is asked too, so this fails when burn changes its limit.
+    /// Fails when burn changes its limit.
     #[test]
     fn a_record_with_a_tensor_that_burn_refuses_is_refused() {
         for (len, fits) in [(MAX_TENSOR_SIZE as u64, true), (MAX_TENSOR_SIZE as u64 + 1, false)] {

@@ -16,23 +16,21 @@ impl Epochs {
     /// Saves each `count`th epoch completely, and the epochs between as their difference from the
     /// last complete one. With 1, the default, all are complete.
     ///
-    /// Restoring gives the same bits. The saved space depends on the training: weights that are
-    /// frozen or change little take little; the moments of an optimizer that trains everything
-    /// change completely. These files are always complete: the scheduler's, files that a delta
-    /// would not make smaller or cannot be made for, and all files where the file system has no
-    /// hard links.
+    /// Restoring gives the same bits. Only weights that are frozen or change little save space.
+    /// Some files are always complete: the scheduler's, files that a delta would not make smaller,
+    /// and all files where the file system has no hard links.
     ///
     /// A delta is the directory `model.delta` or `optimizer.delta` below `epoch-N`, with a hard
-    /// link to its base. So epochs can be deleted at any time, in any order, by any program. Copies
-    /// of several epochs have a copy of the base each, unless the program keeps hard links, as `cp
-    /// -a` and `rsync -H` do.
+    /// link to its base. So epochs can be deleted in any order, by any program. Copies of epochs
+    /// have a copy of the base each, unless the program keeps hard links, as `cp -a` and `rsync -H`
+    /// do.
     ///
     /// A save takes the space of a complete epoch in addition, while it runs. So does restoring, in
     /// the directory of [`staging`](Epochs::staging) if there is one.
     ///
-    /// A program without the feature `delta`, or of an older release, passes over such epochs:
-    /// [`newest`](Epochs::newest) finds an older one there, or none. Other programs read the file
-    /// that `safetensors delta apply` makes, here for epoch 4 with epoch 1 as its base:
+    /// A program without the feature `delta`, or of an older release, [passes
+    /// over](Epochs::passed_over) such epochs. Other programs read the file that `safetensors delta
+    /// apply` makes, here for epoch 4 with epoch 1 as its base:
     ///
     /// ```text
     /// safetensors delta apply epoch-4/model.delta/epoch-1 epoch-4/model.delta whole
@@ -60,7 +58,7 @@ impl Epochs {
     }
 }
 
-/// The complete files made of the deltas of an epoch, in a hidden directory that goes with them.
+/// In a hidden directory that goes with them.
 #[derive(Debug)]
 pub(super) struct WholeFiles {
     files: BTreeMap<String, File>,
@@ -68,7 +66,7 @@ pub(super) struct WholeFiles {
 }
 
 impl WholeFiles {
-    /// Applies the deltas of an epoch, which checks all tensors of them and of their bases.
+    /// Applying checks all tensors of the deltas and their bases.
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
@@ -92,7 +90,6 @@ impl WholeFiles {
 #[cfg(feature = "delta")]
 pub(super) use saving::reduce;
 
-/// Without the feature, all files are whole.
 #[cfg(not(feature = "delta"))]
 pub(super) fn reduce(_: &Epochs, _: usize, _: &Path, file: EpochFile) -> Result<EpochFile> {
     Ok(file)
@@ -110,7 +107,6 @@ mod saving {
     use super::*;
     use crate::train::linked::{DeltaOf, Stored, directory_name, link_in};
 
-    /// The file that a new one is compared with.
     struct Base {
         epoch: usize,
         path: PathBuf,
@@ -118,8 +114,8 @@ mod saving {
     }
 
     impl Base {
-        /// Finds the nearest complete file of this name before an epoch: the previous epoch's, or
-        /// its base. `None` if the new file should be complete.
+        /// Finds the complete file of the previous epoch, or its base. `None` if the new file
+        /// should be complete.
         fn of(epochs: &Epochs, epoch: usize, name: &str) -> Option<Self> {
             if epochs.whole_every <= 1 {
                 return None;
@@ -138,8 +134,7 @@ mod saving {
         }
     }
 
-    /// Replaces a saved file by a delta if that is smaller. If no delta can be made, for example of
-    /// a damaged base, the file stays, so that the epoch is not lost.
+    /// A file without a delta, for example because its base is damaged, stays.
     pub(in crate::train) fn reduce(
         epochs: &Epochs,
         epoch: usize,
@@ -163,7 +158,7 @@ mod saving {
         }
     }
 
-    /// Makes the delta of a file. `None` if it is not smaller.
+    /// `None` if the delta is not smaller.
     fn make(base: &Base, epoch: usize, path: &Path, directory: &Path) -> Result<Option<DeltaOf>> {
         // The epoch is synchronised as a whole.
         let options = Options::new()

@@ -35,12 +35,12 @@ impl Epoch {
         self.manifest.is_ok()
     }
 
-    /// Returns `true` if the content is wrong. An epoch of another version may be complete.
+    /// An epoch of another version may be complete.
     pub(super) fn is_broken(&self) -> bool {
         self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
     }
 
-    /// Returns an error if the files could not be read, so that the epoch may be complete.
+    /// Fails if the files could not be read: the epoch may be complete.
     pub(super) fn readable(self) -> Result<Self> {
         match self.manifest {
             Err(error) if !is_of_content(&error) => Err(error),
@@ -49,8 +49,7 @@ impl Epoch {
     }
 }
 
-/// Returns `true` if an error is about the content of an epoch. Others may be gone the next time,
-/// such as too many open files.
+/// Other errors may be gone the next time, such as too many open files.
 fn is_of_content(error: &Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
 

@@ -49,23 +49,21 @@ impl Epochs {
 
     /// Sets a directory in memory, such as `/dev/shm` on Linux, which makes some saves faster.
     ///
-    /// Most records are saved without a copy, or with one. burn gives other records only as bytes,
-    /// for which it copies all tensors twice, or as a file. With this directory they are written to
-    /// a file there, and copied once to the epoch. These are:
+    /// burn gives some records only as bytes, for which it copies all tensors twice, or as a file.
+    /// With this directory they are files there first, and are copied once. These are:
     ///
     /// - all records of a model on a device with separate memory, such as a GPU;
     /// - all records of a model by
     ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), or with other
     ///   parameters than the module of [`checkpointers`](Epochs::checkpointers), or with one of
     ///   more than 8 dimensions;
-    /// - the first record of an optimizer with states, also after a restore, and each with more or
-    ///   fewer tensors than the last one;
+    /// - the first record of an optimizer with states, also after a restore, and each with another
+    ///   number of tensors;
     /// - all records of L-BFGS and of optimizers that are not burn's;
     /// - the next one after burn or a device has failed.
     ///
-    /// A save fails if the directory has too little room, and so does restoring a delta, which
-    /// makes complete files there. Leftovers of a killed process are removed by the next save of
-    /// any run of the same user.
+    /// Without enough room there, saves fail, and so does restoring a delta. The next save of any
+    /// run of the same user removes leftovers of a killed process.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -104,7 +102,7 @@ impl Epochs {
         self.directory.join(directory_name(epoch))
     }
 
-    /// Makes the hidden directory of an epoch, after removing the leftovers of killed processes.
+    /// Removes the leftovers of killed processes first.
     pub(super) fn create(&self, epoch: usize) -> Result<AtomicDirectory> {
         let path = self.path(epoch);
         DirectoryPlace::clean(&path);
@@ -112,7 +110,7 @@ impl Epochs {
         AtomicDirectory::create(path)
     }
 
-    /// Puts an epoch in place, and removes an older one of that number.
+    /// Replaces an older epoch of that number.
     pub(super) fn put(&self, epoch: usize, new: AtomicDirectory) -> Result<()> {
         // This may take long, so it comes before the place is held.
         let new = new.sync()?;
@@ -121,7 +119,7 @@ impl Epochs {
         place.put(new)
     }
 
-    /// Returns the place of an epoch that may be replaced or deleted.
+    /// The place of an epoch that may be replaced or deleted.
     fn hold(&self, epoch: usize) -> Result<Option<DirectoryPlace>> {
         let path = self.path(epoch);
         // Without an epoch there may be no directory to hold a place in, either.
@@ -133,7 +131,7 @@ impl Epochs {
         Ok(Some(place))
     }
 
-    /// Returns the numbers of all epochs, sorted, complete or not.
+    /// Sorted, complete or not.
     pub(super) fn numbers(&self) -> Result<Vec<usize>> {
         let failed = |error| Error::io(error, &self.directory);
         let entries = match fs::read_dir(&self.directory) {
@@ -161,7 +159,7 @@ impl Epochs {
         Ok(numbers)
     }
 
-    /// Removes the leftovers of killed processes, also of epochs that no process saves any more.
+    /// Also of epochs that no process saves any more.
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
@@ -196,7 +194,7 @@ impl Epochs {
         }
     }
 
-    /// Reads the manifest of an epoch, and checks the lengths and headers of all files.
+    /// Checks the lengths and headers of all files.
     pub(super) fn read(&self, number: usize) -> Result<Manifest> {
         let path = self.path(number);
         if path.is_symlink() {
@@ -279,8 +277,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// Deletes an epoch. A kill leaves it complete, or hidden. Returns `false` for a link or
-    /// nothing.
+    /// A kill leaves the epoch complete, or hidden. Returns `false` for a link or nothing.
     pub(super) fn delete(&self, epoch: usize) -> Result<bool> {
         // It may have only hidden names, and would come back.
         DirectoryPlace::clean(self.path(epoch));
@@ -292,9 +289,8 @@ impl Epochs {
 
     /// Deletes all epochs after this one, except links. Returns their numbers, the newest first.
     ///
-    /// A run that goes back to an older epoch needs this: if it is killed before it gets past the
-    /// later epochs, it would resume them. If the process is killed during a deletion, each epoch
-    /// is complete or hidden.
+    /// A run that goes back to an older epoch needs this: if it is killed early, it would resume a
+    /// later one.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -321,8 +317,8 @@ impl Epochs {
     /// Deletes all epochs except the newest `last` complete ones and the ones in `others`, such as
     /// the best one. Returns their numbers.
     ///
-    /// Incomplete epochs that are older than the newest complete one are deleted, too. Links,
-    /// epochs of another version, and directories without a manifest stay.
+    /// This includes incomplete epochs that are older than the newest complete one, but no links,
+    /// epochs of another version, or directories without a manifest.
     ///
     /// # Errors
     ///
@@ -353,12 +349,12 @@ impl Epochs {
         Ok(deleted)
     }
 
-    /// Returns `true` if the content of an epoch of this version is broken.
+    /// An epoch of another version may be complete.
     fn is_broken(&self, epoch: &Epoch) -> bool {
         epoch.is_broken() && is_own(&self.path(epoch.number())).unwrap_or(false)
     }
 
-    /// Reads the manifest of an epoch, and its digest. The files are not looked at.
+    /// Does not look at the files.
     pub(super) fn manifest(&self, epoch: usize) -> Result<(Manifest, Digest)> {
         let path = self.path(epoch);
         if !path.is_dir() {
@@ -377,14 +373,13 @@ fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
     result.map(|is_deleted| is_deleted.then_some(number)).transpose()
 }
 
-/// Parses the name of the directory of an epoch.
 fn number(name: &OsStr) -> Option<usize> {
     let text = name.to_str()?.strip_prefix(PREFIX)?;
     // `epoch-07` would be saved as `epoch-7`, next to it.
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 
-/// Parses the name of a hidden directory, such as `.epoch-12.aB3dE6.tmp`.
+/// Such as `.epoch-12.aB3dE6.tmp`.
 fn hidden_number(name: &OsStr) -> Option<usize> {
     let (owner, _) = name.to_str()?.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
     number(owner.as_ref())

@@ -26,18 +26,18 @@ pub enum EpochError {
         /// The name of the manifest.
         manifest: &'static str,
     },
-    /// Something other than an epoch is where one is to be saved or deleted. It stays.
+    /// The path of an epoch has something else, which stays.
     #[error(
         "this should be an epoch with its manifest.json, found {found}. It stays, because another \
          program may have made it: keep epochs in a directory of their own, such as \
          run/checkpoints (burn keeps its metrics in run/train and run/valid)"
     )]
     Foreign {
-        /// A description of the file or directory.
+        /// A description of it.
         found: String,
     },
-    /// The epoch is a link, perhaps to another program's directory. It is neither resumed nor
-    /// deleted, and a save of the same epoch replaces only the link.
+    /// The epoch is a link. It is neither resumed nor deleted, and a save of the same epoch
+    /// replaces only the link.
     #[error("this is a link, which is passed over: move the epoch itself here to use it")]
     Link,
     /// The manifest is malformed.
@@ -46,14 +46,13 @@ pub enum EpochError {
         /// The reason.
         problem: String,
     },
-    /// The manifest has another version, of another release or of an epoch with deltas without the
-    /// feature `delta`.
+    /// The manifest is of another release, or has deltas, which the feature `delta` reads.
     #[error(
         "the manifest should have version {expected}, found version {found} (2 has deltas, which \
          the feature `delta` reads)"
     )]
     Version {
-        /// The newest version that this build reads.
+        /// The newest readable version.
         expected: u32,
         /// The version in the manifest.
         found: u32,
@@ -114,7 +113,7 @@ pub enum EpochError {
         /// The expected form of its value.
         expected: String,
     },
-    ///  The record has more tensors than burn can restore.
+    /// The record exceeds burn's limit of tensors.
     #[error("the record has {found} tensors, over burn's limit of {limit}")]
     TooManyTensors {
         /// The limit.
@@ -122,7 +121,7 @@ pub enum EpochError {
         /// The number of tensors.
         found: usize,
     },
-    /// A tensor has more bytes than burn can restore.
+    /// A tensor exceeds burn's limit of bytes.
     #[error("the tensor has {found} bytes, over burn's limit of {limit}")]
     TensorTooLarge {
         /// The limit in bytes.
@@ -130,7 +129,7 @@ pub enum EpochError {
         /// The length in bytes.
         found: u64,
     },
-    /// The record has longer metadata than burn can restore: names, shapes, paths and numbers.
+    /// The names, shapes, paths and numbers of the record exceed burn's limit of bytes.
     #[error("the names and numbers of the record have {found} bytes, over burn's limit of {limit}")]
     MetadataTooLarge {
         /// The limit in bytes.
@@ -138,9 +137,8 @@ pub enum EpochError {
         /// The length in bytes.
         found: usize,
     },
-    /// The model of the epoch has no parameter with a state in the optimizer. Weights may have been
-    /// loaded just before the epoch was saved, or a copy of the model was saved, such as averaged
-    /// weights.
+    /// The model has no parameter with a state in the optimizer. It may be a copy, such as averaged
+    /// weights, or weights were loaded just before the save.
     #[error(
         "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
          begin with a new optimizer, or restore burn's own ids by \

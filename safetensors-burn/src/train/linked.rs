@@ -6,7 +6,7 @@
 //!                     epoch-1/model.safetensors          the base: a hard link to that of epoch 1
 //! ```
 //!
-//! The base is always a complete file. Its hard link keeps it on the disk while a delta needs it.
+//! The base is a complete file. Its hard link keeps it on the disk while a delta needs it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,13 +20,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EpochError;
 
-/// The name of the file of a base, and of the complete file made from it.
+/// Also of the complete file made from a base.
 pub(super) const FILE: &str = "model.safetensors";
 
-/// The start of the name of an epoch's directory.
 pub(super) const PREFIX: &str = "epoch-";
 
-/// How to check that a file is complete.
+/// Identifies a complete file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) bytes: u64,
@@ -42,7 +41,7 @@ impl Stored {
         Ok(Self { bytes, header_xxh3_128: digest.to_string() })
     }
 
-    /// Opens a file, and checks its length and its header.
+    /// Checks the length and the header.
     pub(super) fn open(&self, path: &Path) -> Result<File> {
         self.try_open(path).map_err(|error| error.in_path(path))
     }
@@ -66,16 +65,16 @@ impl Stored {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeltaOf {
-    /// The epoch of the base's file.
+    /// Of the base's file.
     pub(super) epoch: usize,
-    /// How many epochs were saved since then, with this one.
+    /// Since the base, with this epoch.
     pub(super) saved_since: usize,
     pub(super) base: Stored,
     pub(super) files: BTreeMap<String, Stored>,
 }
 
 impl DeltaOf {
-    /// Checks the lengths and headers of the delta and its base. `path` is the file that was saved.
+    /// `path` is the file that was saved.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         let directory = directory_of(path);
         for (name, file) in &self.files {
@@ -110,19 +109,17 @@ pub(super) fn directory_of(path: &Path) -> PathBuf {
     path.with_extension("delta")
 }
 
-/// Returns the hard link of the base in the directory of a delta.
 pub(super) fn link_in(directory: &Path, base: usize) -> PathBuf {
     directory.join(directory_name(base)).join(FILE)
 }
 
-/// Compares all tensors of a delta and of its base with their digests. `path` is the file that was
-/// saved.
+/// Compares all tensors with their digests. `path` is the file that was saved.
 pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
     delta.check(path)?;
     applying::verify(&directory_of(path))
 }
 
-/// Opens a regular file. Opening a FIFO could wait for ever.
+/// Opening a FIFO could wait for ever.
 pub(super) fn open(path: &Path) -> Result<File> {
     Ok(FileSource::open(path)?.file().try_clone().map_err(ErrorKind::Io)?)
 }
@@ -137,7 +134,7 @@ mod applying {
     use safetensors_core::{Checkpoint, Error, Result};
     use safetensors_delta::{Options, open_linked};
 
-    /// Makes the file `model.safetensors` in a new directory.
+    /// Makes `model.safetensors` in a new directory.
     pub(in crate::train) fn apply(delta: &Path, to: &Path) -> Result<()> {
         let (base, chain) = open_linked(delta)?;
         let applied = chain.apply(&base, to, &Options::new().durable(false));
@@ -149,14 +146,13 @@ mod applying {
         chain.verify(&base, &Options::new()).or_else(|error| blame(&base, error))
     }
 
-    /// Returns the error of the base if that is damaged: a delta cannot tell.
+    /// Returns the error of the base, if the base is damaged.
     fn blame(base: &Checkpoint, error: Error) -> Result<()> {
         digest::verify(base, &DigestOptions::new().require_digests(true))?;
         Err(error)
     }
 }
 
-/// Without the feature, no manifest that has deltas is read.
 #[cfg(not(feature = "delta"))]
 mod applying {
     use std::path::Path;

@@ -15,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::linked::{DeltaOf, Stored};
 use super::{EpochError, RecordKind};
 
-/// The first file by name, so it goes last where the file system cannot rename directories, and
-/// files are removed one by one.
+/// The first name of all, so that it goes last where files are removed one by one.
 pub(super) const NAME: &str = "manifest.json";
 
 const FORMAT: &str = "safetensors-bridge epoch";
@@ -39,15 +38,14 @@ pub(super) struct Manifest {
     pub(super) files: BTreeMap<String, EpochFile>,
 }
 
-/// The part that every version of the manifest has.
+/// The part that every version has.
 #[derive(Deserialize)]
 struct Outline {
     format: String,
     version: u32,
 }
 
-/// Fails unless a path has an epoch of any version, an empty directory, a link, or nothing: nothing
-/// else is replaced or deleted.
+/// Allows an epoch of any version, an empty directory, a link, or nothing.
 pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
     let found = match found(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -77,7 +75,7 @@ fn found(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(format!("a directory with {}", NameList(&names))))
 }
 
-/// Returns `true` if a directory has the manifest of an epoch, even a broken one.
+/// Even a broken manifest counts.
 pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(directory)?.is_symlink() {
         return Ok(false);
@@ -89,7 +87,7 @@ pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochFile {
-    /// The file as it was saved, even if it has become a delta.
+    /// As saved, even if the file has become a delta.
     #[serde(flatten)]
     pub(super) stored: Stored,
     pub(super) tensors: usize,
@@ -103,7 +101,6 @@ impl EpochFile {
         Ok(Self { stored: Stored::of(path)?, tensors, delta: None })
     }
 
-    /// Checks the lengths and headers of the file or delta.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         match &self.delta {
             Some(delta) => delta.check(path),
@@ -126,7 +123,7 @@ impl Manifest {
         written.map_err(|error| Error::io(error, &path))
     }
 
-    /// Reads the manifest of an epoch, and its digest, which differs for other content.
+    /// Also returns the manifest's digest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
         let file = beside::open(directory, NAME)?.ok_or_else(|| {
             Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
@@ -184,8 +181,8 @@ impl Manifest {
         self.files.iter().try_for_each(|(name, file)| file.check(&directory.join(name)))
     }
 
-    /// Opens all files, and checks them. So the checked files are read, even if others replace
-    /// them. Deltas are opened as the complete files made of them.
+    /// Checks the files that it opens, so others may replace them. Deltas are opened as complete
+    /// files.
     pub(super) fn open(
         &self,
         directory: &Path,

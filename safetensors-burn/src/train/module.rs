@@ -20,7 +20,7 @@ use crate::store::Kind;
 
 #[derive(Debug)]
 pub(super) struct Parameters {
-    /// Paths are made as burn's records make them.
+    /// Makes paths as burn's records do.
     location: Location,
     all: BTreeMap<String, Parameter>,
     device: Option<Device>,
@@ -32,21 +32,21 @@ pub(super) struct Parameter {
     saved_shape: Vec<usize>,
     /// Also of the gradient.
     pub(super) shape: Vec<usize>,
-    /// Also of the gradient. A parameter without a value has the default dtype of its device.
-    /// `None` if the format lacks the dtype.
+    /// Also of the gradient. Without a value, the default dtype of the device. `None` if the format
+    /// lacks it.
     pub(super) dtype: Option<Dtype>,
     /// A float that is neither frozen nor a buffer.
     pub(super) is_trained: bool,
     location: Location,
-    /// Differs from `dtype` if the parameter is converted when it is saved. `None` if unknown.
+    /// Differs if the parameter is converted when it is saved. `None` if unknown.
     saved_dtype: Option<Dtype>,
 }
 
-/// The parameters by the ids of an epoch, each with its path.
+/// By the ids of an epoch, each with its path.
 pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
 
 impl Parameter {
-    /// Returns the ways in which a file of PyTorch may store the parameter, at least one.
+    /// At least one way.
     pub(super) fn stored_as(&self) -> Vec<StoredParameter> {
         // The tensors of a state have the shape of the gradient, in which no matrix is in columns.
         let layout = Layout { pytorch: true, ..Layout::default() };
@@ -62,8 +62,7 @@ impl Parameters {
         parameters
     }
 
-    /// Takes the tensors of the module's record. `None` if there is no parameter, or if burn copies
-    /// them.
+    /// `None` if there is no parameter, or if burn copies them.
     pub(super) fn taker(&self) -> Option<Taker> {
         let shapes = self.all.iter().map(|(path, parameter)| {
             // A quantised tensor has no dtype.
@@ -72,7 +71,7 @@ impl Parameters {
         Taker::new(shapes.collect::<Option<_>>()?, self.device.as_ref()?)
     }
 
-    /// Returns the parameters by their ids. A tied one has several paths.
+    /// A tied parameter has several paths.
     pub(super) fn by_id(&self) -> BTreeMap<u64, Vec<(&str, &Parameter)>> {
         let mut by_id = BTreeMap::<_, Vec<_>>::new();
         for (path, parameter) in &self.all {
@@ -85,8 +84,7 @@ impl Parameters {
         self.all.get_key_value(path).map(|(path, parameter)| (path.as_str(), parameter))
     }
 
-    /// Returns the parameter that replaces each id of a model. A tied parameter has several paths
-    /// under one id, and gets the id of its first path.
+    /// Returns the parameter that replaces each id of a model, for a tied one by its first path.
     pub(super) fn owners(&self, model: &Content) -> Owners<'_> {
         let mut owners = Owners::new();
         for (path, parameter) in &self.all {
@@ -99,7 +97,6 @@ impl Parameters {
         owners
     }
 
-    /// Compares the record of a module with this module.
     pub(super) fn check(&self, record: &RecordFile) -> Result<()> {
         let found: BTreeMap<&str, (Dtype, &[usize])> =
             record.tensors().map(|t| (t.name(), (t.dtype(), t.shape()))).collect();
@@ -119,8 +116,8 @@ impl Parameters {
         Mismatch::refuse(mismatches)
     }
 
-    /// Gives the record of a module, which has been [compared](Parameters::check), the ids of this
-    /// module. Tied parameters get one id.
+    /// Gives a record that has been [compared](Parameters::check) the ids of this module. Tied
+    /// parameters get one id.
     pub(super) fn adapt_model(&self, model: &mut RecordFile) {
         let content = model.content();
         let owners = self.owners(&content);
@@ -172,8 +169,8 @@ impl Parameters {
     }
 }
 
-/// Returns the dtype in which a parameter without a value will be saved, by a small value in its
-/// place. `None` if the parameter's functions refuse that value.
+/// Tries it with a small value, without initializing the parameter. `None` if its functions refuse
+/// that value.
 fn saved_dtype<const D: usize, K: Basic>(param: &Param<Tensor<D, K>>) -> Option<DType>
 where
     Tensor<D, K>: BurnParameter,

@@ -1,8 +1,7 @@
-//! Readable names for state that burn names by numbers.
+//! Readable names for state that burn names by the random ids of parameters.
 //!
-//! burn names the state of an optimizer by the random id of the parameter:
-//! `"1337.momentum.moment_1"`. In the file, the path of the parameter replaces the id:
-//! `"encoder.weight.momentum.moment_1"`. The metadata has the id of each path.
+//! `"1337.momentum.moment_1"` is `"encoder.weight.momentum.moment_1"` in the file. The metadata has
+//! the id of each path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,21 +10,19 @@ use safetensors_core::{Error, Result};
 use super::EpochError;
 use super::container::Content;
 
-/// The scalar in which burn keeps the number of dimensions of a parameter.
+/// burn's scalar for the number of dimensions of a parameter.
 pub(super) const RANK: &str = "__rank";
 
-/// Which ids the parameters have.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ids {
-    /// By the names of tensors, as in the record of a module.
+    /// By the names of tensors, as in a module's record.
     OfTensors(BTreeMap<String, u64>),
-    /// By the paths that names begin with, as in the record of an optimizer. A parameter without a
-    /// known path has its id as the path.
+    /// By the paths that names begin with, as in an optimizer's record. An unknown path is the id.
     OfPaths(BTreeMap<String, u64>),
 }
 
 impl Ids {
-    /// Separates the ids from a content, and replaces them by paths if `join` can restore them.
+    /// Replaces ids by paths if `join` can restore them.
     pub(super) fn separate(content: &Content) -> (Self, Content) {
         if let Some(ids) = paths(content) {
             let ids = Self::OfPaths(ids);
@@ -63,7 +60,6 @@ impl Ids {
         Content { tensors, scalars, metadata }
     }
 
-    /// Returns the name of a tensor in burn's record, and its id.
     pub(super) fn in_record(&self, name: &str) -> (String, Option<u64>) {
         match self {
             Self::OfTensors(ids) => (name.into(), ids.get(name).copied()),
@@ -81,8 +77,7 @@ impl Ids {
     }
 }
 
-/// New ids by saved ids, for names that begin with ids. `None` drops a parameter's part of the
-/// record; ids that are not listed stay.
+/// By the saved ids. `None` drops a parameter; ids that are not listed stay.
 #[derive(Debug, Default)]
 pub(super) struct NewIds(BTreeMap<u64, Option<u64>>);
 
@@ -97,7 +92,7 @@ impl NewIds {
         self.0.get(&id).copied().unwrap_or(Some(id))
     }
 
-    /// Returns the name with the new id; `None` if it is dropped.
+    /// `None` if it is dropped.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
         let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
         Some(format!("{}.{rest}", self.get(id)?))
@@ -122,7 +117,7 @@ impl NewIds {
     }
 }
 
-/// Returns the id of each path; `None` unless all names begin with ids.
+/// `None` unless all names begin with ids.
 fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     // Weights that are loaded in the middle of a training may give a parameter another id. burn
     // keeps the state of the old id, so both ids have the path of the parameter.
@@ -148,7 +143,7 @@ fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     (!paths.is_empty()).then_some(paths)
 }
 
-/// Returns the content with paths instead of ids; `None` if two names would become one.
+/// `None` if two names would become one.
 fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
@@ -170,7 +165,7 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     all_there.then(|| without_ids(named))
 }
 
-/// Returns `true` if two contents are the same, with all bits of their floats.
+/// Compares all bits of floats.
 fn is_same(a: &Content, b: &Content) -> bool {
     let mut bytes = [Vec::new(), Vec::new()];
     ciborium::into_writer(a, &mut bytes[0]).is_ok()
@@ -195,13 +190,13 @@ pub(super) fn split_id(name: &str) -> Option<(u64, &str)> {
     Some((parse_id(id)?, rest))
 }
 
-/// Parses an id in the only form in which burn writes it.
+/// Accepts only the form in which burn writes an id.
 pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 
-/// Refuses a record that has the state of parameters, and a tensor without a parameter, because
-/// burn would panic. L-BFGS has only tensors without a parameter.
+/// burn panics at a record that has the state of parameters, and a tensor without a parameter.
+/// L-BFGS has only the latter.
 pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     let mut tensors = optimizer.tensors.iter();
     let Some((name, _)) = tensors.find(|(_, tensor)| tensor.param_id.is_none()) else {
@@ -286,7 +281,7 @@ mod tests {
         assert!(matches!(ids, Ids::OfTensors(ids) if ids.len() == 2));
     }
 
-    /// Ambiguous names stay as they are.
+    /// Ambiguous names stay unchanged.
     #[test]
     fn every_other_content_comes_back() {
         for content in [

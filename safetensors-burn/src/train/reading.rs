@@ -8,18 +8,17 @@ use safetensors_core::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
 use crate::{dtype, load};
 
-/// Starting threads takes longer than reading fewer bytes.
+/// Below this, starting threads takes longer.
 const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 
-/// A length that stays in the processor's cache.
+/// Stays in the processor's cache.
 const PIECE: usize = 256 << 10;
 
 pub(super) fn threads_for(bytes: usize) -> usize {
     if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }
 
-/// A tensor of a file that is to be read. Never the codes of a quantised weight, because this crate
-/// has saved it.
+/// This crate has saved the tensor, so it is never the codes of a quantised weight.
 pub(super) struct Job<'a> {
     pub(super) tensor: LazyTensor<'a, FileSource>,
     pub(super) digest: Option<Digest>,
@@ -28,7 +27,7 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Reads the tensor into `memory`, and compares it with its digest.
+    /// Compares the tensor with its digest.
     pub(super) fn fill(&self, memory: &mut [u8]) -> Result<()> {
         self.try_fill(memory).map_err(|error| self.tensor.locate(error))
     }
@@ -51,7 +50,6 @@ impl Job<'_> {
         .into())
     }
 
-    /// Reads the tensor into separate memory.
     pub(super) fn read(&self) -> Result<TensorData> {
         let shape = self.tensor.shape();
         let dtype = match self.dtype {
@@ -82,7 +80,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
     Ok(hasher.finish())
 }
 
-/// [`fill`] for booleans that burn holds as numbers of four bytes.
+/// For booleans that burn holds as four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
     // The file has one-byte booleans, and the digest covers the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];

@@ -46,12 +46,7 @@ const TEXTS: &str = "safetensors_bridge.texts";
 
 const VERSION: &str = "1";
 
-/// Saves a record, without synchronising the file. Returns the number of tensors.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
-/// for a quantised tensor, and the errors of burn's limits.
+/// Does not synchronise the file. Returns the number of tensors.
 pub(super) fn save(mut record: Unpacked, path: &Path) -> Result<usize> {
     write(&mut record, path).map_err(|error| record.locate(error))
 }
@@ -120,7 +115,7 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    /// Reads the header of an open file. `path` is for messages.
+    /// `path` is for messages.
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
@@ -159,17 +154,17 @@ impl RecordFile {
         Ok(Self { named, ids, new_ids: NewIds::default(), digests, checkpoint })
     }
 
-    /// Returns the tensors with their shapes, under the names of the file.
+    /// Under the names of the file.
     pub(super) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, FileSource>> {
         self.checkpoint.tensors()
     }
 
-    /// Returns the content under burn's names, with the saved ids.
+    /// Under burn's names, with the saved ids.
     pub(super) fn content(&self) -> Content {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors into one block of memory, and compares each with its digest.
+    /// Reads into one block of memory, and compares digests.
     pub(super) fn read<R: Record>(self) -> Result<R> {
         let (mut content, names) = self.adapted()?;
         let container = container::build(&mut content, |content, mut rest| {
@@ -190,7 +185,7 @@ impl RecordFile {
         R::checkpoint_from_bytes(container).map_err(of_record)
     }
 
-    /// Reads the record of an optimizer. Each tensor has separate memory if burn accepts that.
+    /// Each tensor has separate memory if burn accepts that.
     pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
@@ -209,8 +204,7 @@ impl RecordFile {
         states::make(&content, tensors)
     }
 
-    /// Returns the content under the names and ids that burn will get, and the names in the file by
-    /// them.
+    /// Also returns the names in the file.
     fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
         let saved = self.content();
         let Self { named, ids, new_ids, .. } = self;

@@ -1,7 +1,4 @@
-//! The state that the checkpointers of a directory share.
-//!
-//! burn calls each checkpointer in a separate thread. The thread that saves its record last puts
-//! the epoch in place.
+//! The state that the checkpointers of a directory share. burn calls each in a separate thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -25,10 +22,10 @@ use crate::error::catch_panic;
 pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
-    /// Locked before the state, while an epoch is put in place or deleted, so that the new epoch of
-    /// a number is not deleted instead of the old one.
+    /// Locked before the state, so that the new epoch of a number is not deleted instead of the old
+    /// one.
     in_place: Mutex<()>,
-    /// The files made of the deltas of the epoch that is restored, and the digest of its manifest.
+    /// Of the epoch that is restored, with the digest of its manifest.
     made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
 }
 
@@ -39,13 +36,13 @@ struct State {
     deletes: BTreeMap<usize, BTreeSet<RecordKind>>,
     /// Deleted once another epoch is in place.
     deferred: BTreeSet<usize>,
-    /// Saved or restored last: training can be resumed from it.
+    /// Saved or restored last.
     current: Option<usize>,
     restoring: Option<Restoring>,
 }
 
 impl State {
-    /// Notes that a save has failed. Open requests to delete counted on it.
+    /// Drops the requests to delete, which counted on that save.
     fn fail(&mut self) {
         self.has_failed = true;
         self.deferred.clear();
@@ -68,12 +65,7 @@ impl Shared {
         &self.epochs
     }
 
-    /// Saves a record of an epoch, and puts the epoch in place if it is the last one. `write`
-    /// returns the number of tensors; its panic is an error.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::OtherFailed`]; an error of `write` or of [`AtomicDirectory`].
+    /// `write` returns the number of tensors. Its panic is an error.
     pub(super) fn save(
         &self,
         epoch: usize,
@@ -113,8 +105,7 @@ impl Shared {
         file.map_err(|error| directory.locate(error.in_path(&path)))
     }
 
-    /// Begins the save of a record. Returns the directory of its attempt, which the first record
-    /// creates.
+    /// The first record creates the directory of the attempt.
     fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Directory)> {
         let mut state = lock(&self.state);
         // An epoch that was to be deleted is replaced instead.
@@ -134,7 +125,7 @@ impl Shared {
         Ok((saving, directory))
     }
 
-    /// Ends the save of a record. The last one puts the epoch in place, unless one has failed.
+    /// The last record puts the epoch in place, unless one has failed.
     fn end(
         &self,
         epoch: usize,
@@ -198,9 +189,8 @@ impl Shared {
         self.epochs.put(epoch, directory)
     }
 
-    /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
-    /// defers that until another epoch is in place. A request after a failed save is dropped: it
-    /// counted on that save, and a strategy may decide otherwise at the next one.
+    /// The last record deletes the epoch, or defers that until another one is in place. A request
+    /// after a failed save is dropped: a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = lock(&self.state);
@@ -218,8 +208,7 @@ impl Shared {
         self.delete_deferred()
     }
 
-    /// Deletes the epochs to delete, except for the newest complete epoch and the one that was
-    /// saved or restored last.
+    /// Keeps the newest complete epoch and the one that was saved or restored last.
     fn delete_deferred(&self) -> Result<()> {
         let _in_place = lock(&self.in_place);
         let deferred = {
@@ -245,12 +234,7 @@ impl Shared {
         result
     }
 
-    /// Reads the manifest to restore a record, and makes complete files of deltas, once for all
-    /// records.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Replaced`] if the record before came from another save.
+    /// Makes complete files of deltas, once for all records, which must come from the same save.
     pub(super) fn restore(
         &self,
         epoch: usize,
@@ -272,7 +256,7 @@ impl Shared {
         Ok((manifest, Some(files)))
     }
 
-    /// Returns `true` for the last record of the epoch to be restored.
+    /// Returns `true` for the last record of the epoch.
     fn begin_restore(&self, epoch: usize, part: RecordKind, manifest: Digest) -> Result<bool> {
         let mut state = lock(&self.state);
         state.current = Some(epoch);
@@ -301,7 +285,7 @@ fn sync(path: &Path) -> Result<()> {
     synced.map_err(|error| Error::io(error, path))
 }
 
-/// The save of a record that has begun. One that ends by an error has failed.
+/// A save that ends without a result has failed.
 struct Saving<'a> {
     shared: &'a Shared,
     epoch: usize,

@@ -12,14 +12,11 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::EpochError;
 use super::error::of_record;
 
-/// The same name for all runs, so that each removes the leftovers of the others.
+/// The same for all runs, so that each removes leftovers of the others.
 const NAME: &str = "safetensors-record";
 
-/// Makes a file of a record in a hidden directory in `staging`, which goes when it is dropped.
-///
-/// # Errors
-///
-/// [`EpochError::Record`]; errors of the system, which name `staging` without the hidden directory.
+/// The file goes when it is dropped. Errors of the system name `staging` without the hidden
+/// directory.
 pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, AtomicDirectory)> {
     let directory = directory_in(staging)?;
     let path = directory.path().join("record.bpk");
@@ -29,7 +26,7 @@ pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, A
     Ok((reader.map_err(|error| directory.locate(error.in_path(&path)))?, directory))
 }
 
-/// Makes a hidden directory, which the next process removes if this one is killed.
+/// The next process removes it if this one is killed.
 pub(super) fn directory_in(staging: &Path) -> Result<AtomicDirectory> {
     let path = staging.join(NAME);
     // It is not created: a directory of another name would not be in memory.
@@ -49,7 +46,7 @@ fn of_checkpointer(error: CheckpointerError) -> Error {
     }
 }
 
-/// Finds the error of the system in the text of burn's error, which ends with `(os error 28)`.
+/// burn's text ends with `(os error 28)`.
 fn kind_of(text: &str) -> Option<io::Error> {
     let code = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
     code.parse().ok().map(io::Error::from_raw_os_error)

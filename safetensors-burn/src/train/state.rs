@@ -1,7 +1,5 @@
-//! Compares the state of an optimizer with the module that it is restored for.
-//!
-//! burn trusts the state that it finds by a parameter's id: a wrong shape or dtype ends in a panic
-//! at the next step.
+//! Compares the state of an optimizer with the module that it is restored for, because burn panics
+//! at a state of a wrong shape or dtype.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +14,14 @@ use super::names::{NewIds, RANK, owners, split_id};
 use super::states::TENSORS;
 use crate::dtype;
 
-/// Compares the record of an optimizer with a module, and returns the ids that its parameters have
-/// in the module. `model` is the record of the module in the same epoch, which fits the module.
+/// Returns the ids that the parameters of a record have in the module. `model` is the record of the
+/// module in the same epoch, and fits.
 ///
-/// A state of an id that the model does not have is dropped: its parameter has got another id, for
-/// example by loading weights, and burn never uses the state again.
+/// A state of an id that the model lacks is dropped: its parameter has got another id, and burn
+/// never uses the state again.
 ///
 /// If the model has none of the ids, the optimizer may belong to another run. Its states are then
 /// compared by path, for a better error.
-///
-/// # Errors
-///
-/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) with all differences;
-/// [`EpochError::NoStateInUse`].
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
     let ids = owners(optimizer);
     if ids.is_empty() {
@@ -114,7 +107,7 @@ fn compare_tensor(
     }
 }
 
-/// Returns the shape of a tensor in the state of burn's optimizers: nearly always its parameter's.
+/// Nearly always the parameter's shape. `None` for other optimizers' tensors.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -129,8 +122,7 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Returns `true` if the state of a parameter may have this dtype. Some optimizers keep their state
-/// more precisely, such as Adafactor.
+/// Some optimizers keep their state more precisely, such as Adafactor.
 pub(super) fn is_dtype_of_state(parameter: Dtype, state: Dtype) -> bool {
     state == parameter || (state == Dtype::F32 && matches!(parameter, Dtype::F16 | Dtype::BF16))
 }

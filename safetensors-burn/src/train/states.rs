@@ -1,11 +1,8 @@
 //! Takes the states of burn's own optimizers tensor by tensor, without a copy.
 //!
-//! burn's bytes of a record copy every tensor, and hold them in one block of memory. But burn moves
-//! states into the optimizer that a record is loaded into, and out of an optimizer into a record.
-//! So an optimizer that makes no steps gives and takes them.
-//!
-//! burn gives a tensor only by its name. Records with other names than the ones below go through
-//! burn's bytes.
+//! burn's bytes of a record copy every tensor. But burn moves states between a record and an
+//! optimizer. So an optimizer that makes no steps gives and takes them, by their names, which are
+//! below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -28,7 +25,7 @@ use super::error::of_record;
 use super::names::{RANK, parse_id, split_id};
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// The tensors of states, by their names below the id of the parameter.
+/// Below the id of the parameter.
 pub(super) const TENSORS: [&str; 18] = [
     // AdaGrad
     "lr_decay.sum",
@@ -60,8 +57,7 @@ pub(super) const TENSORS: [&str; 18] = [
 
 const NUMBERS: [&str; 3] = ["time", "momentum.time", "lr_decay.time"];
 
-/// The number of tensors and scalars of an optimizer's record. It changes only if more parameters
-/// are trained.
+/// Changes only if more parameters are trained.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     tensors: usize,
@@ -69,15 +65,14 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// `None` if the record has anything else, or no tensors: its optimizer may be of any kind.
+    /// `None` for anything else, or no tensors: the optimizer may be of any kind.
     pub(super) fn of(content: &Content) -> Option<Self> {
         let tensors = content.tensors.len();
         let is_known = tensors > 0 && are_known(content);
         is_known.then_some(Self { tensors, scalars: content.scalars.len() })
     }
 
-    /// Returns `true` if a record has the expected number of tensors and numbers. burn shows the
-    /// count of numbers only in its printed form; if that changes, no record fits.
+    /// burn shows the number of scalars only in its printed form. If that changes, no record fits.
     pub(super) fn may_fit(self, record: &OptimizerRecord) -> bool {
         let printed = format!("{record:?}");
         let count = printed.split_once("num_scalars: ").map_or("", |(_, count)| count);
@@ -86,12 +81,7 @@ impl Known {
         record.len() == self.tensors && scalars == Some(self.scalars)
     }
 
-    /// Takes a record apart that [may fit](Known::may_fit), without a copy.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`] for states of another optimizer. The record is lost then, because it
-    /// can be loaded only once and has no clone.
+    /// A record of another optimizer is lost: it can be loaded only once and has no clone.
     pub(super) fn take(self, record: OptimizerRecord) -> Result<Unpacked> {
         let carrier = Carrier::default();
         let optimizer = carrier.clone().optimizer().load_record(record);
@@ -124,7 +114,7 @@ pub(super) fn are_known(content: &Content) -> bool {
     ids_of_known(content).is_some()
 }
 
-/// Returns the ids of the parameters with states; `None` if the content [is not known](are_known).
+/// `None` if the content [is not known](are_known).
 fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     let mut ids = BTreeSet::new();
     for (name, scalar) in &content.scalars {
@@ -147,7 +137,7 @@ fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     (are_numbers && are_tensors && are_paths).then_some(ids)
 }
 
-/// Makes the record of a [known](are_known) content, without a copy of the tensors.
+/// The content must be [known](are_known). Tensors are not copied.
 pub(super) fn make(
     content: &Content,
     tensors: Vec<(String, TensorData)>,
@@ -164,8 +154,8 @@ pub(super) fn make(
     Ok(carrier.optimizer().load_record(rest).to_record())
 }
 
-/// An optimizer that makes no steps: it keeps the states that it is given, by the ids of the
-/// parameters, and gives each away once.
+/// An optimizer that makes no steps: it keeps the states that it is given, and gives each away
+/// once.
 #[derive(Clone, Default)]
 struct Carrier(Arc<Mutex<BTreeMap<String, StateSink>>>);
 

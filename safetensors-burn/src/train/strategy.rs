@@ -33,7 +33,7 @@ pub struct KeepEpochs {
     epochs: Epochs,
     last: usize,
     best: Option<Best>,
-    /// The number of epochs that were saved while no value of the metric was known.
+    /// Epochs that were saved while no value of the metric was known.
     unknown: usize,
 }
 
@@ -78,8 +78,7 @@ impl KeepEpochs {
         self
     }
 
-    /// Returns the complete epochs before this one; none if the directory cannot be read. The save
-    /// gives the better error.
+    /// None if the directory cannot be read: the save gives the better error.
     fn complete(&self, epoch: usize) -> Vec<usize> {
         let list = self.epochs.list().unwrap_or_default();
         let complete = list.iter().filter(|other| other.is_complete()).map(Epoch::number);
@@ -125,7 +124,7 @@ impl Best {
         )
     }
 
-    /// Returns the best of these epochs; `None` if no value is a number.
+    /// `None` if no value is a number.
     fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
         let values = values.iter().filter(|(_, value)| !value.is_nan());
@@ -193,7 +192,6 @@ mod tests {
         assert!(strategy.stale(6, |_, _| None).is_empty());
     }
 
-    /// The epoch that is not saved would have been the best one.
     #[test]
     fn the_best_epoch_stays_if_a_better_one_is_not_saved() {
         let dir = tempfile::tempdir().unwrap();

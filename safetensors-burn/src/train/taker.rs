@@ -1,7 +1,7 @@
 //! [`Taker`]: unpacks the record of a module, tensor by tensor.
 //!
-//! burn's bytes of a record copy all tensors twice. But burn moves the tensors of a record into the
-//! module that it is loaded into. So a module with parameters without values takes them.
+//! burn's bytes of a record copy all tensors twice. But burn moves tensors into a module that loads
+//! the record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::container::Content;
 use super::error::of_record;
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// A module with parameters without values, which keeps the tensors that it is given.
+/// A module with parameters without values.
 #[derive(Clone, Debug)]
 pub(super) struct Taker {
-    /// burn gives a tensor only to a parameter with its name and shape.
+    /// burn gives a tensor only for its name and shape.
     shapes: Arc<BTreeMap<String, Vec<usize>>>,
     device: Device,
     taken: Vec<TakenTensor>,
@@ -28,8 +28,7 @@ pub(super) struct Taker {
 const MAX_NDIM: usize = 8;
 
 impl Taker {
-    /// Takes tensors of these names and shapes. `None` if burn cannot be asked for all of them, or
-    /// if the device copies the tensors that it gives.
+    /// `None` if burn cannot be asked for all of them, or if the device copies tensors.
     pub(super) fn new(shapes: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
         let can_be_asked_for = shapes.values().all(|shape| (1..=MAX_NDIM).contains(&shape.len()));
         (can_be_asked_for && lends_memory(device)).then(|| Self {
@@ -43,12 +42,7 @@ impl Taker {
         record.len() == self.shapes.len()
     }
 
-    /// Unpacks a record that [may fit](Taker::may_fit), without a copy.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`](super::EpochError::Record) if a tensor has another name or shape.
-    /// burn has dropped it then.
+    /// Burn drops the record if a tensor has another name or shape.
     pub(super) fn unpack(&self, record: ModuleRecord) -> Result<Unpacked> {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
@@ -56,8 +50,7 @@ impl Taker {
         Ok(Unpacked::of_tensors(Content::default(), taker.taken))
     }
 
-    /// Asks burn for a tensor as integers, which keeps every dtype except booleans. `None` if the
-    /// record has none.
+    /// burn keeps every dtype as integers, except booleans.
     fn take<const D: usize>(
         &self,
         mapper: &mut impl ModuleMapper,
@@ -78,8 +71,7 @@ impl Taker {
     }
 }
 
-/// Returns `true` if tensors of a device lend the memory that they were made of, also if floats are
-/// asked for as integers.
+/// Whether a device lends the memory of floats as integers.
 fn lends_memory(device: &Device) -> bool {
     // Other backends copy floats, and refuse them as integers.
     gives_back::<Float>(device) && gives_back::<Int>(device)

@@ -14,18 +14,18 @@ use super::error::of_record;
 use super::staging;
 use crate::store::pack::PackTensor;
 
-/// The content of a record, with the names that burn gives.
+/// With the names that burn gives.
 #[derive(Debug)]
 pub(super) struct Unpacked {
     pub(super) content: Content,
     /// Clones share their bytes, or read them from the file.
     pub(super) tensors: BTreeMap<String, PackTensor>,
-    /// The hidden directory of the file that burn made of the record.
+    /// Of the file that burn made.
     staged: Option<AtomicDirectory>,
 }
 
 impl Unpacked {
-    /// Unpacks any record. The tensors are copied twice, or once with `staging`.
+    /// Tensors are copied twice, or once with `staging`.
     pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
         let Some(staging) = staging else {
             return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);
@@ -47,7 +47,6 @@ impl Unpacked {
         Ok(Self::new(content, reader.into_tensors().map_err(of_record)?))
     }
 
-    /// Adds tensors to a content without tensors.
     pub(super) fn of_tensors(content: Content, tensors: Vec<TakenTensor>) -> Self {
         let tensors = tensors.into_iter().map(|TakenTensor { name, id, data }| {
             let (bytes, shape, dtype) = data.into_parts();
@@ -66,7 +65,7 @@ impl Unpacked {
         Self { content, tensors: by_name, staged: None }
     }
 
-    /// Names the staging directory in an error, without its hidden name.
+    /// Names `staging` in an error, without its hidden directory.
     pub(super) fn locate(&self, error: Error) -> Error {
         match &self.staged {
             Some(directory) => directory.locate(error),

@@ -84,7 +84,7 @@ pub fn load_pytorch_optimizer<S: ReadAt>(
     record.map_err(|error| checkpoint.in_first_path(error))
 }
 
-/// A parameter, by its id in burn and its path in the module.
+/// Its id in burn, and its path in the module.
 struct Owner<'a> {
     id: u64,
     path: &'a str,
@@ -104,7 +104,6 @@ struct Plan<'a, S> {
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
-    /// Compares the state with a module.
     fn new(
         state: &'a OptimizerState,
         checkpoint: &'a Checkpoint<S>,

@@ -8,18 +8,16 @@ pub use save::save_pytorch_optimizer;
 
 use crate::pytorch::StoredParameter;
 
-/// The state of a parameter in both libraries.
 struct Kinds {
     of: Parameters,
     tensors: &'static [Kind],
     steps: Option<&'static str>,
 }
 
-/// Which parameters have these tensors.
 enum Parameters {
     All,
     Vectors,
-    /// Matrices and more, in PyTorch's shape.
+    /// In PyTorch's shape.
     Matrices,
     Transposed,
 }
@@ -37,12 +35,11 @@ impl Kinds {
     }
 }
 
-/// A tensor of the state of a parameter.
 struct Kind {
     pytorch: &'static str,
     burn: &'static str,
     is_needed: bool,
-    /// The dimension over which it has means, in PyTorch, counted from the last one as 1.
+    /// The dimension of the means, in PyTorch, counted from the last one as 1.
     mean: Option<usize>,
 }
 

@@ -77,7 +77,7 @@ pub fn save_pytorch_optimizer(
     crate::save(path, &tensors, options)
 }
 
-/// How PyTorch stores the parameters, by their ids: in several ways if a parameter is tied.
+/// By the ids of parameters. A tied one has several.
 type Names = BTreeMap<u64, Vec<StoredParameter>>;
 
 fn for_pytorch(
@@ -159,8 +159,7 @@ fn steps(
     Ok(tensors.collect())
 }
 
-/// Returns the owners of a tensor or number of a record, and its name below the id. `None` if the
-/// module lacks the parameter.
+/// `None` if the module lacks the parameter.
 fn state_of<'a>(names: &'a Names, name: &'a str) -> Option<(&'a [StoredParameter], &'a str)> {
     let (id, leaf) = split_id(name)?;
     Some((names.get(&id)?, leaf))
