@@ -10,7 +10,7 @@ use crate::Burn;
 /// Declares the dtypes that are the same on both sides, with the Rust type of their elements.
 macro_rules! exact {
     ($($dtype:ident = $element:ty),* $(,)?) => {
-        /// `None` if burn lacks it.
+        /// Returns `None` if burn lacks the dtype.
         pub(crate) fn to_burn(dtype: Dtype) -> Option<DType> {
             match dtype {
                 $(Dtype::$dtype => Some(DType::$dtype),)*

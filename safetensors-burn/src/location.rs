@@ -55,7 +55,7 @@ impl Location {
         containers.map(String::as_str).zip(self.path.iter().map(String::as_str)).collect()
     }
 
-    /// Outermost first, such as `Struct:Linear`.
+    /// Returns the types that contain the parameter, outermost first, such as `Struct:Linear`.
     pub(crate) fn containers(&self) -> &[String] {
         &self.containers
     }

@@ -130,8 +130,8 @@ impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
     }
 }
 
-/// Length, alignment and BOOL values are checked on `lent`: the source's `AsRef` may lend other
-/// bytes at the next call.
+/// Checks length, alignment and BOOL values on `lent`: the source's `AsRef` may lend other bytes at
+/// the next call.
 fn share_bytes(
     from: Dtype,
     shape: &[usize],

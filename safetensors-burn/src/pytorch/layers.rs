@@ -7,7 +7,7 @@ struct Recurrent {
     layer: &'static str,
     /// The layer that has two of them, `forward` and `reverse`.
     bidirectional: &'static str,
-    /// In the order of PyTorch's tensors.
+    /// The gates in the order of PyTorch's tensors.
     gates: &'static [&'static str],
 }
 
@@ -25,7 +25,7 @@ const RECURRENT: [Recurrent; 3] = [
     Recurrent { layer: "Struct:Rnn", bidirectional: "Struct:BiRnn", gates: &["gate"] },
 ];
 
-/// In the order of PyTorch's tensors.
+/// The projections in the order of PyTorch's tensors.
 const PROJECTIONS: [&str; 3] = ["query", "key", "value"];
 
 const ATTENTION: &str = "Struct:MultiHeadAttention";
@@ -75,7 +75,7 @@ pub(crate) fn stored_as(
     }
 }
 
-/// PyTorch's batch norm counts its batches, and burn's does not.
+/// Returns PyTorch's count of batches of a batch norm, which burn lacks.
 pub(crate) fn without_parameter(location: &Location) -> Option<String> {
     let steps = location.steps();
     let is_counted = steps.last() == Some(&(BATCH_NORM, "running_mean"));
@@ -106,7 +106,7 @@ fn gate(steps: &[Step<'_>]) -> Option<StoredParameter> {
     Some(stored.transposed(*parameter == "weight"))
 }
 
-/// `steps` lead to the linear layer.
+/// Returns the parameter of a projection. `steps` lead to its linear layer.
 fn projection(steps: &[Step<'_>], parameter: &str) -> Option<StoredParameter> {
     let [parents @ .., (ATTENTION, projection)] = steps else { return None };
     if *projection == "output" {

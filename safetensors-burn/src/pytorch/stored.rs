@@ -8,12 +8,12 @@ pub(crate) struct StoredParameter {
     /// The position among the equal parts of the tensor's first dimension.
     pub(crate) part: usize,
     pub(crate) parts: usize,
-    /// Of the part, a matrix.
+    /// Whether the part, a matrix, is the transpose of the parameter.
     pub(crate) transposed: bool,
 }
 
 impl StoredParameter {
-    /// A tensor that is the parameter.
+    /// Makes a tensor that is the parameter.
     pub(crate) fn whole(tensor: String) -> Self {
         Self { tensor, part: 0, parts: 1, transposed: false }
     }
@@ -42,7 +42,7 @@ impl StoredParameter {
         Shape::from(shape)
     }
 
-    /// `None` if the tensor cannot be divided or transposed, or if its size overflows.
+    /// Returns `None` if the tensor cannot be divided or transposed, or if its size overflows.
     pub(crate) fn shape_in_module(&self, tensor: &Shape) -> Option<Shape> {
         let mut part = tensor.to_vec();
         match part.first_mut() {

@@ -5,7 +5,7 @@ use bytemuck::Pod;
 
 use super::stored::StoredParameter;
 
-/// In elements. A tile of the widest elements fits the first cache.
+/// Elements of a side of a tile. A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
 /// Copies a parameter out of its tensor. Data of a wrong shape is returned unchanged.

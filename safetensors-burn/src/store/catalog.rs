@@ -18,11 +18,11 @@ use super::place::{StorePlace, StoredTensor};
 pub(crate) struct Catalog {
     checkpoint: Arc<Checkpoint<Box<dyn ReadAt>>>,
     tensors: BTreeMap<String, PackTensor>,
-    /// Where the name in the file differs.
+    /// Names in the file by names in the catalog, where they differ.
     in_file: BTreeMap<String, String>,
     /// Names under which tied tensors are not saved.
     aliases: BTreeSet<String>,
-    /// By the names in the file.
+    /// The saved ids by the names in the file.
     ids: Ids,
     naming: Naming,
     options: LoadOptions,

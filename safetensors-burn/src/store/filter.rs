@@ -12,7 +12,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// `containers` are outermost first.
+    /// Selects by the name and the types that contain the parameter, outermost first.
     pub(crate) fn matches(&self, name: &str, containers: &[String]) -> bool {
         if self.paths.is_empty() && self.patterns.is_empty() {
             return true;

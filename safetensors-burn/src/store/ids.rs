@@ -9,7 +9,7 @@ use safetensors_core::{Error, Result};
 
 use crate::StoreError;
 
-/// Sorted, for equal texts of equal ids.
+/// The ids by name, sorted, so that the same ids give the same text.
 pub(crate) type Ids = BTreeMap<String, u64>;
 
 pub(crate) fn read(metadata: &Metadata) -> Result<Ids> {

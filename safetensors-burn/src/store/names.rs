@@ -22,7 +22,7 @@ impl Naming {
         in_file.starts_with(&self.prefix)
     }
 
-    /// In the same order.
+    /// Returns the module's names in the same order.
     pub(crate) fn of_module<'a>(&self, in_file: impl Iterator<Item = &'a str>) -> Vec<String> {
         let own = in_file.map(|name| name.strip_prefix(&*self.prefix).unwrap_or(name));
         let mut names: Vec<String> = own.map(|name| self.rename(name)).collect();

@@ -26,10 +26,11 @@ use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
 
-/// Stays in the processor's cache. A multiple of the length of every element.
+/// A length that stays in the processor's cache, a multiple of the length of every element.
 const PIECE: usize = 256 << 10;
 
-/// The bytes are read each time they are requested. `options` must be made for burn.
+/// Makes a tensor with bytes that are read each time they are requested. `options` must be made for
+/// burn.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
@@ -78,8 +79,8 @@ impl AheadBytes {
     }
 }
 
-/// `slot` gives the bytes of `source` the first time; they are read after that. `None` if the shape
-/// of `source` does not fit.
+/// Makes the tensor of a parameter. `slot` gives the bytes of `source` the first time; they are
+/// read after that. Returns `None` if the shape of `source` does not fit.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: AheadBytes,
@@ -137,7 +138,7 @@ pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Resu
     }
 }
 
-/// `None` if the adapter keeps the name.
+/// Returns `None` if the adapter keeps the name.
 pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
     let module_type = ModuleContext::new(location.containers()).module_type()?;
     adapter
@@ -156,7 +157,7 @@ pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
 
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// With the ids of their parameters.
+    /// The tensors with the ids of their parameters.
     pub(crate) tensors: Vec<(ParamId, PackTensor)>,
     /// The number of all parameters.
     pub(crate) found: usize,
@@ -196,7 +197,7 @@ struct Collector<'a> {
     adapter: &'a dyn ModuleAdapter,
     layout: Layout,
     collected: Collected,
-    /// By the name of the tensor.
+    /// The parts by the name of the tensor.
     parts: BTreeMap<String, Vec<ParameterPart>>,
 }
 
@@ -313,7 +314,7 @@ pub(crate) struct PackSource {
 }
 
 impl PackSource {
-    /// Tied tensors have the same number `tie`.
+    /// Takes a number `tie` that tied tensors share.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
         match dtype::to_file(tensor.dtype) {
             Ok(dtype) => Ok(Self { tensor, dtype, tie }),
@@ -351,7 +352,7 @@ impl TensorSource for PackSource {
         DataSource::new(&data)?.write_to(sink)
     }
 
-    /// The number of the tie replaces an address: the data may be on a device.
+    /// Returns the number of the tie instead of an address: the data may be on a device.
     fn storage(&self) -> Option<Storage> {
         let byte_len = shape::byte_len(self.dtype, &self.tensor.shape).ok()?;
         Some(Storage::whole(self.tie, byte_len))

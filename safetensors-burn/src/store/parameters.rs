@@ -40,15 +40,15 @@ pub(crate) struct Parameter {
     pub(crate) location: Location,
     pub(crate) id: ParamId,
     pub(crate) kind: Kind,
-    /// For messages. Without a value, the default dtype of the device.
+    /// The dtype for messages. A parameter without a value has the default dtype of its device.
     pub(crate) dtype: DType,
-    /// Of the saved form.
+    /// The shape of the saved form.
     pub(crate) shape: Shape,
-    /// The first that the file has counts.
+    /// How a file may store the parameter. The first that the file has counts.
     pub(crate) stored_as: Vec<StoredParameter>,
 }
 
-/// In the order of the fields.
+/// Returns the parameters in the order of the fields.
 pub(crate) fn parameters(
     module: &impl Module,
     skip_enum_variants: bool,

@@ -10,12 +10,12 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Re
 
 use crate::StoreError;
 
-/// Replaces a path in errors.
+/// The path of bytes in memory, in errors.
 const IN_MEMORY: &str = "bytes in memory";
 
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
-/// With quantised weights as numbers.
+/// A checkpoint with quantised weights as numbers.
 type Opened = Result<Checkpoint<Computed<Box<dyn ReadAt>>>>;
 
 #[derive(Debug)]

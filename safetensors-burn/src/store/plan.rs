@@ -18,16 +18,16 @@ pub(crate) struct LoadPlan {
     pub(crate) result: ApplyResult,
     /// The first error of `result`, with parameter and file.
     pub(crate) mismatch: Option<Error>,
-    /// For codes of a quantised weight.
+    /// The error for codes of a quantised weight.
     pub(crate) refused: Option<Error>,
     pub(crate) missing: BTreeSet<String>,
-    /// For a tensor with parts that the module lacks.
+    /// The error for a tensor with parts that the module lacks.
     pub(crate) other_parts: Option<Error>,
 }
 
 pub(crate) struct Match {
     pub(crate) path: String,
-    /// In the catalog.
+    /// The tensor's name in the catalog.
     pub(crate) name: String,
     pub(crate) kind: Kind,
     own_id: ParamId,
@@ -223,7 +223,7 @@ impl LoadPlan {
     }
 }
 
-/// `source` is the tensor in the file.
+/// Returns why a tensor does not fit. `source` is the tensor in the file.
 fn misfit(
     parameter: &Parameter,
     path: &str,
@@ -250,7 +250,7 @@ fn misfit(
     })
 }
 
-/// `source` is the tensor in the file.
+/// Returns a better error for a matrix that fits transposed. `source` is the tensor in the file.
 fn transposed(
     error: &ApplyError,
     source: &PackTensor,

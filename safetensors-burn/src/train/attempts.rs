@@ -23,7 +23,7 @@ pub(super) struct Attempts {
 
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// With its thread.
+    /// The record that was begun first, and its thread.
     first: (RecordKind, ThreadId),
     /// `None` after a failure.
     pub(super) directory: Option<Arc<AtomicDirectory>>,
@@ -77,7 +77,8 @@ impl Attempts {
         (its_thread == thread).then(|| (first, self.begun(first)))
     }
 
-    /// A failed attempt gives up its directory, and its room on the disk.
+    /// Ends the save of a record. A failed attempt gives up its directory, and its room on the
+    /// disk.
     pub(super) fn end(&mut self, number: u64, part: RecordKind, entry: Option<EpochFile>) -> Ended {
         let Some(attempt) = self.all.get_mut(&number) else { return Ended::Failed };
         attempt.ended.insert(part, entry);
@@ -104,7 +105,7 @@ impl Attempts {
         }
     }
 
-    /// Also forgets the failed ones before it. Returns whether no other is left.
+    /// Forgets this attempt and the failed ones before it. Returns `true` if no other is left.
     pub(super) fn forget(&mut self, number: u64) -> bool {
         // An earlier attempt that failed is superseded. One that is under way may still complete.
         self.all
@@ -115,7 +116,7 @@ impl Attempts {
 
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// For other records.
+    /// Other records are not saved yet.
     Waiting,
     Complete(BTreeMap<String, EpochFile>, Arc<AtomicDirectory>),
     /// All records have ended, and one has failed.

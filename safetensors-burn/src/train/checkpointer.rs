@@ -208,7 +208,7 @@ impl Epochs {
     }
 }
 
-/// burn's error type holds other errors only within the system's error type.
+/// Wraps the error: burn's type holds other errors only within the system's error type.
 fn for_burn(error: Error) -> CheckpointerError {
     let kind = match error.kind() {
         ErrorKind::Io(error) => error.kind(),

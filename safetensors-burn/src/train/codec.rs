@@ -17,7 +17,7 @@ use super::taker::Taker;
 use super::unpacked::Unpacked;
 
 pub(super) trait Codec<R>: Debug + Send + Sync {
-    /// A file in `staging` has the tensors that burn copies.
+    /// Unpacks a record. A file in `staging` has the tensors that burn copies.
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;
 
     fn read(&self, file: RecordFile) -> Result<R>
@@ -28,7 +28,7 @@ pub(super) trait Codec<R>: Debug + Send + Sync {
     }
 }
 
-/// For records of few bytes, such as the scheduler's.
+/// The codec of records of few bytes, such as the scheduler's.
 #[derive(Debug)]
 pub(super) struct PlainCodec;
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 
-/// Without the bytes of the tensors.
+/// A container without the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Content {
     pub(super) tensors: BTreeMap<String, Described>,
@@ -29,7 +29,7 @@ pub(super) struct Content {
 pub(super) struct Described {
     pub(super) dtype: DType,
     pub(super) shape: Vec<u64>,
-    /// In the data.
+    /// The place in the data.
     pub(super) data_offsets: (u64, u64),
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) param_id: Option<u64>,
@@ -69,7 +69,7 @@ impl Content {
     }
 }
 
-/// `fill` writes each tensor to its [place](Described::data_offsets).
+/// Makes a container. `fill` writes each tensor to its [place](Described::data_offsets).
 pub(super) fn build(
     content: &mut Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,
@@ -98,7 +98,7 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
-/// Only burn's reader checks this limit: without this, an epoch could be saved and never be
+/// Checks a limit of burn's reader. burn's writer does not, so an epoch could be saved and never be
 /// restored.
 pub(super) fn check_count(found: usize) -> Result<()> {
     if found > MAX_TENSOR_COUNT {
@@ -107,7 +107,7 @@ pub(super) fn check_count(found: usize) -> Result<()> {
     Ok(())
 }
 
-/// `metadata_len` is the length of the content.
+/// Checks the other limits of burn's reader. `metadata_len` is the length of the content.
 pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
     check_count(content.tensors.len())?;
     let limit = MAX_METADATA_SIZE as usize;

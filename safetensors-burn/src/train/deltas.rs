@@ -58,7 +58,7 @@ impl Epochs {
     }
 }
 
-/// In a hidden directory that goes with them.
+/// The complete files of deltas, in a hidden directory that goes with them.
 #[derive(Debug)]
 pub(super) struct WholeFiles {
     files: BTreeMap<String, File>,
@@ -66,7 +66,7 @@ pub(super) struct WholeFiles {
 }
 
 impl WholeFiles {
-    /// Applying checks all tensors of the deltas and their bases.
+    /// Applies the deltas, which checks all tensors of them and their bases.
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
@@ -134,7 +134,7 @@ mod saving {
         }
     }
 
-    /// A file without a delta, for example because its base is damaged, stays.
+    /// Replaces a file by its delta, if it has a smaller one.
     pub(in crate::train) fn reduce(
         epochs: &Epochs,
         epoch: usize,
@@ -158,7 +158,7 @@ mod saving {
         }
     }
 
-    /// `None` if the delta is not smaller.
+    /// Returns `None` if the delta is not smaller.
     fn make(base: &Base, epoch: usize, path: &Path, directory: &Path) -> Result<Option<DeltaOf>> {
         // The epoch is synchronised as a whole.
         let options = Options::new()

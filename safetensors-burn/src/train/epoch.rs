@@ -35,7 +35,7 @@ impl Epoch {
         self.manifest.is_ok()
     }
 
-    /// An epoch of another version may be complete.
+    /// Returns `true` if the content is wrong. An epoch of another version may be complete.
     pub(super) fn is_broken(&self) -> bool {
         self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
     }
@@ -49,7 +49,7 @@ impl Epoch {
     }
 }
 
-/// Other errors may be gone the next time, such as too many open files.
+/// Returns `false` for errors that may be gone the next time, such as too many open files.
 fn is_of_content(error: &Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
 

@@ -110,7 +110,7 @@ impl Epochs {
         AtomicDirectory::create(path)
     }
 
-    /// Replaces an older epoch of that number.
+    /// Puts an epoch in place of an older one of that number.
     pub(super) fn put(&self, epoch: usize, new: AtomicDirectory) -> Result<()> {
         // This may take long, so it comes before the place is held.
         let new = new.sync()?;
@@ -119,7 +119,7 @@ impl Epochs {
         place.put(new)
     }
 
-    /// The place of an epoch that may be replaced or deleted.
+    /// Returns the place of an epoch that may be replaced or deleted.
     fn hold(&self, epoch: usize) -> Result<Option<DirectoryPlace>> {
         let path = self.path(epoch);
         // Without an epoch there may be no directory to hold a place in, either.
@@ -131,7 +131,7 @@ impl Epochs {
         Ok(Some(place))
     }
 
-    /// Sorted, complete or not.
+    /// Returns the numbers of all epochs, sorted, complete or not.
     pub(super) fn numbers(&self) -> Result<Vec<usize>> {
         let failed = |error| Error::io(error, &self.directory);
         let entries = match fs::read_dir(&self.directory) {
@@ -159,7 +159,7 @@ impl Epochs {
         Ok(numbers)
     }
 
-    /// Also of epochs that no process saves any more.
+    /// Removes leftovers, also of epochs that no process saves any more.
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
@@ -277,7 +277,8 @@ impl Epochs {
         Ok(())
     }
 
-    /// A kill leaves the epoch complete, or hidden. Returns `false` for a link or nothing.
+    /// Deletes an epoch, or returns `false` for a link or nothing. A kill leaves it complete, or
+    /// hidden.
     pub(super) fn delete(&self, epoch: usize) -> Result<bool> {
         // It may have only hidden names, and would come back.
         DirectoryPlace::clean(self.path(epoch));
@@ -349,7 +350,7 @@ impl Epochs {
         Ok(deleted)
     }
 
-    /// An epoch of another version may be complete.
+    /// Returns `true` for a broken epoch of this version. Others may be complete.
     fn is_broken(&self, epoch: &Epoch) -> bool {
         epoch.is_broken() && is_own(&self.path(epoch.number())).unwrap_or(false)
     }
@@ -379,7 +380,7 @@ fn number(name: &OsStr) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 
-/// Such as `.epoch-12.aB3dE6.tmp`.
+/// Parses names such as `.epoch-12.aB3dE6.tmp`.
 fn hidden_number(name: &OsStr) -> Option<usize> {
     let (owner, _) = name.to_str()?.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
     number(owner.as_ref())

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EpochError;
 
-/// Also of the complete file made from a base.
+/// The name of a base, and of the complete file made from it.
 pub(super) const FILE: &str = "model.safetensors";
 
 pub(super) const PREFIX: &str = "epoch-";
@@ -65,16 +65,16 @@ impl Stored {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeltaOf {
-    /// Of the base's file.
+    /// The epoch of the base's file.
     pub(super) epoch: usize,
-    /// Since the base, with this epoch.
+    /// The number of saves since the base, with this epoch.
     pub(super) saved_since: usize,
     pub(super) base: Stored,
     pub(super) files: BTreeMap<String, Stored>,
 }
 
 impl DeltaOf {
-    /// `path` is the file that was saved.
+    /// Checks the delta of the file that was saved at `path`.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         let directory = directory_of(path);
         for (name, file) in &self.files {
@@ -119,7 +119,7 @@ pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
     applying::verify(&directory_of(path))
 }
 
-/// Opening a FIFO could wait for ever.
+/// Opens a regular file: opening a FIFO could wait for ever.
 pub(super) fn open(path: &Path) -> Result<File> {
     Ok(FileSource::open(path)?.file().try_clone().map_err(ErrorKind::Io)?)
 }

@@ -75,7 +75,7 @@ fn found(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(format!("a directory with {}", NameList(&names))))
 }
 
-/// Even a broken manifest counts.
+/// Returns `true` even if the manifest is broken.
 pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(directory)?.is_symlink() {
         return Ok(false);
@@ -87,7 +87,7 @@ pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochFile {
-    /// As saved, even if the file has become a delta.
+    /// The file as it was saved, even if it has become a delta.
     #[serde(flatten)]
     pub(super) stored: Stored,
     pub(super) tensors: usize,
@@ -123,7 +123,7 @@ impl Manifest {
         written.map_err(|error| Error::io(error, &path))
     }
 
-    /// Also returns the manifest's digest.
+    /// Returns the manifest and its digest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
         let file = beside::open(directory, NAME)?.ok_or_else(|| {
             Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)

@@ -30,10 +30,10 @@ pub(super) struct Parameters {
 pub(super) struct Parameter {
     pub(super) id: u64,
     saved_shape: Vec<usize>,
-    /// Also of the gradient.
+    /// The shape in the module, and of the gradient.
     pub(super) shape: Vec<usize>,
-    /// Also of the gradient. Without a value, the default dtype of the device. `None` if the format
-    /// lacks it.
+    /// The dtype in the module, and of the gradient. A parameter without a value has the default
+    /// dtype of its device. `None` if the format lacks it.
     pub(super) dtype: Option<Dtype>,
     /// A float that is neither frozen nor a buffer.
     pub(super) is_trained: bool,
@@ -42,11 +42,11 @@ pub(super) struct Parameter {
     saved_dtype: Option<Dtype>,
 }
 
-/// By the ids of an epoch, each with its path.
+/// Parameters and their paths by the ids of an epoch.
 pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
 
 impl Parameter {
-    /// At least one way.
+    /// Returns at least one way.
     pub(super) fn stored_as(&self) -> Vec<StoredParameter> {
         // The tensors of a state have the shape of the gradient, in which no matrix is in columns.
         let layout = Layout { pytorch: true, ..Layout::default() };
@@ -62,7 +62,7 @@ impl Parameters {
         parameters
     }
 
-    /// `None` if there is no parameter, or if burn copies them.
+    /// Returns `None` if there is no parameter, or if burn copies them.
     pub(super) fn taker(&self) -> Option<Taker> {
         let shapes = self.all.iter().map(|(path, parameter)| {
             // A quantised tensor has no dtype.
@@ -71,7 +71,7 @@ impl Parameters {
         Taker::new(shapes.collect::<Option<_>>()?, self.device.as_ref()?)
     }
 
-    /// A tied parameter has several paths.
+    /// Returns parameters with their paths. A tied one has several.
     pub(super) fn by_id(&self) -> BTreeMap<u64, Vec<(&str, &Parameter)>> {
         let mut by_id = BTreeMap::<_, Vec<_>>::new();
         for (path, parameter) in &self.all {

@@ -15,14 +15,15 @@ pub(super) const RANK: &str = "__rank";
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ids {
-    /// By the names of tensors, as in a module's record.
+    /// Ids by the names of tensors, as in a module's record.
     OfTensors(BTreeMap<String, u64>),
-    /// By the paths that names begin with, as in an optimizer's record. An unknown path is the id.
+    /// Ids by the paths that names begin with, as in an optimizer's record. An unknown path is the
+    /// id.
     OfPaths(BTreeMap<String, u64>),
 }
 
 impl Ids {
-    /// Replaces ids by paths if `join` can restore them.
+    /// Separates the ids, and replaces them by paths if `join` can restore them.
     pub(super) fn separate(content: &Content) -> (Self, Content) {
         if let Some(ids) = paths(content) {
             let ids = Self::OfPaths(ids);
@@ -77,7 +78,7 @@ impl Ids {
     }
 }
 
-/// By the saved ids. `None` drops a parameter; ids that are not listed stay.
+/// New ids by saved ids. `None` drops a parameter; ids that are not listed stay.
 #[derive(Debug, Default)]
 pub(super) struct NewIds(BTreeMap<u64, Option<u64>>);
 
@@ -92,7 +93,7 @@ impl NewIds {
         self.0.get(&id).copied().unwrap_or(Some(id))
     }
 
-    /// `None` if it is dropped.
+    /// Returns `None` if the name is dropped.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
         let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
         Some(format!("{}.{rest}", self.get(id)?))
@@ -117,7 +118,7 @@ impl NewIds {
     }
 }
 
-/// `None` unless all names begin with ids.
+/// Returns `None` unless all names begin with ids.
 fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     // Weights that are loaded in the middle of a training may give a parameter another id. burn
     // keeps the state of the old id, so both ids have the path of the parameter.
@@ -143,7 +144,7 @@ fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     (!paths.is_empty()).then_some(paths)
 }
 
-/// `None` if two names would become one.
+/// Returns `None` if two names would become one.
 fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
@@ -195,8 +196,8 @@ pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 
-/// burn panics at a record that has the state of parameters, and a tensor without a parameter.
-/// L-BFGS has only the latter.
+/// Refuses a record that has the state of parameters, and a tensor without a parameter: burn
+/// panics. L-BFGS has only the latter.
 pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     let mut tensors = optimizer.tensors.iter();
     let Some((name, _)) = tensors.find(|(_, tensor)| tensor.param_id.is_none()) else {

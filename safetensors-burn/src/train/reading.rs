@@ -8,10 +8,10 @@ use safetensors_core::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
 use crate::{dtype, load};
 
-/// Below this, starting threads takes longer.
+/// Below this length, starting threads takes longer than reading.
 const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 
-/// Stays in the processor's cache.
+/// A length that stays in the processor's cache.
 const PIECE: usize = 256 << 10;
 
 pub(super) fn threads_for(bytes: usize) -> usize {
@@ -80,7 +80,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
     Ok(hasher.finish())
 }
 
-/// For booleans that burn holds as four bytes.
+/// Fills the memory of booleans that burn holds as four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
     // The file has one-byte booleans, and the digest covers the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];

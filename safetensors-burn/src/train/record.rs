@@ -115,7 +115,7 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    /// `path` is for messages.
+    /// Reads the header of an open file. `path` is for messages.
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
@@ -154,12 +154,12 @@ impl RecordFile {
         Ok(Self { named, ids, new_ids: NewIds::default(), digests, checkpoint })
     }
 
-    /// Under the names of the file.
+    /// Returns the tensors under the names of the file.
     pub(super) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, FileSource>> {
         self.checkpoint.tensors()
     }
 
-    /// Under burn's names, with the saved ids.
+    /// Returns the content under burn's names, with the saved ids.
     pub(super) fn content(&self) -> Content {
         self.ids.join(self.named.clone())
     }
@@ -185,7 +185,7 @@ impl RecordFile {
         R::checkpoint_from_bytes(container).map_err(of_record)
     }
 
-    /// Each tensor has separate memory if burn accepts that.
+    /// Reads each tensor into separate memory if burn accepts that.
     pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
@@ -204,7 +204,7 @@ impl RecordFile {
         states::make(&content, tensors)
     }
 
-    /// Also returns the names in the file.
+    /// Returns the content for burn, and its names in the file.
     fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
         let saved = self.content();
         let Self { named, ids, new_ids, .. } = self;

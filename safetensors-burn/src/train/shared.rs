@@ -22,10 +22,10 @@ use crate::error::catch_panic;
 pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
-    /// Locked before the state, so that the new epoch of a number is not deleted instead of the old
-    /// one.
+    /// A lock that is taken before the state, so that the new epoch of a number is not deleted
+    /// instead of the old one.
     in_place: Mutex<()>,
-    /// Of the epoch that is restored, with the digest of its manifest.
+    /// The complete files of the restored epoch, with the digest of its manifest.
     made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
 }
 
@@ -34,9 +34,9 @@ struct State {
     attempts: BTreeMap<usize, Attempts>,
     has_failed: bool,
     deletes: BTreeMap<usize, BTreeSet<RecordKind>>,
-    /// Deleted once another epoch is in place.
+    /// Epochs to delete once another one is in place.
     deferred: BTreeSet<usize>,
-    /// Saved or restored last.
+    /// The epoch that was saved or restored last.
     current: Option<usize>,
     restoring: Option<Restoring>,
 }
@@ -65,7 +65,7 @@ impl Shared {
         &self.epochs
     }
 
-    /// `write` returns the number of tensors. Its panic is an error.
+    /// Saves a record. `write` returns the number of tensors, and its panic is an error.
     pub(super) fn save(
         &self,
         epoch: usize,
@@ -105,7 +105,7 @@ impl Shared {
         file.map_err(|error| directory.locate(error.in_path(&path)))
     }
 
-    /// The first record creates the directory of the attempt.
+    /// Begins the save of a record. The first one creates the directory of the attempt.
     fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Directory)> {
         let mut state = lock(&self.state);
         // An epoch that was to be deleted is replaced instead.
@@ -125,7 +125,7 @@ impl Shared {
         Ok((saving, directory))
     }
 
-    /// The last record puts the epoch in place, unless one has failed.
+    /// Ends the save of a record. The last one puts the epoch in place, unless one has failed.
     fn end(
         &self,
         epoch: usize,
@@ -189,8 +189,8 @@ impl Shared {
         self.epochs.put(epoch, directory)
     }
 
-    /// The last record deletes the epoch, or defers that until another one is in place. A request
-    /// after a failed save is dropped: a strategy may decide otherwise at the next one.
+    /// Deletes the epoch with its last record, or once another one is in place. Drops a request
+    /// after a failed save: a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = lock(&self.state);

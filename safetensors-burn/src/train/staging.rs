@@ -15,8 +15,8 @@ use super::error::of_record;
 /// The same for all runs, so that each removes leftovers of the others.
 const NAME: &str = "safetensors-record";
 
-/// The file goes when it is dropped. Errors of the system name `staging` without the hidden
-/// directory.
+/// Makes a file that goes when it is dropped. Errors of the system name `staging` without the
+/// hidden directory.
 pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, AtomicDirectory)> {
     let directory = directory_in(staging)?;
     let path = directory.path().join("record.bpk");
@@ -26,7 +26,7 @@ pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, A
     Ok((reader.map_err(|error| directory.locate(error.in_path(&path)))?, directory))
 }
 
-/// The next process removes it if this one is killed.
+/// Makes a directory that the next process removes if this one is killed.
 pub(super) fn directory_in(staging: &Path) -> Result<AtomicDirectory> {
     let path = staging.join(NAME);
     // It is not created: a directory of another name would not be in memory.
@@ -46,7 +46,7 @@ fn of_checkpointer(error: CheckpointerError) -> Error {
     }
 }
 
-/// burn's text ends with `(os error 28)`.
+/// Finds `(os error 28)` at the end of burn's text.
 fn kind_of(text: &str) -> Option<io::Error> {
     let code = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
     code.parse().ok().map(io::Error::from_raw_os_error)

@@ -82,7 +82,7 @@ fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<
     }
 }
 
-/// `owners` has the path and the parameter of each id.
+/// Compares a tensor with the parameter and path of its id in `owners`.
 fn compare_tensor(
     name: &str,
     tensor: &Described,
@@ -107,7 +107,7 @@ fn compare_tensor(
     }
 }
 
-/// Nearly always the parameter's shape. `None` for other optimizers' tensors.
+/// Returns nearly always the parameter's shape; `None` for other optimizers' tensors.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -122,7 +122,7 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Some optimizers keep their state more precisely, such as Adafactor.
+/// Accepts a state that is more precise than the parameter, as Adafactor keeps it.
 pub(super) fn is_dtype_of_state(parameter: Dtype, state: Dtype) -> bool {
     state == parameter || (state == Dtype::F32 && matches!(parameter, Dtype::F16 | Dtype::BF16))
 }

@@ -25,7 +25,7 @@ use super::error::of_record;
 use super::names::{RANK, parse_id, split_id};
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// Below the id of the parameter.
+/// The names below the id of the parameter.
 pub(super) const TENSORS: [&str; 18] = [
     // AdaGrad
     "lr_decay.sum",
@@ -65,14 +65,15 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// `None` for anything else, or no tensors: the optimizer may be of any kind.
+    /// Returns `None` for anything else, or no tensors: the optimizer may be of any kind.
     pub(super) fn of(content: &Content) -> Option<Self> {
         let tensors = content.tensors.len();
         let is_known = tensors > 0 && are_known(content);
         is_known.then_some(Self { tensors, scalars: content.scalars.len() })
     }
 
-    /// burn shows the number of scalars only in its printed form. If that changes, no record fits.
+    /// Counts the scalars in burn's printed form, the only one that has them. If that changes, no
+    /// record fits.
     pub(super) fn may_fit(self, record: &OptimizerRecord) -> bool {
         let printed = format!("{record:?}");
         let count = printed.split_once("num_scalars: ").map_or("", |(_, count)| count);
@@ -81,7 +82,8 @@ impl Known {
         record.len() == self.tensors && scalars == Some(self.scalars)
     }
 
-    /// A record of another optimizer is lost: it can be loaded only once and has no clone.
+    /// Takes a record apart. One of another optimizer is lost: it can be loaded only once and has
+    /// no clone.
     pub(super) fn take(self, record: OptimizerRecord) -> Result<Unpacked> {
         let carrier = Carrier::default();
         let optimizer = carrier.clone().optimizer().load_record(record);
@@ -114,7 +116,7 @@ pub(super) fn are_known(content: &Content) -> bool {
     ids_of_known(content).is_some()
 }
 
-/// `None` if the content [is not known](are_known).
+/// Returns `None` if the content [is not known](are_known).
 fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     let mut ids = BTreeSet::new();
     for (name, scalar) in &content.scalars {
@@ -137,7 +139,7 @@ fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     (are_numbers && are_tensors && are_paths).then_some(ids)
 }
 
-/// The content must be [known](are_known). Tensors are not copied.
+/// Makes the record of a [known](are_known) content, without copying tensors.
 pub(super) fn make(
     content: &Content,
     tensors: Vec<(String, TensorData)>,
@@ -289,7 +291,6 @@ mod tests {
         }
     }
 
-    /// Fewer tensors, a state of a parameter that had none, and another number.
     #[test]
     fn a_record_with_more_or_less_does_not_fit() {
         let known = Known::of(&content()).unwrap();

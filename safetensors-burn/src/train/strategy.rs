@@ -78,7 +78,7 @@ impl KeepEpochs {
         self
     }
 
-    /// None if the directory cannot be read: the save gives the better error.
+    /// Returns no epochs if the directory cannot be read: the save gives the better error.
     fn complete(&self, epoch: usize) -> Vec<usize> {
         let list = self.epochs.list().unwrap_or_default();
         let complete = list.iter().filter(|other| other.is_complete()).map(Epoch::number);
@@ -124,7 +124,7 @@ impl Best {
         )
     }
 
-    /// `None` if no value is a number.
+    /// Returns `None` if no value is a number.
     fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
         let values = values.iter().filter(|(_, value)| !value.is_nan());

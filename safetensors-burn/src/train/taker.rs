@@ -28,7 +28,7 @@ pub(super) struct Taker {
 const MAX_NDIM: usize = 8;
 
 impl Taker {
-    /// `None` if burn cannot be asked for all of them, or if the device copies tensors.
+    /// Returns `None` if burn cannot be asked for all of them, or if the device copies tensors.
     pub(super) fn new(shapes: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
         let can_be_asked_for = shapes.values().all(|shape| (1..=MAX_NDIM).contains(&shape.len()));
         (can_be_asked_for && lends_memory(device)).then(|| Self {
@@ -42,7 +42,7 @@ impl Taker {
         record.len() == self.shapes.len()
     }
 
-    /// Burn drops the record if a tensor has another name or shape.
+    /// Unpacks a record, which burn drops if a tensor has another name or shape.
     pub(super) fn unpack(&self, record: ModuleRecord) -> Result<Unpacked> {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
@@ -50,7 +50,7 @@ impl Taker {
         Ok(Unpacked::of_tensors(Content::default(), taker.taken))
     }
 
-    /// burn keeps every dtype as integers, except booleans.
+    /// Takes a tensor as integers, which keeps every dtype except booleans.
     fn take<const D: usize>(
         &self,
         mapper: &mut impl ModuleMapper,
@@ -71,7 +71,7 @@ impl Taker {
     }
 }
 
-/// Whether a device lends the memory of floats as integers.
+/// Returns `true` if the device lends the memory of floats as integers.
 fn lends_memory(device: &Device) -> bool {
     // Other backends copy floats, and refuse them as integers.
     gives_back::<Float>(device) && gives_back::<Int>(device)

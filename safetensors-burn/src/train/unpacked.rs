@@ -14,18 +14,18 @@ use super::error::of_record;
 use super::staging;
 use crate::store::pack::PackTensor;
 
-/// With the names that burn gives.
+/// The content of a record under burn's names.
 #[derive(Debug)]
 pub(super) struct Unpacked {
     pub(super) content: Content,
     /// Clones share their bytes, or read them from the file.
     pub(super) tensors: BTreeMap<String, PackTensor>,
-    /// Of the file that burn made.
+    /// The directory of the file that burn made.
     staged: Option<AtomicDirectory>,
 }
 
 impl Unpacked {
-    /// Tensors are copied twice, or once with `staging`.
+    /// Unpacks any record. Its tensors are copied twice, or once with `staging`.
     pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
         let Some(staging) = staging else {
             return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);

@@ -98,7 +98,7 @@ struct Plan<'a, S> {
     /// The name in the checkpoint and how it stores the value; the name in the record, and the id
     /// of the parameter.
     tensors: Vec<(String, StoredParameter, String, u64)>,
-    /// Without tensors, until they are read.
+    /// The content, without tensors until they are read.
     content: Content,
     mismatches: Vec<Mismatch>,
 }

@@ -17,7 +17,7 @@ struct Kinds {
 enum Parameters {
     All,
     Vectors,
-    /// In PyTorch's shape.
+    /// Matrices and more, in PyTorch's shape.
     Matrices,
     Transposed,
 }

@@ -77,7 +77,7 @@ pub fn save_pytorch_optimizer(
     crate::save(path, &tensors, options)
 }
 
-/// By the ids of parameters. A tied one has several.
+/// PyTorch's parameters by burn's ids. A tied one has several.
 type Names = BTreeMap<u64, Vec<StoredParameter>>;
 
 fn for_pytorch(
@@ -159,7 +159,7 @@ fn steps(
     Ok(tensors.collect())
 }
 
-/// `None` if the module lacks the parameter.
+/// Returns `None` if the module lacks the parameter.
 fn state_of<'a>(names: &'a Names, name: &'a str) -> Option<(&'a [StoredParameter], &'a str)> {
     let (id, leaf) = split_id(name)?;
     Some((names.get(&id)?, leaf))
