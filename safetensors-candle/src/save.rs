@@ -22,20 +22,16 @@ const GATHERED: usize = 256 << 10;
 /// The most bytes that are copied at once from another device to the CPU.
 const BROUGHT: usize = 16 << 20;
 
-/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
-/// its previous content. Missing directories above it are created.
+/// Saves tensors to one file, atomically. `tensors` yields names and tensors, such as a
+/// `&HashMap<String, Tensor>`.
 ///
-/// `tensors` is anything that yields names and tensors, such as a `&HashMap<String, Tensor>`.
-/// Contiguous tensors on the CPU are written directly from their memory. If a tensor covers a part
-/// of a larger storage, only that part is written.
+/// Contiguous tensors on the CPU are written from their memory, without a copy. They are locked
+/// while they are written: other threads may read but not change them. A tensor on another device
+/// is locked for one part at a time, so no thread should change it during the save.
 ///
-/// A tensor on the CPU is locked while it is written: other threads may read it but not change it.
-/// A tensor on another device is locked for one part at a time, so no thread should change it
-/// during the save.
-///
-/// With [`SaveOptions::tied`], tensors that share a storage are saved once, for example the clones
-/// and detached tensors of a tensor. Reshaped, narrowed and transposed tensors share the storage
-/// too, but are other tensors. [`Views`](safetensors_core::tied::Views) decides how they are saved.
+/// With [`SaveOptions::tied`], tensors that share a storage are saved once.
+/// [`Views`](safetensors_core::tied::Views) decides about reshaped, narrowed and transposed
+/// tensors.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -58,14 +54,10 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// Each names the file, and the tensor if it concerns one.
-///
-/// - An error of [`safetensors_core::save()`].
-/// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of a tensor.
-/// - [`ErrorKind::DataLength`] if the length of a storage does not fit the dtype and shape.
-/// - [`ErrorKind::Framework`] if candle or the device reports an error.
-/// - One of the last two if an F4 or F6 tensor is only a part of its storage or is not contiguous:
-///   candle's layouts cannot address packed elements.
+/// An error of [`safetensors_core::save()`]; [`ErrorKind::UnsupportedFrameworkType`] if the format
+/// lacks the dtype of a tensor; [`ErrorKind::DataLength`] if the length of a storage does not fit
+/// the dtype and shape; [`ErrorKind::Framework`] if candle or the device fails; one of the last two
+/// for an F4 or F6 tensor that is a part of its storage or not contiguous.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -74,10 +66,8 @@ pub fn save<'a>(
     framework::save::<Candle>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint with a single file or several shards. See
+/// Saves tensors to a directory, as a single file or several shards. See
 /// [`safetensors_core::save_sharded`] for the names and sizes of the files.
-///
-/// It accepts the same tensors as [`save()`] and copies no more than [`save()`] does.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -117,8 +107,7 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Candle>(directory, tensors, options)
 }
 
-/// A candle tensor as a [`TensorSource`]. The storage is locked only while the tensor is written,
-/// not as long as the source lives.
+/// A tensor to be saved. The storage is locked only while it is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CandleSource<'a> {
     tensor: &'a Tensor,
@@ -126,13 +115,7 @@ pub(crate) struct CandleSource<'a> {
 }
 
 impl<'a> CandleSource<'a> {
-    /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of
-    /// the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of the tensor.
-    /// - [`ErrorKind::Framework`] if the device reports an error.
+    /// Borrows the tensor, and waits for the device's work of the calling thread.
     pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
         let dtype = from_candle_dtype(tensor.dtype())?;
         // A save writes from several threads. candle's CUDA devices have one stream of work per
@@ -167,12 +150,11 @@ impl TensorSource for CandleSource<'_> {
         write_in_parts(self.tensor, BROUGHT, sink)
     }
 
-    /// Returns the storage that candle's tensors share. It is identified by the address of candle's
-    /// `Storage`, which is in main memory for every device.
+    /// Identifies a storage by the address of candle's `Storage`, in main memory for every device.
     ///
-    /// Returns `None`, so that the tensor is tied to no other, for
-    /// - packed tensors and tensors off the CPU, unless they are contiguous from offset 0;
-    /// - other tensors on the CPU that are empty, or have a storage that is too short for them.
+    /// Returns `None`, so that the tensor is tied to no other, for packed tensors and tensors off
+    /// the CPU that are not contiguous from offset 0, and for tensors on the CPU that are empty, or
+    /// have a storage that is too short.
     fn storage(&self) -> Option<Memory> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let id = ptr::from_ref(&*storage).addr() as u64;
@@ -194,8 +176,8 @@ impl TensorSource for CandleSource<'_> {
     }
 }
 
-/// Returns the range of storage elements that a tensor spans: the first, and one past the last.
-/// `None` for an empty tensor, or if a number overflows.
+/// Returns the range of storage elements that a tensor spans. `None` for an empty tensor, or if a
+/// number overflows.
 fn elements(layout: &Layout) -> Option<(u64, u64)> {
     let start = layout.start_offset();
     let mut last = start;
@@ -205,11 +187,8 @@ fn elements(layout: &Layout) -> Option<(u64, u64)> {
     Some((start as u64, last.checked_add(1)? as u64))
 }
 
-/// Writes the elements of a tensor on any device by copying parts of at most `limit` bytes to the
-/// CPU, one after another.
-///
-/// Each part is made contiguous on the device first, because copying a view to the CPU copies the
-/// whole storage that it is a part of.
+/// Writes the elements of a tensor on any device in parts of at most `limit` bytes. Each is made
+/// contiguous on the device first, because copying a view to the CPU copies its entire storage.
 fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<()> {
     let size = tensor.dtype().size_in_bytes();
     if size == 0 {
@@ -232,7 +211,6 @@ fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<
     Ok(())
 }
 
-/// Writes the elements of a tensor that was copied to the CPU.
 fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
@@ -243,8 +221,7 @@ fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     }
 }
 
-/// Writes the elements of a tensor on the CPU from its `storage`. The tensor must have at least one
-/// element.
+/// Writes the elements of a tensor on the CPU, at least one.
 fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> Result<()> {
     let (dtype, bytes) = storage_bytes(storage);
     if dtype.is_sub_byte() {
@@ -265,8 +242,8 @@ fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> 
     }
 }
 
-/// Writes packed elements. candle counts offsets and strides in elements, and a packed element is
-/// not a whole byte. So only a tensor that covers its whole storage can be written correctly.
+/// Writes packed elements of a tensor that covers its storage: candle counts offsets in elements,
+/// and a packed element is not an entire byte.
 fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if !tensor.is_contiguous() {
         return Err(from_candle_error(candle_core::Error::RequiresContiguous {
@@ -283,7 +260,7 @@ fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>
     sink(bytes)
 }
 
-/// The bytes of a storage, from which a tensor's blocks of contiguous elements are taken.
+/// The bytes of a storage, from which blocks of contiguous elements are taken.
 struct Blocks<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
@@ -292,8 +269,7 @@ struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Returns the bytes of `len` elements, from the element `start` on. Fails if the storage is
-    /// too short, because candle does not check this when a tensor is made of a storage.
+    /// Returns `len` elements. Fails if the storage is too short, which candle does not check.
     fn get(&self, start: usize, len: usize) -> Result<&'a [u8]> {
         let end = start.saturating_add(len).saturating_mul(self.size);
         self.bytes.get(start.saturating_mul(self.size)..end).ok_or_else(|| {
@@ -308,8 +284,7 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Writes blocks of `len` elements. Long blocks are written directly from the storage. Short
-    /// blocks are gathered in a buffer first.
+    /// Writes blocks of `len` elements: long ones from the storage, short ones through a buffer.
     fn gather(
         &self,
         starts: impl Iterator<Item = usize>,

@@ -24,8 +24,7 @@ impl<'a> Weights<'a> {
         Self { checkpoint: Arc::new(checkpoint.into_boxed()), options }
     }
 
-    /// Returns the checkpoint as the options read it: with quantised weights as numbers, or as it
-    /// is stored.
+    /// Returns the checkpoint as the options read it: with quantised weights as numbers, or stored.
     pub(crate) fn prepare(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -36,13 +35,12 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Returns the options of a read in this dtype.
     pub(crate) fn options_for(&self, dtype: DType) -> Result<LoadOptions> {
         Ok(self.options.clone().all_as(from_candle_dtype(dtype)?))
     }
 
-    /// Fails for codes, unless the options read them. The shape of codes is not the shape of the
-    /// weight, so this comes before any comparison of shapes.
+    /// Fails for refused codes, before any comparison of shapes: codes have another shape than the
+    /// weight.
     pub(crate) fn check(&self, tensor: &LazyTensor<'_, Source<'a>>) -> Result<()> {
         if self.options.reads_codes() { Ok(()) } else { tensor.refuse_codes() }
     }
@@ -61,7 +59,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Makes candle's own error for a tensor of another shape, which names the tensor and its file.
+/// Makes candle's own error for a tensor of another shape, with the tensor and its file.
 pub(crate) fn unexpected_shape(
     tensor: &LazyTensor<'_, Source<'_>>,
     name: &str,

@@ -7,11 +7,10 @@ use std::sync::Mutex;
 use candle_core::{DType, Device, Tensor};
 use safetensors_core::lock;
 
-/// Identifies a part: the name in the file, the positions of each dimension, and the dtype.
+/// The name in the file, the positions of each dimension, and the dtype of a part.
 pub(super) type Key = (String, Vec<Range<usize>>, DType);
 
-/// Parts in memory. Each is handed out once, so that a part is not held twice once the model has
-/// it.
+/// Parts in memory. Each is handed out once, so that the model alone holds it then.
 #[derive(Debug, Default)]
 pub(super) struct Prefetched(Mutex<HashMap<Key, Tensor>>);
 
@@ -27,7 +26,6 @@ impl Prefetched {
         parts.remove(key)
     }
 
-    /// Returns `true` if a part is held on this device.
     pub(super) fn contains(&self, key: &Key, device: &Device) -> bool {
         lock(&self.0).get(key).is_some_and(|part| part.device().same_device(device))
     }

@@ -9,13 +9,13 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 use safetensors_delta::{Options, open_linked};
 
-/// The name of a whole checkpoint in its directory.
+/// The name of a complete checkpoint in its directory.
 pub(super) const FILE: &str = "model.safetensors";
 
 /// The names of the base and of the new checkpoint in the delta.
 pub(super) const VERSIONS: [&str; 2] = ["base", "new"];
 
-/// Returns the whole file of a checkpoint, or of the base of a delta.
+/// Returns the file of a complete checkpoint, or of the base of a delta.
 pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     match CheckpointPath::find(path)? {
         CheckpointPath::File(file) => Ok(file),
@@ -30,13 +30,13 @@ pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns `true` if a directory has a base, as [`save_delta`](super::save_delta) makes it.
+/// Returns `true` for a directory of [`save_delta`](super::save_delta).
 pub(super) fn is_linked(directory: &Path) -> bool {
     directory.join(VERSIONS[0]).is_dir()
 }
 
-/// Makes and opens the whole checkpoint of a directory of [`save_delta`](super::save_delta), and
-/// calls a function with it. All its tensors, and the base's, are compared with their digests.
+/// Makes the complete checkpoint of a directory of [`save_delta`](super::save_delta), compares all
+/// digests, and calls a function with it.
 pub(super) fn with_whole<T>(
     directory: &Path,
     read: impl FnOnce(&Checkpoint<FileSource>) -> Result<T>,

@@ -49,11 +49,7 @@ impl<'a> Source<'a> {
     }
 
     /// Reads the step and the hyperparameters. Values that the checkpoint lacks stay unchanged.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's
-    /// formula cannot go on with.
+    /// Fails for a state that candle's formula cannot go on with.
     pub(super) fn settings_of(
         &self,
         optimizer: &AdamW,
@@ -109,9 +105,8 @@ impl<'a> Source<'a> {
         Ok((step, params))
     }
 
-    /// Returns `true` if a tensor of the checkpoint should have a slot. The other kinds of tensors
-    /// of a state are [looked at](Self::settings_of) already, and the rest of the checkpoint is not
-    /// loaded.
+    /// Returns `true` if a tensor should have a slot: one of the model, or of the kinds of state
+    /// that are loaded.
     pub(super) fn needs_slot(&self, tensor: &str) -> bool {
         let of_state = |state: &OptimizerState| {
             let kind = tensor.rsplit_once('.').map(|(_, kind)| kind);

@@ -11,7 +11,6 @@ const PREFIX: &str = "safetensors_bridge.adamw.";
 
 const STEP: &str = "step";
 
-/// The number of steps that candle's formula can take.
 const STEP_FORM: &str = "a number of steps from 0 to 2147483647";
 
 const FLOAT_FORM: &str = "a decimal number, or the bits of a NaN as 0x and 16 hex digits";
@@ -19,22 +18,19 @@ const FLOAT_FORM: &str = "a decimal number, or the bits of a NaN as 0x and 16 he
 /// The most bytes that an error keeps of a malformed value.
 const EXCERPT: usize = 120;
 
-/// Returns `true` if a metadata key is one of these entries.
 pub(super) fn is_setting(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
 impl AdamW {
-    /// Returns the entries.
     pub(super) fn metadata(&self) -> Metadata {
         let mut params = self.params.clone();
         let floats = fields(&mut params).map(|(name, value)| (key(name), write(*value)));
         floats.into_iter().chain([(key(STEP), self.step.to_string())]).collect()
     }
 
-    /// Reads the step and the hyperparameters from the entries. Missing values stay as they are
-    /// here, and are listed in `mismatches` unless `allow_missing` is set. Malformed ones are
-    /// always listed.
+    /// Reads the step and the hyperparameters. Missing values stay unchanged, and are listed in
+    /// `mismatches` unless `allow_missing` is set. Malformed ones are always listed.
     pub(super) fn settings_of(
         &self,
         metadata: &Metadata,

@@ -1,5 +1,4 @@
-//! [`TensorSlot`]: a tensor in memory that waits for a value. [`fill`] compares slots with a
-//! checkpoint and reads their values.
+//! Compares [`TensorSlot`]s with a checkpoint, and reads their values.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,9 +15,8 @@ use super::values::{TensorSlot, Value, Values, refuse};
 use crate::from_candle_dtype;
 use crate::weights::stored_otherwise;
 
-/// The values of slots.
 pub(super) struct Filled {
-    /// A value for each slot; `None` if the checkpoint lacks it and that is allowed.
+    /// A value for each slot; `None` if the checkpoint may lack it, and does.
     pub(super) tensors: Vec<Option<Tensor>>,
     /// The first name of each slot without a value, sorted.
     pub(super) missing: Vec<String>,
@@ -26,9 +24,7 @@ pub(super) struct Filled {
     pub(super) extra: Vec<String>,
 }
 
-/// Reads a value for each slot. Changes no slot.
-///
-/// `mismatches` are differences that the caller has found. They are reported together with the
+/// Reads a value for each slot, without changing it. Reports `mismatches` of the caller with the
 /// differences that are found here, before any data is read. `needs_slot` decides for which tensors
 /// a missing slot is a difference.
 pub(super) fn fill<S: ReadAt>(
@@ -48,7 +44,6 @@ pub(super) fn fill<S: ReadAt>(
     filled.map_err(|error| checkpoint.in_first_path(error))
 }
 
-/// The slots of each tensor.
 #[derive(Default)]
 struct Plan<'a> {
     /// By the name of the tensor: the slots, each with the dtype that the tensor is cast to.
@@ -157,10 +152,10 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Tensors that are read together: all that are cast to one dtype, or all that are not cast.
+/// Tensors that are read together, cast to one dtype or not cast.
 struct Group<'a, S> {
     cast: Option<Dtype>,
-    /// In the order of the checkpoint, each with its slots.
+    /// Tensors in the order of the checkpoint, each with its slots.
     tensors: Vec<(LazyTensor<'a, S>, Vec<usize>)>,
 }
 
@@ -176,10 +171,7 @@ impl<'a, S> Group<'a, S> {
 }
 
 /// Returns how a tensor is converted when it is loaded; `None` if candle cannot hold it with these
-/// options.
-///
-/// Codes of a quantised weight are a separate error: they are no difference between the checkpoint
-/// and a slot.
+/// options. Codes of a quantised weight are a separate error.
 fn loaded<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,

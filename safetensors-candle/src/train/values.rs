@@ -23,7 +23,6 @@ pub(super) struct Value<'a, S> {
     pub(super) buf: TensorBuf,
 }
 
-/// All that was read.
 pub(super) struct Values<'a, S>(pub(super) Vec<Value<'a, S>>);
 
 impl<S> Values<'_, S> {
@@ -49,8 +48,7 @@ impl<S> Values<'_, S> {
         refuse(mismatches)
     }
 
-    /// Moves each value to the device of its slots. Slots with the same value share its memory if
-    /// they are on the same device.
+    /// Moves each value to the device of its slots, which share its memory there.
     pub(super) fn into_tensors(self, slots: &[TensorSlot]) -> Result<Vec<Option<Tensor>>> {
         let mut tensors = vec![None; slots.len()];
         for Value { tensor, slots: mut open, buf } in self.0 {
@@ -70,7 +68,7 @@ impl<S> Values<'_, S> {
     }
 }
 
-/// One error for all differences, if there are any, which names the options that allow them.
+/// Makes one error of all differences, which names the options that allow them.
 pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
     let mut advice = Vec::new();
     if mismatches.iter().any(|it| matches!(it, Mismatch::Missing { .. })) {

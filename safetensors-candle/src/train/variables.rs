@@ -9,11 +9,10 @@ use safetensors_core::{Result, lock};
 use super::values::TensorSlot;
 use crate::error::from_candle_error;
 
-/// A variable with all of its names.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
-    /// Sorted. Several if the variable is tied: if it was inserted into a `VarMap` under several
-    /// names.
+    /// The sorted names. A tied variable, inserted into a `VarMap` under several names, has
+    /// several.
     pub(super) names: Vec<String>,
     pub(super) var: Var,
 }
@@ -24,7 +23,7 @@ impl Variable {
     }
 }
 
-/// Returns the present variables of a map by name. The clones share their values with the map.
+/// Returns clones of the variables of a map, which share their values.
 pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
     // The map is locked only here, so a progress callback may use it during a load. A thread that
     // panicked while it held the lock has left a map that is still a map.

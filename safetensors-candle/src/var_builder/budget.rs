@@ -7,18 +7,16 @@ const PENALTY: u64 = 8;
 
 /// Counts, by dtype, the bytes in memory that a model asks for and the bytes that are read ahead.
 ///
-/// Two rules hold at any time. The bytes read ahead and not yet handed out are at most the limit.
-/// And the bytes read ahead, together with the bytes dropped without being asked for, are at most
-/// the bytes that the model has asked for. So a model never causes more than twice the reading that
-/// it needs, and a model that asks for little reads little. A model that skips more than an eighth
-/// of the bytes read ahead ends it.
+/// The bytes ahead are at most the limit. Together with the bytes dropped without being asked for,
+/// they are at most the bytes that the model has asked for. So a model causes at most twice the
+/// reading that it needs. A model that skips more than an eighth of the bytes ahead ends reading
+/// ahead.
 ///
-/// If tensors cannot be read, all that was read together with them counts as dropped, and so does
-/// the tensor that was asked for, which is read again. The bound is exceeded by that tensor at
-/// most.
+/// If tensors cannot be read, all that was read together counts as dropped, and the requested
+/// tensor is read again: the bound is exceeded by that tensor at most.
 ///
-/// Each dtype has a separate budget: a model that asks for weights as BF16 and for norms as F32
-/// shows with the norms nothing about the weights.
+/// Each dtype has a separate budget: a model that asks for norms as F32 shows nothing about its
+/// BF16 weights.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     tallies: Vec<(Dtype, Tally)>,
@@ -27,30 +25,28 @@ pub(super) struct Budget {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     asked: u64,
-    /// Read ahead, or being read ahead, and not handed out.
+    /// Bytes that are ahead or being read ahead.
     ahead: u64,
     dropped: u64,
 }
 
 impl Budget {
-    /// The model asks for a tensor.
     pub(super) fn ask(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.asked = tally.asked.saturating_add(bytes);
     }
 
-    /// A tensor is going to be read ahead.
+    /// Counts a tensor that is going to be read ahead.
     pub(super) fn reserve(&mut self, dtype: Dtype, bytes: u64) {
         self.tally(dtype).ahead += bytes;
     }
 
-    /// A tensor that was read ahead is handed out, or dropped.
+    /// Counts a tensor ahead that is handed out, or dropped.
     pub(super) fn settle(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.ahead = tally.ahead.saturating_sub(bytes);
     }
 
-    /// A tensor was read in vain.
     pub(super) fn read_in_vain(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.dropped = tally.dropped.saturating_add(bytes);
@@ -64,7 +60,6 @@ impl Budget {
         earned.saturating_sub(tally.ahead).min(limit.saturating_sub(ahead))
     }
 
-    /// Returns all bytes that the model has asked for.
     pub(super) fn asked(&self) -> u64 {
         self.tallies.iter().fold(0, |sum, (_, tally)| sum.saturating_add(tally.asked))
     }

@@ -8,9 +8,8 @@ use safetensors_core::lock;
 
 /// Tensors that have been handed out and may be asked for again.
 ///
-/// candle has no weak reference to a tensor. So a tensor that is kept here keeps its memory, also
-/// if the model has dropped it. A tied tensor is kept until it has been handed out under all of its
-/// names.
+/// candle has no weak references, so a tensor here keeps its memory even if the model has dropped
+/// it. A tied tensor is kept until it has been handed out under all of its names.
 #[derive(Debug, Default)]
 pub(super) struct KeptTensors {
     entries: Mutex<HashMap<Key, Arc<Mutex<KeptTensor>>>>,
@@ -27,11 +26,10 @@ struct KeptTensor {
     asked: Vec<String>,
 }
 
-/// A request for a tensor.
 pub(super) struct Asked<'a> {
     pub(super) position: usize,
     pub(super) name: &'a str,
-    /// How many names the tensor has if it is tied. It is kept until it was handed out under all of
+    /// The number of names of a tied tensor, which is kept until it was handed out under all of
     /// them. `None` keeps it for good.
     pub(super) names: Option<usize>,
     pub(super) dtype: DType,
@@ -39,9 +37,8 @@ pub(super) struct Asked<'a> {
 }
 
 impl KeptTensors {
-    /// Returns the tensor that was handed out before for the same position, dtype and device,
-    /// otherwise the one that `read` returns. A name of a tied tensor that was handed out already
-    /// gets a new tensor.
+    /// Returns the tensor that was handed out before, otherwise the one that `read` returns. A name
+    /// of a tied tensor that was handed out already gets a new tensor.
     pub(super) fn get(
         &self,
         &Asked { position, name, names, dtype, device }: &Asked<'_>,

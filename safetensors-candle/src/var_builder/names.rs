@@ -1,4 +1,4 @@
-//! [`Names`]: which names a model can see, and which of them are one tensor.
+//! [`Names`]: the names that a model can see, and which of them are one tensor.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,13 +8,12 @@ use safetensors_core::{Checkpoint, LazyTensor};
 use crate::error::into_candle_error;
 use crate::weights::{Weights, stored_otherwise};
 
-/// The names of a checkpoint's tensors as a model sees them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     /// Whether the tensor at each position is hidden under its own name. Empty if none is.
     hidden: Vec<bool>,
     hidden_aliases: HashSet<String>,
-    /// How many visible names each tensor has that has several, by position.
+    /// The number of visible names by position, for tensors that have several.
     tied: HashMap<usize, usize>,
 }
 
@@ -65,7 +64,7 @@ impl Names {
         self.tied = tied;
     }
 
-    /// Returns the position and the tensor of a name or alias that is visible.
+    /// Returns the position and the tensor of a visible name or alias.
     pub(super) fn find<'a, S>(
         &self,
         checkpoint: &'a Checkpoint<S>,
@@ -81,7 +80,7 @@ impl Names {
         (!is_hidden).then_some(Found { position, tensor })
     }
 
-    /// Returns all names and aliases that are visible, with the positions of their tensors.
+    /// Returns all visible names and aliases, with the positions of their tensors.
     pub(super) fn visible<'a, S>(
         &'a self,
         checkpoint: &'a Checkpoint<S>,
@@ -102,7 +101,7 @@ impl Names {
         self.hidden.get(position).is_some_and(|&hidden| hidden)
     }
 
-    /// Returns how many visible names the tensor at a position has, if it has several.
+    /// Returns the number of visible names of a tensor that has several.
     pub(super) fn tied(&self, position: usize) -> Option<usize> {
         self.tied.get(&position).copied()
     }
@@ -118,8 +117,8 @@ impl Names {
         codes.is_some_and(|codes| self.find(checkpoint, codes).is_some())
     }
 
-    /// Returns the error for a name that is missing: how its weight is stored, otherwise the places
-    /// that were searched and the names that may have been meant.
+    /// Returns the error for a missing name: how its weight is stored, otherwise the searched
+    /// places and similar names.
     pub(crate) fn missing(&self, weights: &Weights<'_>, name: &str) -> candle_core::Error {
         let checkpoint = &weights.checkpoint;
         if self.is_refused(weights, name) {

@@ -4,12 +4,10 @@ use std::ops::Range;
 
 /// The tensors of a checkpoint by modules, and the modules in the order of their numbers.
 ///
-/// Files often have their tensors in the order of their names, where layer 10 follows layer 1, and
-/// a layer's `mlp` comes before its `self_attn`. A model builds layer after layer, and the parts of
-/// a layer in any order. So the tensors are divided into groups: a group has the names with the
-/// same text up to their first number, `model.layers.7.` for example, or, without a number, the
-/// names of the same module. After a group the model is expected to ask for the next one, in
-/// natural order: 2 before 10.
+/// Files often have their tensors in the order of their names, where layer 10 follows layer 1. A
+/// model builds layer after layer, and the parts of a layer in any order. So names with the same
+/// text up to their first number, such as `model.layers.7.`, or names of the same module are a
+/// group. The groups are in natural order: 2 before 10.
 #[derive(Debug)]
 pub(super) struct ModelOrder {
     /// The position of each tensor in the checkpoint, in natural order of the names.
@@ -21,7 +19,7 @@ pub(super) struct ModelOrder {
 }
 
 impl ModelOrder {
-    /// Returns the order of tensors with these names, which are at the positions 0, 1, 2, ….
+    /// Returns the order of tensors at the positions 0, 1, 2, ….
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let shared = shared_prefix(names.clone());
         let mut keys: Vec<(Key, usize)> =
@@ -45,14 +43,12 @@ impl ModelOrder {
         self.starts.len()
     }
 
-    /// Returns the group of the tensor at a position.
     pub(super) fn group(&self, position: usize) -> usize {
         self.starts.partition_point(|&start| start <= self.ranks[position]) - 1
     }
 
-    /// Returns the positions of all other tensors that are expected after the one at a position:
-    /// first the later tensors of its group, then the earlier ones, then the tensors of the next
-    /// groups.
+    /// Returns the positions of all other tensors as they are expected: first the later tensors of
+    /// the group, then the earlier ones, then the next groups.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         let rank = self.ranks[position];
         let group = self.ranks_of(self.group(position));
@@ -74,8 +70,8 @@ struct Key {
 }
 
 impl Key {
-    /// `shared` is the number of bytes that all names begin with. Numbers in them do not
-    /// distinguish names.
+    /// Makes the key of a name. Numbers in the `shared` bytes that all names begin with do not
+    /// count.
     fn of(name: &str, shared: usize) -> Self {
         let name = name.as_bytes();
         let mut text = Vec::with_capacity(name.len() + 8);
@@ -130,7 +126,6 @@ mod tests {
         ModelOrder::of(names.iter().copied())
     }
 
-    /// Returns the names of each group, in order.
     fn groups<'a>(names: &[&'a str]) -> Vec<Vec<&'a str>> {
         let order = order(names);
         let groups = (0..order.groups()).map(|group| &order.positions[order.ranks_of(group)]);

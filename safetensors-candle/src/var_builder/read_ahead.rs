@@ -15,11 +15,10 @@ use super::budget::Budget;
 use super::sequence::Sequence;
 use crate::weights::Source;
 
-/// How many tensors are looked at to find the ones to read ahead. It bounds the time of a
+/// The most tensors that are looked at to find the ones to read ahead, to bound the time of a
 /// request.
 const LOOKED_AT: usize = 4096;
 
-/// How the tensors for one request are read.
 pub(super) struct Reader<'a> {
     pub(super) checkpoint: &'a Checkpoint<Source<'a>>,
     /// Options that convert every tensor to `dtype`.
@@ -33,14 +32,13 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the memory that the tensor at a position takes, in bytes, if it should be read
-    /// before it is asked for.
+    /// Returns the bytes in memory of a tensor that should be read ahead.
     fn expected(&self, position: usize) -> Option<u64> {
         self.memory(&self.checkpoint.tensor_at(position)?)
     }
 
-    /// Returns the memory that a tensor takes, in bytes. For integers in a model of floats, and for
-    /// tensors without a conversion to the dtype, the bytes in the file.
+    /// Returns the bytes in memory, or in the file for integers in a model of floats and tensors
+    /// without a conversion.
     pub(super) fn byte_len(&self, tensor: &LazyTensor<'_, Source<'_>>) -> u64 {
         let from = tensor.dtype();
         let is_asked = from == Dtype::C64 || from.is_float() == self.dtype.is_float();
@@ -49,11 +47,10 @@ impl Reader<'_> {
         bytes.unwrap_or_else(|| tensor.byte_len())
     }
 
-    /// Returns the memory that a tensor takes, in bytes, if a model of this dtype asks for it as
-    /// that.
+    /// Returns the bytes in memory of a tensor in this dtype.
     ///
-    /// Tensors that cannot be had in the dtype have none. Neither have integers in a model of
-    /// floats, such as position ids: the model will ask for them in another dtype.
+    /// Tensors without a conversion have none. Neither have integers in a model of floats, such as
+    /// position ids: the model will ask for them in another dtype.
     fn memory(&self, tensor: &LazyTensor<'_, Source<'_>>) -> Option<u64> {
         let (from, to) = (tensor.dtype(), self.dtype);
         let is_expected = from != Dtype::C64
@@ -65,8 +62,7 @@ impl Reader<'_> {
     }
 }
 
-/// The tensors that were read ahead, and the model's requests so far. Several threads may ask at
-/// once.
+/// The tensors that were read ahead, and the model's requests so far.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     state: Mutex<State>,
@@ -78,9 +74,9 @@ pub(super) struct ReadAhead {
 struct State {
     /// Whether the tensor at each position was asked for.
     asked: Vec<bool>,
-    /// How many were.
+    /// The number of tensors that were.
     asked_tensors: usize,
-    /// Made at the second request: it takes a moment if there are very many tensors.
+    /// Made at the second request, because it takes a moment for very many tensors.
     sequence: Option<Sequence>,
     budget: Budget,
     /// The tensors that are read ahead, by position.
@@ -97,13 +93,12 @@ struct Slot {
     bytes: u64,
     /// `None` while a thread reads it.
     buf: Option<TensorBuf>,
-    /// The bytes that had been asked for when the tensor was read ahead. `None` for a tensor that
-    /// was prefetched explicitly, which stays until it is asked for.
+    /// The bytes that had been asked for when the tensor was read ahead. `None` for a prefetched
+    /// tensor, which stays until it is asked for.
     since: Option<u64>,
 }
 
 impl ReadAhead {
-    /// Makes the state for a checkpoint of this many tensors.
     pub(super) fn new(tensors: usize) -> Self {
         let state = State {
             asked: vec![false; tensors],
@@ -117,13 +112,12 @@ impl ReadAhead {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Returns whether the tensor at each position was asked for.
     pub(super) fn asked(&self) -> Vec<bool> {
         lock(&self.state).asked.clone()
     }
 
-    /// Returns the tensor at a position: as it was read ahead, or read now. If the model asks in
-    /// sequence, the next tensors are read together with it, by all threads.
+    /// Returns the tensor at a position, read ahead or now. If the model asks in sequence, the next
+    /// tensors are read together with it.
     pub(super) fn take(
         &self,
         reader: &Reader<'_>,
@@ -166,8 +160,7 @@ impl ReadAhead {
         tensor.read_with(&reader.options)
     }
 
-    /// Reads the tensors at these positions now, and keeps them until they are asked for. Returns
-    /// how many were read.
+    /// Reads the tensors at these positions now, and keeps them. Returns how many were read.
     pub(super) fn prefetch(
         &self,
         reader: &Reader<'_>,
@@ -192,11 +185,8 @@ impl ReadAhead {
         Ok(read)
     }
 
-    /// Notes which tensors are not read ahead again, because they could not be read together with
-    /// the one at `asked`.
-    ///
-    /// It is the tensor that the error names. If that is the one that was asked for, the others are
-    /// not to blame. If it names none, any of them may be.
+    /// Notes which tensors are not read ahead again: the one that the error names, or all if it
+    /// names none. If it names the one at `asked`, the others are not to blame.
     fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
         let left_out = &mut lock(&self.state).left_out;
@@ -209,7 +199,7 @@ impl ReadAhead {
 }
 
 impl State {
-    /// The model asks for a tensor. Returns whether the next ones may be read ahead.
+    /// Notes a request. Returns `true` if the next tensors may be read ahead.
     fn ask(
         &mut self,
         reader: &Reader<'_>,
@@ -294,14 +284,14 @@ impl State {
 }
 
 impl Slot {
-    /// The tensor was not read in vain.
+    /// Counts a tensor that was not read in vain.
     fn settle(&self, budget: &mut Budget) {
         if self.since.is_some() {
             budget.settle(self.dtype, self.bytes);
         }
     }
 
-    /// The tensor was read, or may have been read, in vain.
+    /// Counts a tensor that may have been read in vain.
     fn waste(&self, budget: &mut Budget) {
         self.settle(budget);
         if self.since.is_some() {
@@ -310,9 +300,8 @@ impl Slot {
     }
 }
 
-/// The slots that one thread fills. Slots that it has not filled at the end are free again, so that
-/// the waiting threads read for themselves. A read that fails may have read most of them, so they
-/// count as read in vain.
+/// The slots that one thread fills. Unfilled ones are free again at the end, so that waiting
+/// threads read for themselves. They count as read in vain.
 struct Reading<'a> {
     ahead: &'a ReadAhead,
     positions: Vec<usize>,

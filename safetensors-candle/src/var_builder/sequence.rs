@@ -4,12 +4,12 @@ use safetensors_core::Checkpoint;
 
 use super::order::ModelOrder;
 
-/// Which groups of tensors a model has asked for so far.
+/// The groups of tensors that a model has asked for so far.
 ///
 /// A model asks in sequence if it asks for a second tensor of a group, or for the first of a group
-/// after it has asked for at least half of the group before. So neither a single tensor nor one
-/// tensor of each layer is a sequence. Nothing depends on which tensor was asked for last, because
-/// several threads may build parts of a model at once.
+/// after at least half of the group before. So neither a single tensor nor one tensor of each layer
+/// is a sequence. The last request does not count, because several threads may build parts of a
+/// model at once.
 #[derive(Debug)]
 pub(super) struct Sequence {
     order: ModelOrder,
@@ -20,7 +20,6 @@ pub(super) struct Sequence {
 #[derive(Clone, Debug, Default)]
 struct Group {
     bytes: u64,
-    /// The bytes of its tensors that were asked for.
     asked_bytes: u64,
     asked_tensors: usize,
 }
@@ -42,7 +41,7 @@ impl Sequence {
         sequence
     }
 
-    /// The model asks for a tensor for the first time. Returns whether that continues a sequence.
+    /// Notes the first request for a tensor. Returns `true` if it continues a sequence.
     pub(super) fn ask(&mut self, position: usize, bytes: u64) -> bool {
         let group = self.order.group(position);
         let before = group.checked_sub(1).map(|before| &self.groups[before]);
@@ -52,12 +51,11 @@ impl Sequence {
         continues
     }
 
-    /// Returns the positions of the tensors that the model is expected to ask for after this one.
+    /// Returns the positions of the tensors that are expected after this one.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         self.order.after(position)
     }
 
-    /// Returns the bytes in the file of all tensors of the group of the tensor at a position.
     pub(super) fn group_bytes(&self, position: usize) -> u64 {
         self.groups[self.order.group(position)].bytes
     }
