@@ -49,14 +49,13 @@ use crate::error::{cannot_place, from_candle_error};
 /// Below this length, pinning memory takes longer than copying without it.
 const PINNED: u64 = 4 << 20;
 
-/// Returns `true` for tensors that are read faster through pinned memory.
 pub(crate) fn is_faster<S>(tensors: &[LazyTensor<'_, S>]) -> bool {
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
     bytes >= PINNED
 }
 
-/// Reads tensors onto a CUDA device through at most 32 MiB of pinned memory, in order. Allocates
-/// the device's memory first, so tensors that do not fit are an error before anything is read.
+/// Reads tensors through at most 32 MiB of pinned memory. Allocates the device's memory first, so
+/// tensors that do not fit are an error before anything is read.
 pub(crate) fn read<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &CudaDevice,
@@ -70,7 +69,6 @@ pub(crate) fn read<S: ReadAt>(
 
 struct Staged<'t, 'a, S> {
     tensors: &'t [LazyTensor<'a, S>],
-    /// The memory of each tensor on the device, and its shape.
     memory: Vec<(CudaStorageSlice, Shape)>,
     /// The slots that the device copies from, the oldest first.
     copying: VecDeque<Slot>,
@@ -107,7 +105,6 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
         Ok(Self { tensors, memory, copying, device, stream })
     }
 
-    /// Returns the tensors, when all parts are copied.
     fn into_tensors(mut self) -> Result<Vec<Tensor>> {
         self.stream.synchronize().map_err(failed("copy to"))?;
         let tensor = |(slice, shape)| {
@@ -202,7 +199,7 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> Error {
     }
 }
 
-/// Allocates uninitialised memory on the device of a stream.
+/// Allocates uninitialised memory.
 fn allocate<T: DeviceRepr>(
     stream: &Arc<CudaStream>,
     elements: usize,
@@ -227,7 +224,7 @@ macro_rules! define_memory {
         raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
         widened { $($narrow:ident to $wide:ident,)* }
     ) => {
-        /// Allocates uninitialised memory on a CUDA device for this many elements.
+        /// Allocates uninitialised memory for this many elements.
         fn cuda_memory(
             dtype: Dtype,
             elements: usize,
@@ -242,7 +239,6 @@ macro_rules! define_memory {
             }
         }
 
-        /// Borrows the bytes of memory that [`cuda_memory`] returned.
         fn cuda_bytes_mut(memory: &mut CudaStorageSlice) -> Option<CudaViewMut<'_, u8>> {
             match memory {
                 $(CudaStorageSlice::$exact_candle(slice) => bytes_mut(slice),)*

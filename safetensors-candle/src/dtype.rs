@@ -9,11 +9,8 @@ use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Candle;
 
-/// Calls the macro `$then` with the table of dtypes.
-///
-/// A line has the format's dtype, candle's dtype, and the type of the elements as they are read.
-/// candle stores `raw` dtypes as plain bytes, and cannot compute with them. It lacks `widened`
-/// dtypes, which are loaded as a wider one.
+/// Calls the macro `$then` with the table: the format's dtype, candle's dtype, and the type of the
+/// elements as they are read. candle stores `raw` dtypes as plain bytes, and lacks `widened` ones.
 macro_rules! for_each_dtype {
     ($then:ident) => {
         $then! {
@@ -116,7 +113,7 @@ macro_rules! dtypes {
             }
         }
 
-        /// Moves the elements into candle's storage without a copy.
+        /// Moves the elements without a copy.
         pub(crate) fn into_storage(buf: TensorBuf) -> Result<CpuStorage> {
             match buf.dtype() {
                 $(Dtype::$exact => Ok(CpuStorage::$exact_candle(buf.into_vec::<$element>()?)),)*
@@ -129,7 +126,6 @@ macro_rules! dtypes {
             }
         }
 
-        /// Returns the bytes of a storage, and the format's dtype of its elements.
         pub(crate) fn storage_bytes(storage: &CpuStorage) -> (Dtype, &[u8]) {
             match storage {
                 $(CpuStorage::$exact_candle(values) => (Dtype::$exact, bytemuck::cast_slice(values)),)*

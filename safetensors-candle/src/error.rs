@@ -88,8 +88,7 @@ fn is_ours(error: &candle_core::Error) -> bool {
     }
 }
 
-/// Converts an error to candle's. candle's `Error::wrap` keeps only the message, but its `Io`
-/// variant can hold any error.
+/// Uses candle's `Io` variant, which holds any error, because `Error::wrap` keeps only the message.
 pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error)).bt()
 }

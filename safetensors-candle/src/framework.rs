@@ -8,7 +8,7 @@ use crate::dtype;
 use crate::error::{Candle, cannot_place, from_candle_error};
 use crate::save::CandleSource;
 
-/// The most bytes of a batch of tensors for a device with separate memory.
+/// The most bytes of a batch for a device with separate memory.
 const BATCH: u64 = 256 << 20;
 
 impl Framework for Candle {

@@ -16,10 +16,10 @@ use crate::Candle;
 use crate::dtype::{from_candle_dtype, storage_bytes};
 use crate::error::from_candle_error;
 
-/// The most bytes of a strided tensor that are gathered before they are written.
+/// The most bytes of a strided tensor that are gathered for a write.
 const GATHERED: usize = 256 << 10;
 
-/// The most bytes that are copied at once from another device to the CPU.
+/// The most bytes of a copy from another device.
 const BROUGHT: usize = 16 << 20;
 
 /// Saves tensors to one file, atomically. `tensors` yields names and tensors, such as a
@@ -107,7 +107,7 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Candle>(directory, tensors, options)
 }
 
-/// A tensor to be saved. The storage is locked only while it is written.
+/// Locks the storage only while the tensor is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CandleSource<'a> {
     tensor: &'a Tensor,
@@ -150,11 +150,10 @@ impl TensorSource for CandleSource<'_> {
         write_in_parts(self.tensor, BROUGHT, sink)
     }
 
-    /// Identifies a storage by the address of candle's `Storage`, in main memory for every device.
+    /// Returns the address of candle's `Storage`, which is in main memory for every device.
     ///
-    /// Returns `None`, so that the tensor is tied to no other, for packed tensors and tensors off
-    /// the CPU that are not contiguous from offset 0, and for tensors on the CPU that are empty, or
-    /// have a storage that is too short.
+    /// Returns `None` for packed tensors and tensors off the CPU that are not contiguous from
+    /// offset 0, and for tensors on the CPU that are empty, or have a storage that is too short.
     fn storage(&self) -> Option<Memory> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let id = ptr::from_ref(&*storage).addr() as u64;
@@ -176,8 +175,8 @@ impl TensorSource for CandleSource<'_> {
     }
 }
 
-/// Returns the range of storage elements that a tensor spans. `None` for an empty tensor, or if a
-/// number overflows.
+/// Returns the spanned range of storage elements. `None` for an empty tensor, or if a number
+/// overflows.
 fn elements(layout: &Layout) -> Option<(u64, u64)> {
     let start = layout.start_offset();
     let mut last = start;
@@ -187,8 +186,8 @@ fn elements(layout: &Layout) -> Option<(u64, u64)> {
     Some((start as u64, last.checked_add(1)? as u64))
 }
 
-/// Writes the elements of a tensor on any device in parts of at most `limit` bytes. Each is made
-/// contiguous on the device first, because copying a view to the CPU copies its entire storage.
+/// Makes each part contiguous on the device first: copying a view to the CPU copies its entire
+/// storage.
 fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<()> {
     let size = tensor.dtype().size_in_bytes();
     if size == 0 {
@@ -221,7 +220,7 @@ fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     }
 }
 
-/// Writes the elements of a tensor on the CPU, at least one.
+/// Writes at least one element.
 fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> Result<()> {
     let (dtype, bytes) = storage_bytes(storage);
     if dtype.is_sub_byte() {
@@ -242,8 +241,8 @@ fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> 
     }
 }
 
-/// Writes packed elements of a tensor that covers its storage: candle counts offsets in elements,
-/// and a packed element is not an entire byte.
+/// Refuses a part of a storage: candle counts offsets in elements, and a packed element is not an
+/// entire byte.
 fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if !tensor.is_contiguous() {
         return Err(from_candle_error(candle_core::Error::RequiresContiguous {
@@ -260,7 +259,6 @@ fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>
     sink(bytes)
 }
 
-/// The bytes of a storage, from which blocks of contiguous elements are taken.
 struct Blocks<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
@@ -269,7 +267,7 @@ struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Returns `len` elements. Fails if the storage is too short, which candle does not check.
+    /// Fails if the storage is too short, which candle does not check.
     fn get(&self, start: usize, len: usize) -> Result<&'a [u8]> {
         let end = start.saturating_add(len).saturating_mul(self.size);
         self.bytes.get(start.saturating_mul(self.size)..end).ok_or_else(|| {
@@ -284,7 +282,7 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Writes blocks of `len` elements: long ones from the storage, short ones through a buffer.
+    /// Writes long blocks from the storage, short ones through a buffer.
     fn gather(
         &self,
         starts: impl Iterator<Item = usize>,

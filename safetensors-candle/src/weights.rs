@@ -8,10 +8,8 @@ use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Wide
 
 use crate::{Candle, from_candle_dtype};
 
-/// The source of a checkpoint that models are built from.
 pub(crate) type Source<'a> = Box<dyn ReadAt + 'a>;
 
-/// An open checkpoint, and the options that it is read with.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights<'a> {
     pub(crate) checkpoint: Arc<Checkpoint<Source<'a>>>,
@@ -24,7 +22,7 @@ impl<'a> Weights<'a> {
         Self { checkpoint: Arc::new(checkpoint.into_boxed()), options }
     }
 
-    /// Returns the checkpoint as the options read it: with quantised weights as numbers, or stored.
+    /// Returns a checkpoint with quantised weights as numbers, if the options ask for them.
     pub(crate) fn prepare(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -39,13 +37,12 @@ impl<'a> Weights<'a> {
         Ok(self.options.clone().all_as(from_candle_dtype(dtype)?))
     }
 
-    /// Fails for refused codes, before any comparison of shapes: codes have another shape than the
-    /// weight.
+    /// Fails for refused codes, which have another shape than the weight.
     pub(crate) fn check(&self, tensor: &LazyTensor<'_, Source<'a>>) -> Result<()> {
         if self.options.reads_codes() { Ok(()) } else { tensor.refuse_codes() }
     }
 
-    /// Returns the shape that a tensor, or a part of it with this shape, has in candle.
+    /// Returns the shape in candle.
     pub(crate) fn loaded_shape(
         &self,
         tensor: &LazyTensor<'_, Source<'a>>,
@@ -59,7 +56,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Makes candle's own error for a tensor of another shape, with the tensor and its file.
+/// Makes candle's own error, with the tensor and its file.
 pub(crate) fn unexpected_shape(
     tensor: &LazyTensor<'_, Source<'_>>,
     name: &str,
@@ -71,8 +68,7 @@ pub(crate) fn unexpected_shape(
     Error::UnexpectedShape { msg, expected, got }.bt()
 }
 
-/// Returns the first quantised weight of these names that is stored as tensors of other names.
-/// `None` if the options read these as they are.
+/// Returns the first of these names that is a quantised weight, stored as tensors of other names.
 pub(crate) fn stored_otherwise(
     checkpoint: &Checkpoint<impl ReadAt>,
     wants: impl Fn(&str) -> bool,

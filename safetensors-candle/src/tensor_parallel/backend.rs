@@ -122,7 +122,6 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         Ok(tensor)
     }
 
-    /// Compares the requested shape with the shape of the tensor or of its part.
     fn check_shape(
         &self,
         tensor: &LazyTensor<'_, Source<'a>>,
@@ -230,7 +229,6 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         Ok(())
     }
 
-    /// Returns a part that was prefetched, or reads it now.
     fn load(
         &self,
         tensor: LazyTensor<'_, Source<'a>>,

@@ -67,7 +67,7 @@ pub struct AdamW {
 
 #[derive(Debug)]
 pub(super) struct Parameter {
-    /// The variable, without names if the optimizer was made from variables alone.
+    /// Without names if the optimizer was made from variables alone.
     pub(super) variable: Variable,
     /// Never changed in place, so a load can replace it without a copy.
     pub(super) exp_avg: Tensor,
@@ -157,16 +157,15 @@ impl AdamW {
 impl Optimizer for AdamW {
     type Config = ParamsAdamW;
 
-    /// Makes an optimizer without names, whose state can be neither saved nor loaded, unlike the
-    /// ones of [`from_var_map`](AdamW::from_var_map) and [`from_named`](AdamW::from_named).
+    /// Makes an optimizer without names, with a state that can be neither saved nor loaded.
     fn new(vars: Vec<Var>, params: ParamsAdamW) -> candle_core::Result<Self> {
         // candle gives no names here. Such an optimizer trains, but is neither saved nor loaded.
         let nameless = vars.into_iter().map(|var| Variable { names: Vec::new(), var });
         Self::with_variables(nameless.collect(), params).map_err(into_candle_error)
     }
 
-    /// Updates every variable that has a gradient, in the order of candle's operations, so that
-    /// every bit is the same.
+    /// Updates every variable that has a gradient, in the order of candle's operations, for the
+    /// same bits.
     fn step(&mut self, grads: &GradStore) -> candle_core::Result<()> {
         self.step += 1;
         let ParamsAdamW { lr, beta1, beta2, eps, weight_decay } = self.params;

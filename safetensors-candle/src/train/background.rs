@@ -115,7 +115,7 @@ fn named(tensors: &[(String, Tensor)]) -> impl Iterator<Item = (&String, &Tensor
 }
 
 impl StateRef<'_> {
-    /// Takes a snapshot once the saver's earlier save has ended.
+    /// Waits until the saver's earlier save has ended.
     fn snapshot_after(
         self,
         saver: &mut BackgroundSaver,
@@ -125,7 +125,7 @@ impl StateRef<'_> {
         self.snapshot().map_err(|error| error.in_path(path))
     }
 
-    /// Returns all tensors by name. No later step changes them.
+    /// Returns tensors that no later step changes.
     fn snapshot(self) -> Result<Vec<(String, Tensor)>> {
         let tensors = self.tensors()?;
         // An optimizer's tensors on the CPU are never changed in place. A tied variable is copied

@@ -43,7 +43,6 @@ impl<'a> From<(&'a VarMap, &'a AdamW)> for StateRef<'a> {
 }
 
 impl StateRef<'_> {
-    /// Returns all tensors by name, without copying.
     pub(super) fn tensors(self) -> Result<Vec<(String, Tensor)>> {
         let variables = self.var_map.map(named).into_iter().flatten();
         let mut tensors: Vec<_> = variables.map(|(name, var)| (name, var.into_inner())).collect();

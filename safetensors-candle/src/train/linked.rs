@@ -9,10 +9,9 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 use safetensors_delta::{Options, open_linked};
 
-/// The name of a complete checkpoint in its directory.
 pub(super) const FILE: &str = "model.safetensors";
 
-/// The names of the base and of the new checkpoint in the delta.
+/// The links to the base and the new checkpoint in the delta.
 pub(super) const VERSIONS: [&str; 2] = ["base", "new"];
 
 /// Returns the file of a complete checkpoint, or of the base of a delta.
@@ -30,13 +29,11 @@ pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns `true` for a directory of [`save_delta`](super::save_delta).
 pub(super) fn is_linked(directory: &Path) -> bool {
     directory.join(VERSIONS[0]).is_dir()
 }
 
-/// Makes the complete checkpoint of a directory of [`save_delta`](super::save_delta), compares all
-/// digests, and calls a function with it.
+/// Makes a complete checkpoint for the time of a call of `read`, and compares all digests.
 pub(super) fn with_whole<T>(
     directory: &Path,
     read: impl FnOnce(&Checkpoint<FileSource>) -> Result<T>,

@@ -130,7 +130,6 @@ impl StateOptions {
         self
     }
 
-    /// Returns the dtype that a tensor is cast to if its variable has `dtype`.
     pub(super) fn cast_to(&self, dtype: Dtype) -> Option<Dtype> {
         self.cast.then_some(dtype)
     }

@@ -18,15 +18,13 @@ use crate::weights::stored_otherwise;
 pub(super) struct Filled {
     /// A value for each slot; `None` if the checkpoint may lack it, and does.
     pub(super) tensors: Vec<Option<Tensor>>,
-    /// The first name of each slot without a value, sorted.
+    /// The first names of slots without a value, sorted.
     pub(super) missing: Vec<String>,
-    /// The names of tensors that belong to no slot, sorted.
     pub(super) extra: Vec<String>,
 }
 
-/// Reads a value for each slot, without changing it. Reports `mismatches` of the caller with the
-/// differences that are found here, before any data is read. `needs_slot` decides for which tensors
-/// a missing slot is a difference.
+/// Reads values without changing the slots. Reports `mismatches` together with its own, before any
+/// data is read. `needs_slot` returns `true` for tensors that must not lack a slot.
 pub(super) fn fill<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     slots: &[TensorSlot],
@@ -46,7 +44,7 @@ pub(super) fn fill<S: ReadAt>(
 
 #[derive(Default)]
 struct Plan<'a> {
-    /// By the name of the tensor: the slots, each with the dtype that the tensor is cast to.
+    /// Slots by the name of the tensor, with the dtype that it is cast to.
     slots: HashMap<&'a str, Vec<(usize, Option<Dtype>)>>,
     missing: Vec<String>,
     extra: Vec<String>,
@@ -86,7 +84,6 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Finds the tensors of each slot, and compares them with it.
     fn find<S: ReadAt>(
         &mut self,
         checkpoint: &'a Checkpoint<S>,
@@ -123,7 +120,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Reads each tensor once, in parallel; once for each dtype if it is cast to several.
+    /// Reads each tensor once for each dtype that it is cast to, in parallel.
     fn read<'c, S: ReadAt>(
         &self,
         checkpoint: &'c Checkpoint<S>,
@@ -152,10 +149,10 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Tensors that are read together, cast to one dtype or not cast.
+/// Tensors that are cast to one dtype or not cast.
 struct Group<'a, S> {
     cast: Option<Dtype>,
-    /// Tensors in the order of the checkpoint, each with its slots.
+    /// In the order of the checkpoint, each with its slots.
     tensors: Vec<(LazyTensor<'a, S>, Vec<usize>)>,
 }
 
@@ -170,8 +167,8 @@ impl<'a, S> Group<'a, S> {
     }
 }
 
-/// Returns how a tensor is converted when it is loaded; `None` if candle cannot hold it with these
-/// options. Codes of a quantised weight are a separate error.
+/// Returns `None` if candle cannot hold the tensor with these options. Codes of a quantised weight
+/// are a separate error.
 fn loaded<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
@@ -186,14 +183,13 @@ fn loaded<S: ReadAt>(
     }
 }
 
-/// A slot of this dtype, and the name under which a tensor is looked for.
 struct Wanted<'s> {
     name: &'s str,
     slot: &'s TensorSlot,
     dtype: Dtype,
 }
 
-/// Returns how a tensor of the checkpoint, loaded in this way, differs from a slot.
+/// Returns how a tensor differs from a slot.
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
     loaded: Option<DtypePlan>,

@@ -12,7 +12,6 @@ use crate::error::from_candle_error;
 pub(super) const KINDS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
 impl AdamW {
-    /// Returns the tensors of the state by their names in a file.
     pub(super) fn tensors(&self) -> Result<impl Iterator<Item = (String, &Tensor)>> {
         self.check_names()?;
         Ok(self.parameters.iter().flat_map(|parameter| {
@@ -21,7 +20,7 @@ impl AdamW {
         }))
     }
 
-    /// Returns a slot for each tensor, in the order of [`tensors`](AdamW::tensors).
+    /// Returns the slots in the order of [`tensors`](AdamW::tensors).
     pub(super) fn slots(&self) -> Result<Vec<TensorSlot>> {
         self.check_names()?;
         let slots = self.parameters.iter().flat_map(|parameter| {
@@ -35,7 +34,7 @@ impl AdamW {
         Ok(slots.collect())
     }
 
-    /// Replaces the state by checked `values`, in the order of [`slots`](AdamW::slots).
+    /// Takes checked `values` in the order of [`slots`](AdamW::slots).
     pub(super) fn replace(
         &mut self,
         (step, params): (usize, ParamsAdamW),

@@ -132,12 +132,12 @@ pub struct CheckpointBackend<'a> {
     state: Arc<State>,
 }
 
-/// The state that the clones of a backend share.
+/// Shared by the clones of a backend.
 #[derive(Debug)]
 struct State {
     ahead: ReadAhead,
     kept: KeptTensors,
-    /// The options of all reads, with the progress of the model. Made for the first read.
+    /// Options with the progress of the model, made for the first read.
     options: OnceLock<LoadOptions>,
 }
 
@@ -264,7 +264,7 @@ impl<'a> CheckpointBackend<'a> {
         Self { names: Arc::new(names), ..self }.anew()
     }
 
-    /// Returns the backend without tensors that were read. Other options make other tensors.
+    /// Drops tensors that were read: other options make other tensors.
     fn anew(self) -> Self {
         Self { state: State::new(self.weights.checkpoint.len()), ..self }
     }

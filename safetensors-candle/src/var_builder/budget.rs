@@ -2,21 +2,20 @@
 
 use safetensors_core::Dtype;
 
-/// How much a byte that was read in vain counts against the bytes that were asked for.
+/// How much a byte that was read in vain counts against the requested ones.
 const PENALTY: u64 = 8;
 
-/// Counts, by dtype, the bytes in memory that a model asks for and the bytes that are read ahead.
+/// Counts, by dtype, the bytes that a model asks for and the bytes that are read ahead.
 ///
-/// The bytes ahead are at most the limit. Together with the bytes dropped without being asked for,
-/// they are at most the bytes that the model has asked for. So a model causes at most twice the
-/// reading that it needs. A model that skips more than an eighth of the bytes ahead ends reading
-/// ahead.
+/// The bytes ahead are at most the limit, and with the dropped ones at most the requested bytes. So
+/// a model causes at most twice the reading that it needs. Skipping more than an eighth of the
+/// bytes ahead ends reading ahead.
 ///
-/// If tensors cannot be read, all that was read together counts as dropped, and the requested
-/// tensor is read again: the bound is exceeded by that tensor at most.
+/// If a read fails, all its tensors count as dropped, and the requested one is read again: only
+/// that exceeds the bound.
 ///
-/// Each dtype has a separate budget: a model that asks for norms as F32 shows nothing about its
-/// BF16 weights.
+/// Each dtype has its own budget: a model that asks for norms as F32 shows nothing about its BF16
+/// weights.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     tallies: Vec<(Dtype, Tally)>,
@@ -41,7 +40,7 @@ impl Budget {
         self.tally(dtype).ahead += bytes;
     }
 
-    /// Counts a tensor ahead that is handed out, or dropped.
+    /// Counts a tensor that is handed out, or dropped.
     pub(super) fn settle(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.ahead = tally.ahead.saturating_sub(bytes);
@@ -52,7 +51,6 @@ impl Budget {
         tally.dropped = tally.dropped.saturating_add(bytes);
     }
 
-    /// Returns how many more bytes of this dtype may be read ahead.
     pub(super) fn room(&mut self, dtype: Dtype, limit: u64) -> u64 {
         let ahead: u64 = self.tallies.iter().map(|(_, tally)| tally.ahead).sum();
         let tally = self.tally(dtype);

@@ -10,28 +10,27 @@ use crate::weights::{Weights, stored_otherwise};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    /// Whether the tensor at each position is hidden under its own name. Empty if none is.
+    /// By position, for the tensor's own name. Empty if none is hidden.
     hidden: Vec<bool>,
     hidden_aliases: HashSet<String>,
-    /// The number of visible names by position, for tensors that have several.
+    /// The number of visible names by position, if there are several.
     tied: HashMap<usize, usize>,
 }
 
-/// A tensor that a model asks for, and its position in the checkpoint.
 pub(super) struct Found<'a, S> {
     pub(super) position: usize,
     pub(super) tensor: LazyTensor<'a, S>,
 }
 
 impl Names {
-    /// Makes all names of a checkpoint visible.
+    /// Makes all names visible.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>) -> Self {
         let mut names = Self::default();
         names.count(checkpoint);
         names
     }
 
-    /// Hides names too that `keep` does not accept.
+    /// Hides more names.
     pub(super) fn filter<S>(
         &mut self,
         checkpoint: &Checkpoint<S>,
@@ -49,7 +48,6 @@ impl Names {
         self.count(checkpoint);
     }
 
-    /// Counts the names of the tensors that have several.
     fn count<S>(&mut self, checkpoint: &Checkpoint<S>) {
         let mut tied = HashMap::new();
         for (alias, tensor) in checkpoint.aliases() {
@@ -64,7 +62,6 @@ impl Names {
         self.tied = tied;
     }
 
-    /// Returns the position and the tensor of a visible name or alias.
     pub(super) fn find<'a, S>(
         &self,
         checkpoint: &'a Checkpoint<S>,
@@ -80,7 +77,7 @@ impl Names {
         (!is_hidden).then_some(Found { position, tensor })
     }
 
-    /// Returns all visible names and aliases, with the positions of their tensors.
+    /// Returns visible names and aliases, with the positions of their tensors.
     pub(super) fn visible<'a, S>(
         &'a self,
         checkpoint: &'a Checkpoint<S>,
@@ -106,7 +103,7 @@ impl Names {
         self.tied.get(&position).copied()
     }
 
-    /// Returns `true` if a name that no tensor has is a quantised weight, which the options refuse.
+    /// Returns `true` if the missing name is a quantised weight that the options refuse.
     pub(crate) fn is_refused(
         &self,
         Weights { checkpoint, options }: &Weights<'_>,
@@ -117,8 +114,7 @@ impl Names {
         codes.is_some_and(|codes| self.find(checkpoint, codes).is_some())
     }
 
-    /// Returns the error for a missing name: how its weight is stored, otherwise the searched
-    /// places and similar names.
+    /// Explains how a weight is stored, or names searched places and similar names.
     pub(crate) fn missing(&self, weights: &Weights<'_>, name: &str) -> candle_core::Error {
         let checkpoint = &weights.checkpoint;
         if self.is_refused(weights, name) {

@@ -15,30 +15,28 @@ use super::budget::Budget;
 use super::sequence::Sequence;
 use crate::weights::Source;
 
-/// The most tensors that are looked at to find the ones to read ahead, to bound the time of a
-/// request.
+/// The most tensors that are looked at, to bound the time of a request.
 const LOOKED_AT: usize = 4096;
 
 pub(super) struct Reader<'a> {
     pub(super) checkpoint: &'a Checkpoint<Source<'a>>,
-    /// Options that convert every tensor to `dtype`.
+    /// Options that convert to `dtype`.
     pub(super) options: LoadOptions,
     /// The dtype that the model asks for.
     pub(super) dtype: Dtype,
-    /// The most bytes that may be read ahead, in memory.
+    /// The most bytes ahead, in memory.
     pub(super) limit: u64,
-    /// Whether the tensor at each position is hidden from the model. Empty if none is.
+    /// Hidden tensors by position. Empty if none is.
     pub(super) hidden: &'a [bool],
 }
 
 impl Reader<'_> {
-    /// Returns the bytes in memory of a tensor that should be read ahead.
+    /// Returns the bytes of a tensor that should be read ahead.
     fn expected(&self, position: usize) -> Option<u64> {
         self.memory(&self.checkpoint.tensor_at(position)?)
     }
 
-    /// Returns the bytes in memory, or in the file for integers in a model of floats and tensors
-    /// without a conversion.
+    /// Returns the bytes in memory, or in the file for tensors that are not converted.
     pub(super) fn byte_len(&self, tensor: &LazyTensor<'_, Source<'_>>) -> u64 {
         let from = tensor.dtype();
         let is_asked = from == Dtype::C64 || from.is_float() == self.dtype.is_float();
@@ -47,10 +45,8 @@ impl Reader<'_> {
         bytes.unwrap_or_else(|| tensor.byte_len())
     }
 
-    /// Returns the bytes in memory of a tensor in this dtype.
-    ///
-    /// Tensors without a conversion have none. Neither have integers in a model of floats, such as
-    /// position ids: the model will ask for them in another dtype.
+    /// Returns `None` for tensors without a conversion, and for integers in a model of floats, such
+    /// as position ids: the model will ask for them in another dtype.
     fn memory(&self, tensor: &LazyTensor<'_, Source<'_>>) -> Option<u64> {
         let (from, to) = (tensor.dtype(), self.dtype);
         let is_expected = from != Dtype::C64
@@ -62,28 +58,28 @@ impl Reader<'_> {
     }
 }
 
-/// The tensors that were read ahead, and the model's requests so far.
+/// Tensors that were read ahead, and the model's requests so far.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     state: Mutex<State>,
-    /// Signals that tensors have been read, or that their read has failed.
+    /// Signals that a read has ended.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Whether the tensor at each position was asked for.
+    /// Requests by position.
     asked: Vec<bool>,
-    /// The number of tensors that were.
+    /// The number of requested tensors.
     asked_tensors: usize,
     /// Made at the second request, because it takes a moment for very many tensors.
     sequence: Option<Sequence>,
     budget: Budget,
-    /// The tensors that are read ahead, by position.
+    /// Tensors ahead by position.
     slots: HashMap<usize, Slot>,
-    /// Tensors that could not be read. They are read again only when they are asked for.
+    /// Tensors that could not be read, and are not read ahead again.
     left_out: HashSet<usize>,
-    /// The bytes that had been asked for when stale slots were last looked for.
+    /// The bytes asked for when stale slots were last looked for.
     cleaned_at: u64,
 }
 
@@ -93,8 +89,8 @@ struct Slot {
     bytes: u64,
     /// `None` while a thread reads it.
     buf: Option<TensorBuf>,
-    /// The bytes that had been asked for when the tensor was read ahead. `None` for a prefetched
-    /// tensor, which stays until it is asked for.
+    /// The bytes asked for when the tensor was read ahead. `None` for a prefetched tensor, which
+    /// never becomes stale.
     since: Option<u64>,
 }
 
@@ -116,8 +112,8 @@ impl ReadAhead {
         lock(&self.state).asked.clone()
     }
 
-    /// Returns the tensor at a position, read ahead or now. If the model asks in sequence, the next
-    /// tensors are read together with it.
+    /// Takes a tensor that is ahead, or reads it, together with the next ones if the model asks in
+    /// sequence.
     pub(super) fn take(
         &self,
         reader: &Reader<'_>,
@@ -160,7 +156,7 @@ impl ReadAhead {
         tensor.read_with(&reader.options)
     }
 
-    /// Reads the tensors at these positions now, and keeps them. Returns how many were read.
+    /// Returns how many tensors were read.
     pub(super) fn prefetch(
         &self,
         reader: &Reader<'_>,
@@ -185,8 +181,8 @@ impl ReadAhead {
         Ok(read)
     }
 
-    /// Notes which tensors are not read ahead again: the one that the error names, or all if it
-    /// names none. If it names the one at `asked`, the others are not to blame.
+    /// Excludes the tensor that the error names from reading ahead, or all if it names none. If it
+    /// names the one at `asked`, the others are not to blame.
     fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
         let left_out = &mut lock(&self.state).left_out;
@@ -199,7 +195,7 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Notes a request. Returns `true` if the next tensors may be read ahead.
+    /// Returns `true` if the next tensors may be read ahead.
     fn ask(
         &mut self,
         reader: &Reader<'_>,
@@ -220,7 +216,7 @@ impl State {
         continues
     }
 
-    /// Reserves slots for the tensors that are expected after this one, as far as there is room.
+    /// Reserves slots for the next tensors, as far as there is room.
     fn reserve(&mut self, reader: &Reader<'_>, position: usize) -> Vec<usize> {
         self.drop_stale(reader.limit);
         let mut room = self.budget.room(reader.dtype, reader.limit);
@@ -247,7 +243,7 @@ impl State {
         reserved
     }
 
-    /// Drops tensors that were read ahead long ago. The model has gone on without them.
+    /// Drops tensors that the model has gone on without.
     fn drop_stale(&mut self, limit: u64) {
         let asked = self.budget.asked();
         if asked - self.cleaned_at <= limit / 4 {
@@ -266,7 +262,7 @@ impl State {
         self.sequence = Some(sequence);
     }
 
-    /// Drops the tensor at a position, unless a thread is reading it.
+    /// Drops a tensor, unless a thread is reading it.
     fn discard(&mut self, position: usize) {
         if self.slots.get(&position).is_some_and(|slot| slot.buf.is_some())
             && let Some(slot) = self.slots.remove(&position)
@@ -275,7 +271,6 @@ impl State {
         }
     }
 
-    /// Takes a tensor that has been read out of its slot.
     fn hand_out(&mut self, position: usize) -> Option<TensorBuf> {
         let slot = self.slots.remove(&position)?;
         slot.settle(&mut self.budget);
@@ -301,14 +296,14 @@ impl Slot {
 }
 
 /// The slots that one thread fills. Unfilled ones are free again at the end, so that waiting
-/// threads read for themselves. They count as read in vain.
+/// threads read for themselves, and count as read in vain.
 struct Reading<'a> {
     ahead: &'a ReadAhead,
     positions: Vec<usize>,
 }
 
 impl Reading<'_> {
-    /// Reads all of the tensors, and one more, which is returned.
+    /// Reads the tensors, and returns the one at `asked`.
     fn read(&mut self, reader: &Reader<'_>, asked: Option<usize>) -> Result<Option<TensorBuf>> {
         // In the order of the file, not in the order in which they are expected.
         let mut positions = self.positions.clone();

@@ -7,16 +7,15 @@ use super::order::ModelOrder;
 /// The groups of tensors that a model has asked for so far.
 ///
 /// A model asks in sequence if it asks for a second tensor of a group, or for the first of a group
-/// after at least half of the group before. So neither a single tensor nor one tensor of each layer
-/// is a sequence. The last request does not count, because several threads may build parts of a
-/// model at once.
+/// after at least half of the group before. The last request does not count, because several
+/// threads may build parts of a model at once.
 #[derive(Debug)]
 pub(super) struct Sequence {
     order: ModelOrder,
     groups: Vec<Group>,
 }
 
-/// The bytes of a group in the file.
+/// Bytes in the file.
 #[derive(Clone, Debug, Default)]
 struct Group {
     bytes: u64,
@@ -25,7 +24,7 @@ struct Group {
 }
 
 impl Sequence {
-    /// Makes a sequence for a model that has already asked for some tensors.
+    /// Takes a model that has already asked for some tensors.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, asked: &[bool]) -> Self {
         let order = ModelOrder::of(checkpoint.tensors().map(|tensor| tensor.name()));
         let groups = vec![Group::default(); order.groups()];
@@ -41,7 +40,7 @@ impl Sequence {
         sequence
     }
 
-    /// Notes the first request for a tensor. Returns `true` if it continues a sequence.
+    /// Returns `true` if the first request for a tensor continues a sequence.
     pub(super) fn ask(&mut self, position: usize, bytes: u64) -> bool {
         let group = self.order.group(position);
         let before = group.checked_sub(1).map(|before| &self.groups[before]);
@@ -51,7 +50,7 @@ impl Sequence {
         continues
     }
 
-    /// Returns the positions of the tensors that are expected after this one.
+    /// Returns the positions of the expected tensors.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         self.order.after(position)
     }
@@ -86,7 +85,6 @@ mod tests {
         Checkpoint::from_source(serialize(tensors, &options).unwrap(), "bytes").unwrap()
     }
 
-    /// Returns whether each name that is asked for continues a sequence.
     fn asks(checkpoint: &Checkpoint<Vec<u8>>, names: &[&str]) -> Vec<bool> {
         let mut sequence = Sequence::of(checkpoint, &vec![false; checkpoint.len()]);
         let position = |name: &&str| checkpoint.position(name).unwrap();
