@@ -95,10 +95,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. LoRA
-//! adapters are merged in the same way:
-//! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
-//! with the `Adapter` of [`safetensors_core::lora`].
+//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. With
+//! `merged([Adapter::open(adapter)?])` instead, LoRA adapters are merged, see
+//! [`safetensors_core::lora`].
 //!
 //! candle computes with quantised weights only in the types of GGML: the module `gguf` reads them
 //! as `QTensor`s. `QTensor::quantize` makes one of the numbers, which rounds once more.
@@ -108,9 +107,9 @@
 //!
 //! # What is copied
 //!
-//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns. Another
-//! device adds one copy. Saving writes contiguous tensors on the CPU from their memory. Strided
-//! tensors and tensors on other devices pass through a buffer of bounded size.
+//! Loading reads each tensor into the memory that the candle tensor then owns. Another device adds
+//! one copy. Saving writes contiguous tensors on the CPU from their memory; others pass through a
+//! buffer of bounded size.
 //!
 //! # Devices
 //!
@@ -120,23 +119,16 @@
 //! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
 //! | Metal, with the feature `metal` | read 256 MiB of tensors at a time, and copy each | 256 MiB, or the largest tensor |
 //!
-//! Elements are converted on the CPU, before the copy. So the device needs memory only for the
-//! tensors, and the values equal a load to the CPU, bit for bit. Elements that become wider travel
-//! in the wide form.
+//! Elements are converted on the CPU, before the copy, so the values equal a load to the CPU, bit
+//! for bit. On a CUDA device the memory of all tensors is allocated first: tensors that do not fit
+//! are an error before anything is read. Every thread can use the tensors. Builders of models, also
+//! [`tensor_parallel`], read each tensor to ordinary main memory and copy it from there.
 //!
-//! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
-//! are an error before anything is read. Fewer than 4 MiB are copied without pinned memory. Every
-//! thread can use the tensors. Builders of models, including [`tensor_parallel`], read each tensor
-//! to ordinary main memory and copy it from there.
-//!
-//! The code for CUDA and Metal is type-checked, but has not run on such devices yet. The part
-//! that they share with a load to the CPU is tested.
+//! The code for CUDA and Metal is type-checked, but has not run on such devices yet.
 //!
 //! # What this crate does not do
 //!
-//! It does not map files, and does not send tensors between ranks. A `VarBuilder` reads a tensor
-//! again if it is asked for again, unless [`cache_tensors`](CheckpointBackend::cache_tensors) is
-//! set.
+//! It does not map files, and does not send tensors between ranks.
 //!
 //! Coming from candle's own loaders? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
