@@ -1,29 +1,23 @@
 //! Tensors onto a CUDA device: read into pinned memory, and copied from there while others are
 //! read.
 //!
-//! # The hazards
+//! The device reads pinned memory directly, so a copy continues after the call that began it, and
+//! cudarc does not protect the memory:
 //!
-//! The device reads pinned memory directly, so a copy continues after the call that began it.
-//! cudarc's safe functions allow mistakes:
-//!
-//! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once. The borrow
-//!   ends, the copy does not.
+//! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once.
 //! - A [`PinnedHostSlice`] waits for copies only if the context has its own streams. candle's
 //!   devices use the stream of the calling thread.
 //!
-//! If such memory were written or freed too early, the tensors would get other bytes. So each
-//! [`Slot`] has an event, which is recorded after every copy and waited for before the slot is
-//! given back. [`Staged::copying`] has the slots with running copies, and its `Drop` waits for the
-//! device.
+//! So each [`Slot`] has an event, which is recorded after every copy and waited for before the slot
+//! is given back. [`Staged::copying`] has the slots with running copies, and its `Drop` waits for
+//! the device.
 //!
 //! Four calls are `unsafe`, in this file only: they allocate uninitialised memory of the host and
 //! of the device, clear the host's, and write the memory of a tensor as bytes.
 //!
-//! # One thread, one stream
-//!
 //! All calls to the device but [`Staging::bytes_mut`] come from the loading thread, on the device's
-//! stream, where they run in order. Other threads have streams that do not wait for this one, so it
-//! is waited for before the tensors are handed out.
+//! stream, where they run in order. Streams of other threads do not wait for this one, so it is
+//! waited for before the tensors are handed out.
 
 #![allow(unsafe_code, reason = "memory that a device copies from is lent to it, not to Rust")]
 

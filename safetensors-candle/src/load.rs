@@ -10,11 +10,10 @@ use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Tens
 
 use crate::{Candle, IntoCandle};
 
-/// Loads every tensor of a checkpoint onto a device, by name. The path is a file, an index of
-/// shards, or the directory of either.
+/// Loads every tensor of a checkpoint onto a device, by name, in parallel. The path is a file, an
+/// index of shards, or the directory of either.
 ///
-/// Files are read in parallel. Dtypes that candle lacks are widened without loss; see the [crate's
-/// table](crate#dtypes).
+/// Dtypes that candle lacks are [widened](crate#dtypes) without loss.
 ///
 /// ```
 /// use candle_core::Device;

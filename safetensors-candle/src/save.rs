@@ -25,9 +25,9 @@ const BROUGHT: usize = 16 << 20;
 /// Saves tensors to one file, atomically. `tensors` yields names and tensors, such as a
 /// `&HashMap<String, Tensor>`.
 ///
-/// Contiguous tensors on the CPU are written from their memory, without a copy. They are locked
-/// while they are written: other threads may read but not change them. A tensor on another device
-/// is locked for one part at a time, so no thread should change it during the save.
+/// Contiguous tensors on the CPU are written from their memory, without a copy. A tensor is locked
+/// while it is written: other threads may read but not change it. On another device it is locked
+/// for one part at a time, so no thread should change it during the save.
 ///
 /// With [`SaveOptions::tied`], tensors that share a storage are saved once.
 /// [`Views`](safetensors_core::tied::Views) decides about reshaped, narrowed and transposed
@@ -55,9 +55,9 @@ const BROUGHT: usize = 16 << 20;
 /// # Errors
 ///
 /// An error of [`safetensors_core::save()`]; [`ErrorKind::UnsupportedFrameworkType`] if the format
-/// lacks the dtype of a tensor; [`ErrorKind::DataLength`] if the length of a storage does not fit
-/// the dtype and shape; [`ErrorKind::Framework`] if candle or the device fails; one of the last two
-/// for an F4 or F6 tensor that is a part of its storage or not contiguous.
+/// lacks the dtype of a tensor; [`ErrorKind::DataLength`] if the length of a storage does not fit;
+/// [`ErrorKind::Framework`] if candle or the device fails; one of the last two for an F4 or F6
+/// tensor that is a part of its storage or not contiguous.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,

@@ -1,8 +1,7 @@
 //! Tensor parallelism: each rank reads its own part of every weight.
 //!
-//! [`TensorParallelBackend`] is a backend of candle's [`VarBuilderArgs`]. A model asks it for a
-//! tensor with a hint: the part that the rank holds. Only these bytes are read, and gaps of at most
-//! 512 bytes between them.
+//! A model asks a [`TensorParallelBackend`] for a tensor with a hint: the part that the rank holds.
+//! Only these bytes are read, and gaps of at most 512 bytes between them.
 //!
 //! | hint | part | shape that the model asks for |
 //! |---|---|---|
@@ -17,8 +16,7 @@
 //!
 //! # Models written for candle's `ShardedVarBuilder`
 //!
-//! candle's `ShardedVarBuilder<'a>` is tied to one backend. In a model with this type, change the
-//! line that imports it:
+//! In a model with the type `ShardedVarBuilder<'a>`, which has one backend, change the import:
 //!
 //! ```
 //! // Before: use candle_nn::var_builder::ShardedVarBuilder as VarBuilder;
@@ -42,10 +40,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The program that opens the checkpoint calls [`tensor_parallel_var_builder`] instead of
-//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. In addition,
-//! dimensions beyond the second can be cut, a dimension or rank that does not exist is an error and
-//! no panic, and `get_unchecked` returns the entire tensor.
+//! Open the checkpoint by [`tensor_parallel_var_builder`] instead of
+//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. In addition, any
+//! dimension can be cut, a dimension or rank that does not exist is an error and no panic, and
+//! `get_unchecked` returns the entire tensor.
 
 mod backend;
 mod hint;

@@ -13,16 +13,15 @@ use crate::error::{from_candle_error, into_candle_error};
 /// The AdamW optimizer, with a state that can be saved and loaded.
 ///
 /// It computes the same values as [`candle_nn::AdamW`], bit for bit, and takes the same
-/// [`ParamsAdamW`]. Its state is the number of steps, the hyperparameters, and for each variable
-/// the moving averages of its gradient (`exp_avg`) and of the gradient's square (`exp_avg_sq`),
-/// with the shape, dtype and device of the variable.
+/// [`ParamsAdamW`]. Its state is the number of steps, the hyperparameters, and the moving averages
+/// of each variable's gradient (`exp_avg`) and of the gradient's square (`exp_avg_sq`), with the
+/// shape, dtype and device of the variable.
 ///
 /// The state belongs to the *names* of the variables, because the order of [`VarMap::all_vars`]
 /// differs from process to process. A variable with several names has one state and is updated once
-/// per step, as in PyTorch. candle's optimizer updates it once per name.
+/// per step, as in PyTorch; candle's optimizer updates it once per name.
 ///
-/// Variables that are not of a float dtype or have no elements have no state and do not change. A
-/// variable without a gradient keeps its value and its state.
+/// Variables that are not of a float dtype or have no elements do not change.
 ///
 /// # In the file
 ///
@@ -55,8 +54,7 @@ use crate::error::{from_candle_error, into_candle_error};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`Optimizer::new`] knows no names. An optimizer from there can train, but its state can be
-/// neither saved nor loaded.
+/// [`Optimizer::new`] knows no names: its state can be neither saved nor loaded.
 #[derive(Debug)]
 pub struct AdamW {
     // candle's own `AdamW` keeps its moments private and pairs them with variables by position.

@@ -16,12 +16,11 @@ use crate::Candle;
 /// Saves like [`save`](super::save), in a thread: takes a snapshot of the state, and returns while
 /// it is being saved.
 ///
-/// See [`BackgroundSaver`] for a second save, an error, a cancelled save and a process that is
-/// killed.
-///
 /// The snapshot is a copy of the variables, and of an optimizer's state on another device, in main
-/// memory. The state of an [`AdamW`](super::AdamW) on the CPU is not copied. There is one snapshot
-/// at a time: this function first waits for the saver's earlier save.
+/// memory. The state of an [`AdamW`](super::AdamW) on the CPU is not copied.
+///
+/// This function first waits for the saver's earlier save. [`BackgroundSaver`] describes errors,
+/// cancelling and killed processes.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -68,9 +67,7 @@ pub fn save_in_background<'a>(
 }
 
 /// Saves like [`save_in_background`], to a directory like [`save_sharded`](super::save_sharded).
-///
-/// The saver knows the progress of all files together. An error, a cancelled save and a process
-/// that is killed leave the complete earlier checkpoint.
+/// The saver knows the progress of all files together.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -91,10 +88,6 @@ pub fn save_in_background<'a>(
 /// assert_eq!(Checkpoint::open(dir.path())?.files().len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`save_in_background`].
 pub fn save_sharded_in_background<'a>(
     saver: &mut BackgroundSaver,
     directory: impl AsRef<Path>,

@@ -85,10 +85,8 @@ impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
 /// Saves the variables of a model, the state of its optimizer, or both to one file, atomically,
 /// with the metadata of the options.
 ///
-/// The file has the variables under their names, and the tensors and metadata that [`AdamW`] lists.
-///
-/// Equal states give equal bytes. A variable with several names in the map is saved under each of
-/// them, or once with [`SaveOptions::tied`].
+/// [`AdamW`] lists the tensors and metadata of the optimizer. A variable with several names in the
+/// map is saved under each of them, or once with [`SaveOptions::tied`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -165,9 +163,7 @@ pub fn save_sharded<'a>(
 /// a file, an index of shards, the directory of either, or with the feature `delta` a directory of
 /// `save_delta`, which takes space for the complete file next to it during the load.
 ///
-/// Every variable must have a tensor of its name, shape and dtype, and every tensor must have a
-/// variable; [`StateOptions::load`] can allow more. If anything differs or fails, neither the
-/// variables nor the optimizer change. The [module](super) has the rules.
+/// A load is strict by default, and changes all or nothing: the [module](super) has the rules.
 ///
 /// ```
 /// use candle_core::{DType, Device};

@@ -20,12 +20,11 @@ use super::linked::{FILE, VERSIONS, file_of};
 /// function, whose base then becomes the base of both. Only variables that are frozen or change
 /// little save space.
 ///
-/// The directory has a hard link to the base's file, `base/model.safetensors`. So checkpoints can
-/// be deleted in any order. Programs that do not keep hard links copy the base.
+/// The directory has a hard link to the base's file, `base/model.safetensors`, so checkpoints can
+/// be deleted in any order.
 ///
-/// Loading takes space for the complete file, in a hidden directory next to this one. Other readers
-/// refuse a delta: `safetensors delta apply DIRECTORY/base DIRECTORY whole` makes a complete
-/// checkpoint for them.
+/// Loading takes space for the complete file, in a hidden directory next to this one. For other
+/// readers, `safetensors delta apply DIRECTORY/base DIRECTORY whole` makes a complete checkpoint.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

@@ -52,14 +52,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Replacements for candle's functions
-//!
-//! | candle | here | |
-//! |---|---|---|
-//! | `VarMap::load` | [`load`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
-//! | `VarMap::save` | [`save`] | saves metadata and shards; the new file is on the disk before it replaces the old one, and keeps its mode |
-//! | `candle_nn::AdamW` | [`AdamW`] | the same bits; the state can be saved |
-//!
 //! # What is loaded
 //!
 //! Tensors and variables are matched by name. By default every variable needs a tensor of its shape
@@ -73,7 +65,8 @@
 //! have the same values.
 //!
 //! If the load fails, all variables and the optimizer are unchanged, except after a GPU that fails
-//! while variables are copied on it.
+//! while variables are copied on it. A load holds the variables and all tensors that it reads: at
+//! most twice the variables and optimizer state.
 //!
 //! # What is saved
 //!
@@ -110,12 +103,6 @@
 //! group |= {"betas": (saved[prefix + "beta1"], saved[prefix + "beta2"]), "params": names}
 //! optimizer.load_state_dict({"state": state, "param_groups": [group]})
 //! ```
-//!
-//! # Memory
-//!
-//! A load holds the variables and all tensors that it reads: at most twice the variables and
-//! optimizer state. A save from the CPU copies nothing, except in the background, which copies the
-//! variables.
 
 mod adamw;
 mod background;

@@ -25,9 +25,9 @@ const READ_AHEAD: u64 = 256 << 20;
 /// A tensor has exactly the requested shape and dtype, and is on the requested device. The shape is
 /// compared with the header before any data is read.
 ///
-/// If the file has another dtype, the elements are converted while they are read, by the rules of
-/// [`convert`]. Each value is rounded once. A conversion to integers is an error if a value is not
-/// an integer or does not fit. C64 becomes F32 first, with a last dimension of 2: real, imaginary.
+/// Elements of another dtype are converted while they are read, by the rules of [`convert`]. A
+/// conversion to integers is an error if a value is not an integer or does not fit. C64 becomes F32
+/// first, with a last dimension of 2: real, imaginary.
 ///
 /// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
 /// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend with other
@@ -56,10 +56,8 @@ const READ_AHEAD: u64 = 256 << 20;
 /// # From any store, under other names
 ///
 /// The checkpoint may be in memory, in a bucket (`remote::open` of `safetensors-hub`), or in your
-/// own [`Store`]. The builder is candle's: a model with other names takes
-/// [`rename_f`](VarBuilder::rename_f), and one that learns sizes from its tensors calls
-/// [`get_unchecked`](VarBuilder::get_unchecked). For ranks that take parts of the tensors, use a
-/// [`TensorParallelBackend`](crate::TensorParallelBackend).
+/// own [`Store`]. A model with other names takes a builder with [`rename_f`](VarBuilder::rename_f),
+/// and one that learns sizes from its tensors calls [`get_unchecked`](VarBuilder::get_unchecked).
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -87,10 +85,9 @@ const READ_AHEAD: u64 = 256 << 20;
 /// bytes are kept until the model asks for them. The bytes that are read in vain are never more
 /// than the model itself asks for. If reading ahead fails, only the requested tensor is read again.
 ///
-/// A tensor that is saved once under several names is read once: the tensors of all its names share
-/// memory. The backend keeps it alive until the model has asked for all of them. A name that is
-/// asked for again gets a new tensor, unless [`cache_tensors`](CheckpointBackend::cache_tensors) is
-/// set.
+/// A tensor that is saved once under several names is read once. The backend keeps it alive until
+/// the model has asked for all names. A name that is asked for again gets a new tensor, unless
+/// [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
 ///
 /// [`convert`]: safetensors_core::convert
 /// [`Store`]: safetensors_core::checkpoint::store::Store
