@@ -1,4 +1,4 @@
-//! Where the code of the macro finds `safetensors-ndarray`, if the struct does not say.
+//! Finds `safetensors-ndarray` for the code of the macro.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -9,8 +9,8 @@ pub(crate) fn manifest() -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns the path of `safetensors-ndarray` in a package with this manifest: that crate, or the
-/// module of its facade. `None` if the manifest names neither.
+/// Returns the path of `safetensors-ndarray`, or of the module of its facade, if the manifest names
+/// one of them.
 pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
     if manifest.is_empty() || names(manifest, "safetensors-ndarray") {
         return Some(quote!(::safetensors_ndarray));
@@ -18,7 +18,7 @@ pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
     names(manifest, "safetensors-bridge").then(|| quote!(::safetensors_bridge::ndarray))
 }
 
-/// Returns `true` if a manifest belongs to a package, or has it as a dependency under its own name.
+/// Returns `true` for the manifest of a package, or of one that depends on it under its own name.
 fn names(manifest: &str, package: &str) -> bool {
     manifest.lines().any(|line| {
         let line = line.split('#').next().unwrap_or_default();
