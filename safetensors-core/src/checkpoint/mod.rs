@@ -49,7 +49,7 @@ pub use open::faults::faults;
 pub use open::locate::CheckpointPath;
 pub(crate) use open::opening::Opener;
 #[doc(hidden)]
-pub use other_files::OtherFiles;
+pub use other_files::{NEWEST, OtherFiles};
 pub use pattern::FilePattern;
 pub use pieces::assembled::Assembled;
 pub(crate) use pieces::dcp::record as record_dcp;
@@ -122,7 +122,7 @@ struct About {
     /// The version of the index when it was opened; `None` if the store does not know it.
     index_version: Option<store::Version>,
     /// Finds files next to these. `None` for a file that was already open.
-    siblings: Option<Arc<dyn open::siblings::Siblings>>,
+    siblings: Option<Arc<open::siblings::Siblings>>,
     /// The directory of the files.
     home: Option<PathBuf>,
     /// Whether the checkpoint was opened by the path of its directory.

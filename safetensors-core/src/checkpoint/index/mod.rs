@@ -32,7 +32,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Reads and checks an index file. A foreign one is refused.
-    pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+    pub(crate) fn read<T: Store + ?Sized>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
         if index.is_foreign { Err(index.refused().in_path(path)) } else { Ok(index) }
     }
@@ -55,7 +55,11 @@ impl Index {
     }
 
     /// Reads and checks an index file, also a foreign one.
-    pub(super) fn read_any<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+    pub(super) fn read_any<T: Store + ?Sized>(
+        store: &T,
+        path: &Path,
+        limits: &Limits,
+    ) -> Result<Self> {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
         let limit = limits.index_bytes;
         let found = source.byte_len();

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::opening::Opener;
-use crate::checkpoint::store::{LocalStore, OpenedBy};
+use crate::checkpoint::store::{Boxed, LocalStore, OpenedBy};
 use crate::checkpoint::{Checkpoint, CheckpointPath};
 use crate::file::io::FileSource;
 use crate::format::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Checkpoint<Mmap> {
         let store = &OpenedBy(|path: &Path| unsafe { map_file(path) });
         let opener = Opener { store, limits: &Limits::default(), joins: false };
         let opened = opener.open(path, || CheckpointPath::find(path))?;
-        opened.beside(Arc::new(LocalStore), false).into_stored()
+        opened.beside(Arc::new(Boxed(LocalStore)), false).into_stored()
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) mod siblings;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::store::{FileKind, LocalStore, OpenedBy, Store};
+use crate::checkpoint::store::{Boxed, FileKind, LocalStore, OpenedBy, Store};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath};
 #[cfg(doc)]
 use crate::file::io::SafeTensors;
@@ -90,7 +90,7 @@ impl Checkpoint {
     }
 }
 
-impl<S: ReadAt> Checkpoint<Assembled<S>> {
+impl<S: ReadAt + 'static> Checkpoint<Assembled<S>> {
     /// Opens a checkpoint in a [`Store`], for example in memory. To lend their bytes, call
     /// [`into_stored`](Checkpoint::into_stored) afterwards.
     ///
@@ -106,7 +106,7 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
         let path = path.as_ref();
         let opener = Opener { store: &*store, limits, joins: true };
         let opened = opener.open(path, || locate::locate(&*store, path))?;
-        Ok(opened.beside(store, false))
+        Ok(opened.beside(Arc::new(Boxed(store)), false))
     }
 }
 
@@ -232,7 +232,7 @@ impl<S: ReadAt> Checkpoint<S> {
         let opener = Opener { store: &OpenedBy(&open), limits, joins: false };
         let opened = opener.open(path, || locate_by_name(path))?;
         let siblings = OpenedBy(|path: &Path| FileSource::open(path));
-        opened.beside(Arc::new(siblings), false).into_stored()
+        opened.beside(Arc::new(Boxed(siblings)), false).into_stored()
     }
 }
 

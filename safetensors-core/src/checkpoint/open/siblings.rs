@@ -6,51 +6,26 @@ use std::sync::Arc;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::index::Index;
-use crate::checkpoint::store::{FileKind, Store, StoreEntry, Version};
+use crate::checkpoint::store::{Boxed, FileKind, Store, StoreEntry, Version};
 use crate::file::io::hidden::{BACKUP_MAGIC, header_backup};
 use crate::file::io::{ReadAt, beside};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 
-/// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
-/// read from it.
-pub(crate) trait Siblings: Send + Sync {
-    fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
-    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
-    fn version(&self, path: &Path) -> Result<Option<Version>>;
+/// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes and
+/// small files are read from it.
+pub(crate) type Siblings = dyn Store<File = Box<dyn ReadAt>>;
+
+impl Siblings {
     /// Returns the files that an index names.
-    fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
-    /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
-    /// disk must not lead out of the directory, except links of the checkpoint's own file.
-    fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>>;
-    /// Returns the number of bytes of a file.
-    fn byte_len(&self, path: &Path) -> Result<u64>;
-    /// Writes the bytes of a file.
-    fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()>;
-    /// Returns `true` if a file is a backup of a header; `false` if there is none, or if it cannot
-    /// be read.
-    fn is_header_backup(&self, path: &Path) -> bool;
-}
-
-impl<T: Store> Siblings for T {
-    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
-        Store::kind(self, path)
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
-        Store::list(self, directory)
-    }
-
-    fn version(&self, path: &Path) -> Result<Option<Version>> {
-        Store::version(self, path)
-    }
-
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
         Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
     }
 
-    fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>> {
-        match Store::kind(self, path) {
+    /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
+    /// disk must not lead out of the directory, except links of the checkpoint's own file.
+    pub(crate) fn read(&self, path: &Path, is_own: bool, most: u64) -> Result<Option<Vec<u8>>> {
+        match self.kind(path) {
             Ok(Some(FileKind::File)) => {}
             Ok(_) => return Ok(None),
             // Credentials may allow some files only, as in a signed address.
@@ -75,14 +50,18 @@ impl<T: Store> Siblings for T {
         Ok(Some(bytes))
     }
 
-    fn byte_len(&self, path: &Path) -> Result<u64> {
+    /// Returns the number of bytes of a file.
+    pub(crate) fn byte_len(&self, path: &Path) -> Result<u64> {
         Ok(self.open(path)?.byte_len())
     }
 
-    fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()> {
+    /// Writes the bytes of a file.
+    pub(crate) fn copy(&self, path: &Path, out: &mut dyn Write) -> Result<()> {
         copy(&self.open(path)?, path, out)
     }
 
+    /// Returns `true` if a file is a backup of a header; `false` if there is none, or if it cannot
+    /// be read.
     fn is_header_backup(&self, path: &Path) -> bool {
         let mut found = [0; BACKUP_MAGIC.len()];
         let read = self.open(path).map(|file| file.read_exact_at(&mut found, 0));
@@ -209,10 +188,10 @@ impl<S> Checkpoint<S> {
     /// checkpoint's own path is a directory of another format, and the files are in it.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
-        self.beside(Arc::new(store), is_directory)
+        self.beside(Arc::new(Boxed(store)), is_directory)
     }
 
-    pub(crate) fn beside(mut self, siblings: Arc<dyn Siblings>, is_directory: bool) -> Self {
+    pub(crate) fn beside(mut self, siblings: Arc<Siblings>, is_directory: bool) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);

@@ -63,7 +63,8 @@ const TENSORS: [&str; 31] = [
 ];
 
 /// Files of trainers that name the newest checkpoint in the same directory.
-const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
+#[doc(hidden)]
+pub const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
 /// Files of settings that only the directory of a model has.
 const OF_MODEL: [&str; 7] = [
@@ -116,7 +117,7 @@ const MOST_FOLDERS: usize = 2;
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {
-    store: Option<Arc<dyn Siblings>>,
+    store: Option<Arc<Siblings>>,
     home: PathBuf,
     is_on_disk: bool,
     files: Vec<String>,

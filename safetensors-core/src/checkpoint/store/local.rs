@@ -97,8 +97,11 @@ impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
-        // A path outside the disk has no version, for any error.
-        Ok(LocalStore.version(path).unwrap_or(None))
+        // A path outside the disk has no version.
+        match LocalStore.kind(path) {
+            Ok(Some(_)) => LocalStore.version(path),
+            Ok(None) | Err(_) => Ok(None),
+        }
     }
 }
 

@@ -137,6 +137,30 @@ impl<T: Store + ?Sized> Store for Arc<T> {
     }
 }
 
+/// A [`Store`] with files of a single type, whatever the type in the store is.
+#[doc(hidden)]
+pub struct Boxed<T>(pub T);
+
+impl<T: Store<File: 'static>> Store for Boxed<T> {
+    type File = Box<dyn ReadAt>;
+
+    fn open(&self, path: &Path) -> Result<Self::File> {
+        Ok(Box::new(self.0.open(path)?))
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        self.0.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
+        self.0.list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        self.0.version(path)
+    }
+}
+
 /// The kind of a path in a [`Store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {

@@ -294,7 +294,7 @@ pub enum ErrorKind {
     LeftBehind(#[source] std::io::Error),
     /// The file is read-only. See
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
-    #[error("the file is read-only; it is replaced only where that is asked for")]
+    #[error("the file is read-only, and the options do not allow replacing it")]
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).

@@ -22,6 +22,7 @@ use crate::file::io::positional::write_all_at;
 use crate::file::io::unfinished::Steps;
 use crate::file::io::{FileSource, ReadAt, failpoint};
 use crate::file::save::atomic::sync;
+use crate::file::save::permissions::is_read_only;
 use crate::format::error::Result;
 use crate::format::header::{LENGTH_BYTES, mark};
 
@@ -147,6 +148,11 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
         return Ok(HeaderState::Whole);
     }
     let Some(backup) = fitting_backup(source, &path)? else { return Ok(HeaderState::Torn) };
+    if is_read_only(&source.file().metadata()?) {
+        let problem = "a change of the header was interrupted, and the file is read-only; make it \
+                       writable to restore the header";
+        return Err(io::Error::other(problem));
+    }
     let _steps = Steps::begin();
     let all = LENGTH_BYTES..backup.old.len();
     let write = Write { file: source.file(), mark: backup.mark, changed: all, durable: true };
