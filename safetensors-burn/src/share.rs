@@ -106,7 +106,8 @@ fn share_lazy<S: AsRef<[u8]> + Send + Sync>(
         .map_err(|error| tensor.locate(error))
 }
 
-/// Returns nothing if an `AsRef` lends fewer bytes at each call. The wrong length is then an error.
+/// Returns a range of a file, or nothing.
+// An `AsRef` may lend fewer bytes at each call. The wrong length is then an error.
 fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
@@ -130,8 +131,9 @@ impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
     }
 }
 
-/// Checks length, alignment and BOOL values on `lent`: the source's `AsRef` may lend other bytes at
-/// the next call.
+/// Shares the bytes of a tensor, or copies them if they cannot be shared.
+// Length, alignment and BOOL values are checked on `lent`: the source's `AsRef` may lend other
+// bytes at the next call.
 fn share_bytes(
     from: Dtype,
     shape: &[usize],

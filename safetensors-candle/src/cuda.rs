@@ -1,23 +1,18 @@
 //! Tensors onto a CUDA device: read into pinned memory, and copied from there while others are
 //! read.
-//!
-//! The device reads pinned memory directly, so a copy continues after the call that began it, and
-//! cudarc does not protect the memory:
-//!
-//! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once.
-//! - A [`PinnedHostSlice`] waits for copies only if the context has its own streams. candle's
-//!   devices use the stream of the calling thread.
-//!
-//! So each [`Slot`] has an event, which is recorded after every copy and waited for before the slot
-//! is given back. [`Staged::copying`] has the slots with running copies, and its `Drop` waits for
-//! the device.
-//!
-//! Four calls are `unsafe`, in this file only: they allocate uninitialised memory of the host and
-//! of the device, clear the host's, and write the memory of a tensor as bytes.
-//!
-//! All calls to the device but [`Staging::bytes_mut`] come from the loading thread, on the device's
-//! stream, where they run in order. Streams of other threads do not wait for this one, so it is
-//! waited for before the tensors are handed out.
+// The device reads pinned memory directly, so a copy continues after the call that began it, and
+// cudarc does not protect the memory: `CudaStream::memcpy_htod` takes a `&[u8]` of pinned memory
+// and returns at once. A `PinnedHostSlice` waits for copies only if the context has its own
+// streams, and candle's devices use the stream of the calling thread. So each `Slot` has an event,
+// which is recorded after every copy and waited for before the slot is given back.
+// `Staged::copying` has the slots with running copies, and its `Drop` waits for the device.
+//
+// Four calls are `unsafe`, in this file only: they allocate uninitialised memory of the host and of
+// the device, clear the host's, and write the memory of a tensor as bytes.
+//
+// All calls to the device but `Staging::bytes_mut` come from the loading thread, on the device's
+// stream, where they run in order. Streams of other threads do not wait for this one, so it is
+// waited for before the tensors are handed out.
 
 #![allow(unsafe_code, reason = "memory that a device copies from is lent to it, not to Rust")]
 
@@ -40,7 +35,8 @@ use crate::Candle;
 use crate::dtype::for_each_dtype;
 use crate::error::{cannot_place, from_candle_error};
 
-/// Below this length, pinning memory takes longer than copying without it.
+/// The least bytes that are read through pinned memory.
+// Pinning memory takes longer than copying fewer bytes without it.
 const PINNED: u64 = 4 << 20;
 
 pub(crate) fn is_faster<S>(tensors: &[LazyTensor<'_, S>]) -> bool {
@@ -48,8 +44,9 @@ pub(crate) fn is_faster<S>(tensors: &[LazyTensor<'_, S>]) -> bool {
     bytes >= PINNED
 }
 
-/// Reads tensors through at most 32 MiB of pinned memory. Allocates the device's memory first, so
-/// tensors that do not fit are an error before anything is read.
+/// Reads tensors through at most 32 MiB of pinned memory.
+// Memory of the device is allocated first, so tensors that do not fit are an error before anything
+// is read.
 pub(crate) fn read<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &CudaDevice,

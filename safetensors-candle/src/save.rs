@@ -151,9 +151,8 @@ impl TensorSource for CandleSource<'_> {
     }
 
     /// Returns the address of candle's `Storage`, which is in main memory for every device.
-    ///
-    /// Returns `None` for packed tensors and tensors off the CPU that are not contiguous from
-    /// offset 0, and for tensors on the CPU that are empty, or have a storage that is too short.
+    // Tied to no other: packed tensors and tensors off the CPU that are not contiguous from offset
+    // 0, and tensors on the CPU that are empty, or have a storage that is too short.
     fn storage(&self) -> Option<Memory> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let id = ptr::from_ref(&*storage).addr() as u64;
@@ -186,8 +185,9 @@ fn elements(layout: &Layout) -> Option<(u64, u64)> {
     Some((start as u64, last.checked_add(1)? as u64))
 }
 
-/// Makes each part contiguous on the device first: copying a view to the CPU copies its entire
-/// storage.
+/// Writes parts of at most `limit` bytes.
+// Copying a view to the CPU copies its entire storage, so each part is made contiguous on the
+// device first.
 fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<()> {
     let size = tensor.dtype().size_in_bytes();
     if size == 0 {
@@ -241,8 +241,8 @@ fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> 
     }
 }
 
-/// Refuses a part of a storage: candle counts offsets in elements, and a packed element is not an
-/// entire byte.
+/// Writes packed elements, but no part of a storage.
+// candle counts offsets in elements, and a packed element is not an entire byte.
 fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if !tensor.is_contiguous() {
         return Err(from_candle_error(candle_core::Error::RequiresContiguous {

@@ -11,7 +11,7 @@ use crate::array::{array_from_buf, of_dimension};
 use crate::error::wrong_ndim;
 use crate::{ArrayElement, ReadArrayExt};
 
-/// A slice with a known shape, and bytes that are read on demand, with small gaps between them.
+/// A slice with a known shape. Its bytes are read on demand.
 pub(crate) struct ArraySlice<'a, S, D> {
     slice: LazySlice<'a, S>,
     /// Axes of the result that are read forwards and reversed afterwards.
@@ -105,8 +105,9 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     }
 }
 
-/// Returns the indices of an axis as a range with a positive step. ndarray's negative steps go
-/// backwards from the last index, so the first index here is the one that they meet last.
+/// Returns the indices of an axis as a range with a positive step.
+// ndarray's negative steps go backwards from the last index, so the first index here is the one
+// that they meet last.
 fn range(
     dim: usize,
     len: usize,

@@ -5,7 +5,8 @@ use bytemuck::Pod;
 
 use super::stored::StoredParameter;
 
-/// Elements of a side of a tile. A tile of the widest elements fits the first cache.
+/// The side, in elements, of square tiles.
+// A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
 /// Copies a parameter out of its tensor. Data of a wrong shape is returned unchanged.
@@ -57,7 +58,8 @@ fn words<E: Pod + Send + Sync, const W: usize>(from: &[u8], columns: Option<usiz
     Bytes::from_elems(words)
 }
 
-/// Transposes tile by tile, so that each line of the cache that is loaded is used completely.
+/// Transposes tile by tile.
+// So each line of the cache that is loaded is used completely.
 fn transpose<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], columns: usize) {
     let rows = from.len() / columns;
     let mut tile = [[[0; W]; TILE]; TILE];

@@ -3,8 +3,9 @@
 use burn_store::PathFilter;
 use regex::Regex;
 
-/// `PathFilter` has regular expressions only with a feature of burn-store that depends on the
-/// `safetensors` crate.
+/// Selects parameters by any of its filters, or all.
+// `PathFilter` has regular expressions only with a feature of burn-store that depends on the
+// `safetensors` crate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub(crate) paths: PathFilter,

@@ -51,7 +51,8 @@ struct Number<'a> {
     value: u64,
 }
 
-/// Returns at most 32 numbers: the lists of more could take far more memory than the name.
+/// Returns at most 32 numbers of a name.
+// The lists of more could take far more memory than the name.
 fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
     const MOST: usize = 32;
     let mut next = 0;

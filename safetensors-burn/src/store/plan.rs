@@ -198,9 +198,9 @@ impl LoadPlan {
         false
     }
 
-    /// Drops new ids that would give one id to two parameters with different ids: burn would mix up
-    /// their states. A parameter without its new id keeps its own, so this repeats until nothing is
-    /// dropped.
+    /// Drops new ids that would give one id to two parameters with different ids.
+    // burn would mix up their states. A parameter without its new id keeps its own, so this repeats
+    // until nothing is dropped.
     fn keep_ids_apart(&mut self, of_others: &BTreeSet<ParamId>) {
         loop {
             let stay = self.matches.iter().filter(|found| found.new_id.is_none());

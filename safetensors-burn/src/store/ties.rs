@@ -7,9 +7,8 @@ use safetensors_core::Result;
 use super::pack::{self, PackTensor};
 
 /// Gives tensors of the same parameter the same number.
-///
-/// A clone of a module has the same ids, and may have been trained further, so their saved bits are
-/// compared.
+// A clone of a module has the same ids, and may have been trained further, so their saved bits are
+// compared.
 pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
     let mut by_id: Vec<(ParamId, usize)> =
         tensors.iter().enumerate().map(|(position, (id, _))| (*id, position)).collect();

@@ -1,8 +1,7 @@
 //! Groups the saves of records by attempt to save an epoch.
-//!
-//! burn's loop asks all three checkpointers each time, so the nth saves of all records belong
-//! together. A program that calls them in one thread stops at the first error. It must save the
-//! record that came first again, which begins a new attempt.
+// burn's loop asks all three checkpointers each time, so the nth saves of all records belong
+// together. A program that calls them in one thread stops at the first error. It must save the
+// record that came first again, which begins a new attempt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -66,8 +66,8 @@ impl Codec<ModuleRecord> for ModuleCodec {
 
 #[derive(Debug, Default)]
 pub(super) struct OptimizerCodec {
-    /// The form of the last record. Not known from a file: training may go on with another
-    /// optimizer.
+    /// The form of the last record.
+    // Not known from a file: training may go on with another optimizer.
     last: Mutex<Option<Known>>,
 }
 

@@ -1,7 +1,6 @@
 //! burnpack containers in memory: the form in which burn's records give and take their content.
-//!
-//! They are written here, and not by burn, so that tensors are read from a file into their places.
-//! `burn_pack` documents the format; this is the only file that knows it.
+//! `burn_pack` documents the format; only this file knows it.
+// They are written here, and not by burn, so that tensors are read from a file into their places.
 
 use std::collections::BTreeMap;
 
@@ -98,8 +97,8 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
-/// Checks a limit of burn's reader. burn's writer does not, so an epoch could be saved and never be
-/// restored.
+/// Checks a limit of burn's reader.
+// burn's writer does not, so an epoch could be saved and never be restored.
 pub(super) fn check_count(found: usize) -> Result<()> {
     if found > MAX_TENSOR_COUNT {
         return Err(EpochError::TooManyTensors { found, limit: MAX_TENSOR_COUNT }.into());

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::linked::{DeltaOf, Stored};
 use super::{EpochError, RecordKind};
 
-/// The first name of all, so that it goes last where files are removed one by one.
+/// The name of the manifest.
+// The first name of all, so that it goes last where files are removed one by one.
 pub(super) const NAME: &str = "manifest.json";
 
 const FORMAT: &str = "safetensors-bridge epoch";

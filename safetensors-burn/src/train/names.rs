@@ -196,8 +196,8 @@ pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 
-/// Refuses a record that has the state of parameters, and a tensor without a parameter: burn
-/// panics. L-BFGS has only the latter.
+/// Refuses a record that has the state of parameters, and a tensor without a parameter.
+// burn would panic. L-BFGS has only tensors without a parameter.
 pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     let mut tensors = optimizer.tensors.iter();
     let Some((name, _)) = tensors.find(|(_, tensor)| tensor.param_id.is_none()) else {

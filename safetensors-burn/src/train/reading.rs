@@ -18,7 +18,8 @@ pub(super) fn threads_for(bytes: usize) -> usize {
     if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }
 
-/// This crate has saved the tensor, so it is never the codes of a quantised weight.
+/// A tensor that is to be read.
+// This crate has saved it, so it is never the codes of a quantised weight.
 pub(super) struct Job<'a> {
     pub(super) tensor: LazyTensor<'a, FileSource>,
     pub(super) digest: Option<Digest>,

@@ -22,8 +22,8 @@ use crate::error::catch_panic;
 pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
-    /// A lock that is taken before the state, so that the new epoch of a number is not deleted
-    /// instead of the old one.
+    /// A lock that is taken before the state.
+    // So the new epoch of a number is not deleted instead of the old one.
     in_place: Mutex<()>,
     /// The complete files of the restored epoch, with the digest of its manifest.
     made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
@@ -189,8 +189,8 @@ impl Shared {
         self.epochs.put(epoch, directory)
     }
 
-    /// Deletes the epoch with its last record, or once another one is in place. Drops a request
-    /// after a failed save: a strategy may decide otherwise at the next one.
+    /// Deletes the epoch with its last record, or once another one is in place.
+    // A request after a failed save is dropped: a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = lock(&self.state);

@@ -1,5 +1,5 @@
-//! Compares the state of an optimizer with the module that it is restored for, because burn panics
-//! at a state of a wrong shape or dtype.
+//! Compares the state of an optimizer with the module that it is restored for.
+// burn panics at a state of a wrong shape or dtype.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,11 @@ use crate::dtype;
 
 /// Returns the ids that the parameters of a record have in the module. `model` is the record of the
 /// module in the same epoch, and fits.
-///
-/// A state of an id that the model lacks is dropped: its parameter has got another id, and burn
-/// never uses the state again.
-///
-/// If the model has none of the ids, the optimizer may belong to another run. Its states are then
-/// compared by path, for a better error.
+// A state of an id that the model lacks is dropped: its parameter has got another id, and burn
+// never uses the state again.
+//
+// If the model has none of the ids, the optimizer may belong to another run. Its states are then
+// compared by path, for a better error.
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
     let ids = owners(optimizer);
     if ids.is_empty() {

@@ -1,8 +1,7 @@
 //! Takes the states of burn's own optimizers tensor by tensor, without a copy.
-//!
-//! burn's bytes of a record copy every tensor. But burn moves states between a record and an
-//! optimizer. So an optimizer that makes no steps gives and takes them, by their names, which are
-//! below.
+// burn's bytes of a record copy every tensor. But burn moves states between a record and an
+// optimizer. So an optimizer that makes no steps gives and takes them, by their names, which are
+// below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -72,8 +71,8 @@ impl Known {
         is_known.then_some(Self { tensors, scalars: content.scalars.len() })
     }
 
-    /// Counts the scalars in burn's printed form, the only one that has them. If that changes, no
-    /// record fits.
+    /// Returns `true` if a record has the expected numbers of tensors and scalars.
+    // burn shows the number of scalars only in its printed form. If that changes, no record fits.
     pub(super) fn may_fit(self, record: &OptimizerRecord) -> bool {
         let printed = format!("{record:?}");
         let count = printed.split_once("num_scalars: ").map_or("", |(_, count)| count);
@@ -82,8 +81,8 @@ impl Known {
         record.len() == self.tensors && scalars == Some(self.scalars)
     }
 
-    /// Takes a record apart. One of another optimizer is lost: it can be loaded only once and has
-    /// no clone.
+    /// Takes a record apart.
+    // One of another optimizer is lost: it can be loaded only once and has no clone.
     pub(super) fn take(self, record: OptimizerRecord) -> Result<Unpacked> {
         let carrier = Carrier::default();
         let optimizer = carrier.clone().optimizer().load_record(record);

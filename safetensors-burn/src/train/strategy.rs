@@ -78,7 +78,8 @@ impl KeepEpochs {
         self
     }
 
-    /// Returns no epochs if the directory cannot be read: the save gives the better error.
+    /// Returns the complete epochs before this one.
+    // None if the directory cannot be read: the save gives the better error.
     fn complete(&self, epoch: usize) -> Vec<usize> {
         let list = self.epochs.list().unwrap_or_default();
         let complete = list.iter().filter(|other| other.is_complete()).map(Epoch::number);

@@ -1,7 +1,6 @@
 //! [`Taker`]: unpacks the record of a module, tensor by tensor.
-//!
-//! burn's bytes of a record copy all tensors twice. But burn moves tensors into a module that loads
-//! the record.
+// burn's bytes of a record copy all tensors twice. But burn moves tensors into a module that loads
+// the record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

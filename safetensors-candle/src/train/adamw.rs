@@ -65,7 +65,7 @@ pub struct AdamW {
 
 #[derive(Debug)]
 pub(super) struct Parameter {
-    /// Without names if the optimizer was made from variables alone.
+    /// The variable, without names if the optimizer was made from variables alone.
     pub(super) variable: Variable,
     /// Never changed in place, so a load can replace it without a copy.
     pub(super) exp_avg: Tensor,

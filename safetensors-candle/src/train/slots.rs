@@ -152,7 +152,7 @@ impl<'a> Plan<'a> {
 /// Tensors that are cast to one dtype or not cast.
 struct Group<'a, S> {
     cast: Option<Dtype>,
-    /// In the order of the checkpoint, each with its slots.
+    /// Tensors and their slots, in the order of the checkpoint.
     tensors: Vec<(LazyTensor<'a, S>, Vec<usize>)>,
 }
 

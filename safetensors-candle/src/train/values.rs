@@ -67,7 +67,7 @@ impl<S> Values<'_, S> {
     }
 }
 
-/// Names the options that allow the differences.
+/// Makes one error, which names the options that allow the differences.
 pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
     let mut advice = Vec::new();
     if mismatches.iter().any(|it| matches!(it, Mismatch::Missing { .. })) {

@@ -11,7 +11,7 @@ use crate::error::from_candle_error;
 
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
-    /// Sorted. A tied variable has several.
+    /// The sorted names. A tied variable has several.
     pub(super) names: Vec<String>,
     pub(super) var: Var,
 }

@@ -6,16 +6,15 @@ use safetensors_core::Dtype;
 const PENALTY: u64 = 8;
 
 /// Counts, by dtype, the bytes that a model asks for and the bytes that are read ahead.
-///
-/// The bytes ahead are at most the limit, and with the dropped ones at most the requested bytes. So
-/// a model causes at most twice the reading that it needs. Skipping more than an eighth of the
-/// bytes ahead ends reading ahead.
-///
-/// If a read fails, all its tensors count as dropped, and the requested one is read again: only
-/// that exceeds the bound.
-///
-/// Each dtype has its own budget: a model that asks for norms as F32 shows nothing about its BF16
-/// weights.
+// The bytes ahead are at most the limit, and with the dropped ones at most the requested bytes. So
+// a model causes at most twice the reading that it needs. Skipping more than an eighth of the bytes
+// ahead ends reading ahead.
+//
+// If a read fails, all its tensors count as dropped, and the requested one is read again: only that
+// exceeds the bound.
+//
+// Each dtype has its own budget: a model that asks for norms as F32 shows nothing about its BF16
+// weights.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     tallies: Vec<(Dtype, Tally)>,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 use safetensors_core::lock;
 
-/// Tensors that may be asked for again. candle has no weak references, so they keep their memory
-/// even if the model has dropped them.
+/// Tensors that may be asked for again.
+// candle has no weak references, so they keep their memory even if the model has dropped them.
 #[derive(Debug, Default)]
 pub(super) struct KeptTensors {
     entries: Mutex<HashMap<Key, Arc<Mutex<KeptTensor>>>>,
@@ -15,7 +15,7 @@ pub(super) struct KeptTensors {
 
 type Key = (usize, DType, DeviceLocation);
 
-/// Locked while a thread reads the tensor, so that others wait for it and share it.
+/// A tensor, locked while a thread reads it, so that others wait for it and share it.
 #[derive(Debug, Default)]
 struct KeptTensor {
     tensor: Option<Tensor>,

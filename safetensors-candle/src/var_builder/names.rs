@@ -10,7 +10,7 @@ use crate::weights::{Weights, stored_otherwise};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    /// By position, for the tensor's own name. Empty if none is hidden.
+    /// Whether the own name of each tensor is hidden, by position. Empty if none is.
     hidden: Vec<bool>,
     hidden_aliases: HashSet<String>,
     /// The number of visible names by position, if there are several.

@@ -3,10 +3,9 @@
 use std::ops::Range;
 
 /// The expected order of a model's requests.
-///
-/// Files often have layer 10 after layer 1, and a model asks for the parts of a layer in any order.
-/// So names with the same text up to their first number, such as `model.layers.7.`, or names of the
-/// same module are a group. The groups are in natural order: 2 before 10.
+// Files often have layer 10 after layer 1, and a model asks for the parts of a layer in any order.
+// So names with the same text up to their first number, such as `model.layers.7.`, or names of the
+// same module are a group. The groups are in natural order: 2 before 10.
 #[derive(Debug)]
 pub(super) struct ModelOrder {
     /// Positions in the checkpoint, in natural order of the names.

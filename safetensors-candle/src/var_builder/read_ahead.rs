@@ -45,8 +45,8 @@ impl Reader<'_> {
         bytes.unwrap_or_else(|| tensor.byte_len())
     }
 
-    /// Returns `None` for tensors without a conversion, and for integers in a model of floats, such
-    /// as position ids: the model will ask for them in another dtype.
+    /// Returns `None` for tensors without a conversion, and for integers in a model of floats.
+    // A model asks for integers, such as position ids, in another dtype.
     fn memory(&self, tensor: &LazyTensor<'_, Source<'_>>) -> Option<u64> {
         let (from, to) = (tensor.dtype(), self.dtype);
         let is_expected = from != Dtype::C64
@@ -181,8 +181,8 @@ impl ReadAhead {
         Ok(read)
     }
 
-    /// Excludes the tensor that the error names from reading ahead, or all if it names none. If it
-    /// names the one at `asked`, the others are not to blame.
+    /// Excludes the tensor that the error names from reading ahead, or all if it names none.
+    // If the error names the one at `asked`, the others are not to blame.
     fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
         let left_out = &mut lock(&self.state).left_out;
@@ -295,8 +295,9 @@ impl Slot {
     }
 }
 
-/// The slots that one thread fills. Unfilled ones are free again at the end, so that waiting
-/// threads read for themselves, and count as read in vain.
+/// The slots that one thread fills.
+// Unfilled ones are free again at the end, so that waiting threads read for themselves, and count
+// as read in vain.
 struct Reading<'a> {
     ahead: &'a ReadAhead,
     positions: Vec<usize>,

@@ -5,10 +5,9 @@ use safetensors_core::Checkpoint;
 use super::order::ModelOrder;
 
 /// The groups of tensors that a model has asked for so far.
-///
-/// A model asks in sequence if it asks for a second tensor of a group, or for the first of a group
-/// after at least half of the group before. The last request does not count, because several
-/// threads may build parts of a model at once.
+// A model asks in sequence if it asks for a second tensor of a group, or for the first of a group
+// after at least half of the group before. The last request does not count, because several threads
+// may build parts of a model at once.
 #[derive(Debug)]
 pub(super) struct Sequence {
     order: ModelOrder,

@@ -10,9 +10,8 @@ use crate::structure::{Field, depends_on, names};
 const ARRAYS: [&str; 4] = ["Array", "ArcArray", "ArrayView", "CowArray"];
 
 /// Adds the bounds by which all fields can be saved or loaded: `field` is the trait of a field.
-///
-/// An array needs the bounds of its elements and its dimension. The compiler finds two bounds of
-/// the array that differ only in their lifetimes ambiguous.
+// An array needs the bounds of its elements and its dimension: the compiler finds two bounds of the
+// array that differ only in their lifetimes ambiguous.
 pub(crate) fn of_fields(
     generics: &mut Generics,
     structure: &Ident,
@@ -47,7 +46,8 @@ pub(crate) fn of_defaults(generics: &mut Generics, fields: &[Field<'_>]) {
     }
 }
 
-/// Adds a bound for a type that depends on a parameter. Other types have better errors without.
+/// Adds a bound for a type that depends on a parameter.
+// Other types have better errors without.
 fn add(generics: &mut Generics, parameters: &Generics, ty: &Type, bound: &TokenStream) {
     if depends_on(ty, parameters) {
         let predicate: WherePredicate = parse_quote!(#ty: #bound);

@@ -285,8 +285,8 @@ fn errors_are_at_their_fields() {
     assert_eq!(lines, [3, 4, 6, 8, 10]);
 }
 
-/// The compiler reports a missing trait at the type in the code of the macro, so its tokens must
-/// have the position of their field.
+// The compiler reports a missing trait at the type in the code of the macro, so its tokens must
+// have the position of their field.
 #[test]
 fn the_compilers_errors_are_at_the_type_of_the_field() {
     fn lines(code: TokenStream, name: &str) -> Vec<usize> {

@@ -12,8 +12,9 @@ use super::names::MAX_DEPTH;
 use super::saving::UNITS;
 use crate::ArrayElement;
 
-/// The most differences that are listed. A hostile file can make each of its names into one
-/// difference for each field of an item of a `Vec`.
+/// The most differences that are listed.
+// A hostile file can make each of its names into one difference for each field of an item of a
+// `Vec`.
 const MAX_MISMATCHES: usize = 100_000;
 
 /// The most bytes of a malformed value in an error.

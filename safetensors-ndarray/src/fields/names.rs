@@ -8,8 +8,8 @@ use safetensors_core::{Dtype, Error, Metadata, ReadAt, Result};
 
 use crate::Reader;
 
-/// The most dots of a name. Names of millions of dots would nest a struct that has itself as items
-/// until the stack is full.
+/// The most dots of a name.
+// Names of millions of dots would nest a struct that has itself as items until the stack is full.
 pub(super) const MAX_DEPTH: usize = 128;
 
 /// Returns the name of a field below its struct, which is empty for the outermost one.

@@ -12,7 +12,7 @@ use super::{LocalSink, Stop, gather, give_rows, write_here};
 use crate::error::shape_error;
 use safetensors_core::element::Element;
 
-/// One is gathered while the other is written.
+/// The number of buffers: one is gathered while the other is written.
 const BUFFERS: usize = 2;
 
 /// Writes in the calling thread, because the sink belongs to it.

@@ -4,11 +4,13 @@ use ndarray::{ArrayViewD, Axis};
 
 use super::gather::{THIN, TILE, fastest_axis};
 
-/// The least bytes of a buffer, unless the array has fewer: they fit today's second-level caches.
+/// The least bytes of a buffer, unless the array has fewer.
+// Today's second-level caches hold them.
 const LEAST: usize = (2 << 20) / SMALLER;
 
-/// The most bytes of a buffer for blocks in order. Only rows of 512 KiB or more need this much;
-/// rows of 256 KiB do if their elements are thin, see [`rows`].
+/// The most bytes of a buffer for blocks in order.
+// Only rows of 512 KiB or more need this much; rows of 256 KiB do if their elements are thin, see
+// `rows`.
 const MOST: usize = (32 << 20) / SMALLER;
 
 /// The most bytes of a buffer for blocks in any order.
@@ -17,18 +19,17 @@ const CUT: usize = (8 << 20) / SMALLER;
 /// Unit tests have smaller buffers, so that small arrays have many blocks.
 const SMALLER: usize = if cfg!(test) { 64 } else { 1 };
 
-/// The least neighbours of the fastest axis in a block, unless their rows take more than [`MOST`]
-/// bytes.
-///
-/// In Fortran order the elements of a column are neighbours, and a block takes one for each of its
-/// rows. With fewer rows, cache lines are loaded again for the next block. Thin elements need more
-/// rows to fill a line.
+/// Returns the least neighbours of the fastest axis in a block, unless their rows take more than
+/// [`MOST`] bytes.
+// In Fortran order the elements of a column are neighbours, and a block takes one for each of its
+// rows. With fewer rows, cache lines are loaded again for the next block. Thin elements need more
+// rows to fill a line.
 const fn rows<T>() -> usize {
     if size_of::<T>() <= THIN { 2 * TILE } else { TILE }
 }
 
-/// Longer rows are cut where the order is free. A system call for fewer bytes takes longer than
-/// copying them.
+/// Returns the length from which rows are cut where the order is free.
+// A system call for fewer bytes takes longer than copying them.
 const fn long_row<T>() -> usize {
     CUT / rows::<T>() / size_of::<T>()
 }
@@ -42,8 +43,7 @@ pub(super) struct Blocks<'a, T> {
     cut: Option<usize>,
 }
 
-/// The place of a block, in elements from the start of the array in C order. A block has rows of
-/// equal length, each contiguous.
+/// The place of rows of equal length, in elements from the start of the array in C order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) start: usize,
@@ -65,8 +65,8 @@ impl<'a, T> Blocks<'a, T> {
         Self { array, most, cut: None }
     }
 
-    /// Makes blocks in any order that fit a cache for every shape: [`rows`] neighbours in memory,
-    /// and the part of their rows that there is room for.
+    /// Makes blocks in any order that fit a cache for every shape.
+    // A block takes `rows` neighbours in memory, and the part of their rows that there is room for.
     pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
         match fastest_axis(&array) {
             Some(fast) if row_len(&array, fast) > long_row::<T>() => {
@@ -85,8 +85,7 @@ impl<'a, T> Blocks<'a, T> {
         }
     }
 
-    /// Cuts a part of the array: one index of each axis before `axis`, or some neighbours of the
-    /// axis `fast`.
+    /// Cuts one index of each axis before `axis`, or some neighbours of the axis `fast`.
     fn cut_rows<E>(
         &self,
         part: ArrayViewD<'_, T>,
@@ -111,8 +110,7 @@ impl<'a, T> Blocks<'a, T> {
     }
 }
 
-/// Cuts an array along its first axis. A single index with more than `most` elements is cut along
-/// the next one. `start` is where the array begins.
+/// Cuts an array along its first axis, or an index with more than `most` elements along the next.
 fn contiguous<T, E>(
     array: ArrayViewD<'_, T>,
     start: usize,

@@ -5,7 +5,8 @@ use safetensors_core::element::Element;
 /// The bytes of a cache line of most processors.
 const LINE: usize = 64;
 
-/// Elements that begin at a cache line, which the system copies to a file in a fifth less time.
+/// Elements that begin at a cache line.
+// The system copies them to a file in a fifth less time.
 pub(super) struct Buffer<T> {
     elements: Vec<T>,
     /// The first element at a cache line.

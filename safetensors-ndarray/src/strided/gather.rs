@@ -11,15 +11,16 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::is_run;
 use safetensors_core::element::Element;
 
-/// The side, in elements, of square tiles. A tile of `f32` takes 16 KiB, so it stays in the
-/// first-level cache. Each of its sides takes several cache lines.
+/// The side, in elements, of square tiles.
+// A tile of `f32` takes 16 KiB, so it stays in the first-level cache. Each of its sides takes
+// several cache lines.
 pub(super) const TILE: usize = 64;
 
 /// Planes with fewer neighbours along the fastest axis are copied without tiles.
 const NARROW: usize = 16;
 
-/// Elements of at most this many bytes are transposed in squares, which compilers turn into vector
-/// instructions. Wider elements are faster one by one.
+/// Elements of at most this many bytes are transposed in squares.
+// Compilers turn squares into vector instructions. Wider elements are faster one by one.
 pub(super) const THIN: usize = 2;
 
 /// The side, in elements, of the squares in a tile.
@@ -59,16 +60,18 @@ pub(super) fn gather<T: Element>(
     copy(block, gathered, way)
 }
 
-/// Threads that only copy, so one of them is always free after a while. The threads of the
-/// program's own pool may all be waiting for arrays to be written.
+/// Threads that only copy.
+// So one of them is always free after a while. The threads of the program's own pool may all be
+// waiting for arrays to be written.
 #[cfg(feature = "rayon")]
 static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
     let name = |thread| format!("safetensors-gather-{thread}");
     ThreadPoolBuilder::new().thread_name(name).build().ok()
 });
 
-/// Must not be called in a thread of rayon: while it waits, such a thread would do other work of
-/// the program, which may need the lock under which this block is written.
+/// Copies a block by several threads. Must not be called in a thread of rayon.
+// While it waits, such a thread would do other work of the program, which may need the lock under
+// which this block is written.
 #[cfg(feature = "rayon")]
 pub(super) fn gather_in_parallel<T: Element>(
     block: ArrayViewD<'_, T>,
@@ -173,8 +176,7 @@ fn copy<T: Element>(
     Ok(())
 }
 
-/// Copies planes of the last two axes. The first is the fastest axis of `from`, and `to` is
-/// contiguous along the second.
+/// Copies planes of the last two axes: the fastest of `from`, and a contiguous one of `to`.
 fn planes<T: Element>(
     from: ArrayViewD<'_, T>,
     mut to: ArrayViewMutD<'_, T>,
@@ -208,8 +210,8 @@ fn planes<T: Element>(
 }
 
 /// Copies a plane of at most [`TILE`] columns tile by tile, through a tile with contiguous columns.
-/// So each cache line of `from` and of `to` is used once. This matters most where strides are
-/// powers of two: all lines of a tile then compete for a few places of the cache.
+// So each cache line of `from` and of `to` is used once. This matters most where strides are powers
+// of two: all lines of a tile then compete for a few places of the cache.
 fn transpose<T: Element>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>) {
     let mut tile = [[T::zeroed(); TILE]; TILE];
     let places = to.axis_chunks_iter_mut(Axis(0), TILE);

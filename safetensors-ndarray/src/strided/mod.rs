@@ -1,8 +1,7 @@
 //! Writes arrays of any memory layout in C order.
-//!
-//! [`Blocks`] divides an array, and [`gather`](gather::gather) brings a block into C order. A
-//! second thread helps with large arrays: in order, it gathers the next block while the first one
-//! writes ([`ahead`]); in any order, each thread gathers and writes separate blocks ([`together`]).
+// `Blocks` divides an array, and `gather` brings a block into C order. A second thread helps with
+// large arrays: in order, it gathers the next block while the first one writes (`ahead`); in any
+// order, each thread gathers and writes separate blocks (`together`).
 
 mod ahead;
 mod blocks;
@@ -23,8 +22,8 @@ use safetensors_core::element::Element;
 /// Contiguous runs of at least this many bytes are written without a buffer.
 const LONG_RUN: usize = 64 << 10;
 
-/// A second thread helps from this many bytes on. Starting one takes as long as writing some 100
-/// KiB.
+/// A second thread helps from this many bytes on.
+// Starting one takes as long as writing some 100 KiB.
 const LARGE: usize = 8 << 20;
 
 /// A [`PieceSink`] for one thread, which need not be [`Send`].
@@ -38,9 +37,8 @@ enum Stop {
 }
 
 /// Writes the elements in C order. The strides may be positive, negative or zero.
-///
-/// Contiguous arrays and long runs are written borrowed. Other arrays are gathered block by block
-/// in a buffer of 2 to 32 MiB, or two if the array is [`LARGE`].
+// Contiguous arrays and long runs are written borrowed. Other arrays are gathered block by block in
+// a buffer of 2 to 32 MiB, or two if the array is `LARGE`.
 pub(crate) fn write<T: Element>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
     let mut sink = |_, bytes: &[u8]| sink(bytes);
     match write_runs(array, &mut sink)? {

@@ -1,6 +1,6 @@
-//! Two threads gather and write blocks where the order is free, each while its block is in the
-//! cache of its processor. They take turns in writing. With the feature `rayon`, several threads
-//! gather for the second one.
+//! Gathers and writes blocks in two threads, where the order is free.
+// Each thread writes while its block is in the cache of its processor. With the feature `rayon`,
+// several threads gather for the second one.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
