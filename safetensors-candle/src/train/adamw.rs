@@ -91,8 +91,7 @@ impl AdamW {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if candle cannot allocate
-    /// the state of a variable.
+    /// [`ErrorKind::Framework`] if candle cannot allocate the state of a variable.
     pub fn from_var_map(var_map: &VarMap, params: ParamsAdamW) -> Result<Self> {
         Self::with_variables(distinct(named(var_map)), params)
     }
@@ -101,9 +100,8 @@ impl AdamW {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DuplicateTensor`] for a name that two variables have;
-    /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if candle cannot allocate
-    /// the state of a variable.
+    /// [`ErrorKind::DuplicateTensor`] for a name that two variables have; [`ErrorKind::Framework`]
+    /// if candle cannot allocate the state of a variable.
     pub fn from_named<N: Into<String>>(
         variables: impl IntoIterator<Item = (N, Var)>,
         params: ParamsAdamW,
