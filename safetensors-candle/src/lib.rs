@@ -11,6 +11,8 @@
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | train: save and resume a model with its optimizer | [`train`] |
+//! | quantise plain weights while they are loaded | [`quantize`] |
+//! | keep experts, rows or layers within a budget of memory | [`TensorCache`](safetensors_core::framework::TensorCache) |
 //! | read the quantised tensors of a GGUF file | the module `gguf`, with the feature of that name |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
@@ -100,7 +102,8 @@
 //! [`safetensors_core::lora`].
 //!
 //! candle computes with quantised weights only in the types of GGML: the module `gguf` reads them
-//! as `QTensor`s. `QTensor::quantize` makes one of the numbers, which rounds once more.
+//! as `QTensor`s. [`quantize::load`] makes such tensors of the numbers of other schemes, which
+//! rounds once more.
 //!
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
 //! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
@@ -145,6 +148,7 @@ mod framework;
 pub mod gguf;
 mod load;
 pub mod migration;
+pub mod quantize;
 mod save;
 pub mod tensor_parallel;
 pub mod train;

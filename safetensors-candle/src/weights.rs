@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Error, Shape};
+use safetensors_core::framework::into_view;
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
@@ -27,10 +28,7 @@ impl<'a> Weights<'a> {
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        Ok(match options.reads_numbers() {
-            true => Self::new(checkpoint.dequantized()?, options),
-            false => Self::new(checkpoint, options),
-        })
+        Ok(Self::new(into_view(checkpoint, options)?, options))
     }
 
     pub(crate) fn options_for(&self, dtype: DType) -> Result<LoadOptions> {

@@ -63,9 +63,10 @@ pub(super) fn config(
             // It is copied, if it can be. `stale_settings` warns.
             Err(_) => continue,
         };
+        let arranged = source.config.as_ref().unwrap_or(&text);
         let config = match changes {
-            true => rewrite.quantized_config(&text),
-            false => rewrite.config(&text),
+            true => rewrite.quantized_config(arranged),
+            false => rewrite.config(arranged),
         };
         let config = match config.map_err(|error| error.in_path(&path)) {
             Ok(config) => config,

@@ -6,6 +6,7 @@
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
 //! | `casts` | the `--cast` option, and how dtypes and schemes are read |
 //! | `config` | the `config.json` of quantised weights, and of dequantised ones |
+//! | `experts` | experts of a mixture that are split or stacked |
 //! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
 //! | `gguf` | an output of GGUF |
@@ -25,6 +26,7 @@ mod casts;
 mod changes;
 mod config;
 mod divided;
+mod experts;
 mod form;
 mod gguf;
 mod lora;
@@ -45,7 +47,7 @@ use lora::Loras;
 use others::Others;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::error::{QuantizationProblem, TieProblem};
+use safetensors_core::error::{ExpertProblem, QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
 use safetensors_core::lora::Adapter;
 use safetensors_core::quantized::LinearLayers;
@@ -182,6 +184,7 @@ Examples:
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
   safetensors convert llama/ merged/ --lora adapter/ --lora other/:0.5
+  safetensors convert mixtral/ stacked/ --experts stacked
   safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
 
@@ -263,8 +266,10 @@ fn save(
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&metadata, &plan);
     warn_of_notes(output.path(), &plan.notes);
-    let summary =
-        plan.summary() + &report::share(&rewrite) + &report::merged(&adapters, &sources, &rewrite);
+    let summary = plan.summary()
+        + args.changes.experts.summary()
+        + &report::share(&rewrite)
+        + &report::merged(&adapters, &sources, &rewrite);
     let unmade = match args.changes.names {
         Some(_) => "; not made, and needed by transformers: config.json and the tokenizer",
         None => "",
@@ -371,7 +376,7 @@ fn out_is_missing() -> anyhow::Error {
 /// Adds a remedy to an error of core: about a tied weight with another name that the metadata uses
 /// for something else, and about quantised weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
-    use ErrorKind::{Adapter, Quantization, Tie};
+    use ErrorKind::{Adapter, Experts, Quantization, Tie};
     let Some(cause) = error.downcast_ref::<Error>() else { return error };
     let mut told = format!("{error:#}");
     let advice = match cause.kind() {
@@ -396,6 +401,11 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         // An adapter for a weight that is not one of numbers.
         Adapter { problem } if problem.to_string().contains("dequantise") => {
             "--dequantize f32 does that"
+        }
+        Experts { problem: ExpertProblem::UnknownModel { .. } } => {
+            // Core's own remedy is for programs.
+            told = told.rsplit_once("; ").map_or(told.clone(), |(cause, _)| cause.to_owned());
+            "--gate-up says it: first, last or interleaved; --transposed, if outputs are columns"
         }
         _ => return error,
     };

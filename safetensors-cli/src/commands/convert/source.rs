@@ -34,6 +34,8 @@ pub(super) struct Source {
     pub(super) kept: Vec<String>,
     /// The dtypes that merged tensors have without adapters, by their names.
     pub(super) merged: HashMap<String, Dtype>,
+    /// The `config.json` of its experts in another layout.
+    pub(super) config: Option<String>,
 }
 
 impl Source {
@@ -56,7 +58,8 @@ impl Source {
         let dequantize = change.may_make_numbers();
         let transformers = change.changes.names.is_some();
         let opening = Opening { optimizer_state, dequantize, transformers, ..Opening::default() };
-        let mut checkpoint = input::open_with(path, opening)?;
+        let checkpoint = input::open_with(path, opening)?;
+        let (mut checkpoint, config) = change.changes.experts.arrange(checkpoint)?;
         let mut numbers = Vec::new();
         let mut kept = Vec::new();
         if change.may_make_numbers() {
@@ -84,7 +87,7 @@ impl Source {
             kept.retain(|name| change.takes(name));
         }
         let (checkpoint, merged) = lora::merged(adapters, checkpoint)?;
-        Ok(Self { path: path.into(), checkpoint, numbers, kept, merged })
+        Ok(Self { path: path.into(), checkpoint, numbers, kept, merged, config })
     }
 
     /// Returns the name to show in messages.
