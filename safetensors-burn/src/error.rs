@@ -25,21 +25,20 @@ use safetensors_core::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Burn;
 
-/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
-///
-/// It is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a
-/// tensor of the wrong shape or kind, the source is an [`ApplyError`](crate::ApplyError) or
+/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module: the source of
+/// an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a tensor of the wrong
+/// shape or kind, the source is an [`ApplyError`](crate::ApplyError) or
 /// [`Transposed`](StoreError::Transposed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The checkpoint lacks parameters of the module, and partial loading is not allowed.
+    /// The checkpoint lacks parameters of the module.
     #[error("the checkpoint lacks {}: allow_partial(true) loads the rest", NameList(.names))]
     Missing {
         /// Their paths in the module, or PyTorch's names.
         names: Vec<String>,
     },
-    /// A tensor of PyTorch holds several parameters, and the module has only some of them.
+    /// The module has only some of the parameters in a tensor of PyTorch.
     #[error("the tensor holds {expected} parameters, but the module has only {}", NameList(.found))]
     OtherParts {
         /// The number of parameters in the tensor.
@@ -47,8 +46,7 @@ pub enum StoreError {
         /// The paths of the parameters in the module.
         found: Vec<String>,
     },
-    /// Both the adapter and the layout of PyTorch transpose linear layers. Square weights would
-    /// stay unchanged, without an error.
+    /// Both the adapter and the layout of PyTorch transpose linear layers.
     #[error(
         "the adapter transposes linear layers, and pytorch(true) does so too: leave the adapter out"
     )]
@@ -62,15 +60,15 @@ pub enum StoreError {
     UnlikeParts {
         /// The path of the parameter in the module.
         path: String,
-        /// The dtype and shape of the first parameter, in the layout of the file.
+        /// The dtype and shape of the first parameter in the file.
         expected: (DType, Vec<usize>),
-        /// The dtype and shape of this parameter, in the layout of the file.
+        /// The dtype and shape of this parameter in the file.
         found: (DType, Vec<usize>),
     },
     /// A pattern is not a regular expression.
     #[error(transparent)]
     Pattern(regex::Error),
-    /// The destination of a save is an index, which tensors would replace.
+    /// The destination of a save is an index.
     #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,
     /// The backend or an adapter panicked, for example because the device lacks the dtype.
@@ -109,8 +107,7 @@ pub enum StoreError {
         /// The key of the entry.
         key: &'static str,
     },
-    /// Loading in steps failed after some parameters had got their new values. See
-    /// [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
+    /// Loading in steps failed after some parameters had got their new values.
     #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
     PartlyLoaded {
         /// The number of parameters with new values.
@@ -120,14 +117,13 @@ pub enum StoreError {
         /// Why loading failed.
         source: Box<Error>,
     },
-    /// A store in memory has no bytes: nothing was given or saved.
+    /// A store in memory has no bytes.
     #[error("the store has no bytes: save a module to it, or give it the bytes of a file")]
     NoBytes,
-    /// The bytes of a store were requested, and it is not in memory.
+    /// The bytes of a store that is not in memory were requested.
     #[error("the store is not in memory: only one made by from_bytes has bytes")]
     NotInMemory,
-    /// A store of an open checkpoint was asked to save, or to load after reading the checkpoint
-    /// failed.
+    /// A store of an open checkpoint cannot save, or load after reading it failed.
     #[error("the store loads from an open checkpoint, once: from_file makes one that saves")]
     OnlyLoads,
 }

@@ -8,9 +8,8 @@ use super::CheckpointStore;
 /// # Which parameters
 ///
 /// Filters are compared with names: on loading the paths of the parameters in the module, on saving
-/// the names that the [adapter](CheckpointStore::with_to_adapter) makes of them. With
-/// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) the filter `gamma` then matches nothing,
-/// because it calls such a parameter `weight`. Rules for names come after the filters.
+/// the names that the [adapter](CheckpointStore::with_to_adapter) makes of them, such as `weight`
+/// for `gamma`. Rules for names come after the filters.
 ///
 /// A parameter is selected if one filter matches, or if there is no filter. Others are neither
 /// missing nor changed. So a file of a few parameters, such as LoRA's, is saved and loaded with the
@@ -61,8 +60,8 @@ impl CheckpointStore {
 
     /// Selects the parameters with names that match a regular expression.
     ///
-    /// A bad pattern is an error when the store is used:
-    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    /// A bad pattern is a [`StoreError::Pattern`](crate::StoreError::Pattern) when the store is
+    /// used.
     #[must_use]
     pub fn with_regex(mut self, pattern: impl AsRef<str>) -> Self {
         if let Some(pattern) = self.compile(pattern.as_ref()) {
@@ -175,8 +174,8 @@ impl CheckpointStore {
     /// Replaces each match of the pattern in names. The replacement may refer to groups (`$1`).
     /// Several rules apply one after the other.
     ///
-    /// A bad pattern is an error when the store is used:
-    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    /// A bad pattern is a [`StoreError::Pattern`](crate::StoreError::Pattern) when the store is
+    /// used.
     #[must_use]
     pub fn with_key_remapping(
         mut self,
@@ -206,8 +205,8 @@ impl CheckpointStore {
     /// part before the number, with the old numbers: `flows` for `flows.2.weight`, `flows.2.layers`
     /// for `flows.2.layers.0.weight`.
     ///
-    /// A bad pattern is an error when the store is used:
-    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    /// A bad pattern is a [`StoreError::Pattern`](crate::StoreError::Pattern) when the store is
+    /// used.
     #[must_use]
     pub fn map_indices_contiguous_except(mut self, pattern: impl AsRef<str>) -> Self {
         if let Some(pattern) = self.compile(pattern.as_ref()) {

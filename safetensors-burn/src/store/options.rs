@@ -41,8 +41,6 @@ impl CheckpointStore {
     /// Removes all entries of the metadata, also the default ones and the ids of parameters, so
     /// that modules of equal values are saved as equal bytes. transformers refuses a file without
     /// `format`.
-    ///
-    /// The names of tied parameters are still saved, and shards have a `format`.
     #[must_use]
     pub fn clear_metadata(mut self) -> Self {
         self.save_options = self.save_options.clear_metadata();
@@ -132,10 +130,9 @@ impl CheckpointStore {
     /// Loads in steps of at most this many bytes of new values, so that loading needs little more
     /// memory than the module. By default all new values are read first.
     ///
-    /// The parameters of a step take over their new values, and release the old ones, before more
-    /// is read. On a GPU, new values leave the memory of the host at the end of their step. A
-    /// larger tensor takes a separate step. For a module in the memory of the host that was just
-    /// made by `init`, a limit gains nothing.
+    /// The parameters of a step release their old values before more is read. On a GPU, new values
+    /// leave the memory of the host at the end of their step. A larger tensor takes a separate
+    /// step. A module in the memory of the host that was just made by `init` gains nothing.
     ///
     /// Names, shapes, kinds and dtypes are still checked before anything changes. But if a later
     /// step fails, some parameters have new values:
@@ -164,8 +161,7 @@ impl CheckpointStore {
     /// [`clear_metadata`](CheckpointStore::clear_metadata).
     ///
     /// A parameter keeps its own id if the file has none for it, or if two parameters with
-    /// different ids would get the same one. A file without any ids, like files of other programs,
-    /// is an error.
+    /// different ids would get the same one. A file without any ids is an error.
     #[must_use]
     pub fn param_ids(mut self, param_ids: bool) -> Self {
         self.param_ids = param_ids;
@@ -200,18 +196,16 @@ impl CheckpointStore {
 
 /// # Adapters
 impl CheckpointStore {
-    /// Adapts tensors on loading, for example with
-    /// [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter). For files of PyTorch,
-    /// [`pytorch`](CheckpointStore::pytorch) covers more layers.
+    /// Adapts tensors on loading. For files of PyTorch, [`pytorch`](CheckpointStore::pytorch)
+    /// covers more layers than [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter).
     #[must_use]
     pub fn with_from_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.from_adapter = Box::new(adapter);
         self
     }
 
-    /// Adapts tensors on saving, for example with
-    /// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter). For files of PyTorch,
-    /// [`pytorch`](CheckpointStore::pytorch) covers more layers.
+    /// Adapts tensors on saving. For files of PyTorch, [`pytorch`](CheckpointStore::pytorch) covers
+    /// more layers than [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter).
     #[must_use]
     pub fn with_to_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.to_adapter = Box::new(adapter);

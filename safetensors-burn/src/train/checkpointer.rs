@@ -25,14 +25,14 @@ use super::state::new_ids;
 /// - `save` puts the epoch in place with the last of the three records. If one fails, the others
 ///   give an error: save all of them again, in the same order.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
-///   the one that was saved or restored last, are kept until another one is saved. A deletion that
+///   the one that was saved or restored last, stay until another one is saved. A deletion that
 ///   fails is tried again after each save; the next `delete` returns the reason.
 /// - `restore` checks the lengths and headers of all files of the epoch, and the digest of each
-///   tensor that it reads. All three records must be of the same save.
+///   tensor that it reads. All records must be of the same save.
 ///
 /// # Errors
 ///
-/// burn has its own error type, with the error of this crate in it:
+/// burn's error type has the error of this crate in it:
 ///
 /// ```
 /// use burn::train::checkpoint::{Checkpointer, CheckpointerError};
@@ -144,15 +144,13 @@ impl Epochs {
     ///
     /// - The model must have its names and shapes, and the dtypes in which it is saved. A parameter
     ///   without a value has the default dtype of its device.
-    /// - The model must have a parameter with a state in the optimizer, if there are states:
-    ///   otherwise the error is [`NoStateInUse`](super::EpochError::NoStateInUse).
-    /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
-    ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
-    ///   may have any.
+    /// - If there are states, one of them must belong to a parameter of the model: otherwise the
+    ///   error is [`NoStateInUse`](super::EpochError::NoStateInUse).
+    /// - The tensors of burn's optimizers must have the shape and the dtype of their parameter, or
+    ///   F32 for a parameter of half precision.
     ///
     /// A parameter that gets another id during a training, for example by loading weights, loses
-    /// its state in burn's optimizer. That state is not restored. Tied parameters are tied again,
-    /// under one id.
+    /// its state in burn's optimizer. That state is not restored.
     ///
     /// # Errors
     ///
@@ -164,16 +162,14 @@ impl Epochs {
     }
 
     /// Makes checkpointers that know no module, for example to restore burn's own ids of
-    /// parameters. Each save copies the model once more than with
-    /// [`checkpointers`](Epochs::checkpointers), and burn panics if the record of another model is
-    /// loaded.
+    /// parameters. Each save copies the model once more, and burn panics if the record of another
+    /// model is loaded.
     pub fn checkpointers_without_module(&self) -> Checkpointers {
         self.make_checkpointers(None)
     }
 
-    /// Checks by the headers that an epoch can be restored for this module, as
-    /// [`checkpointers`](Epochs::checkpointers) does. Call it before a launch that resumes this
-    /// epoch, because burn panics if it cannot be restored. [`verify`](Epochs::verify) compares the
+    /// Checks by the headers that an epoch can be restored for this module. Call it before a launch
+    /// that resumes this epoch, because burn would panic. [`verify`](Epochs::verify) compares the
     /// data.
     ///
     /// ```

@@ -20,13 +20,12 @@ impl Epochs {
     /// Some files are always complete: the scheduler's, files that a delta would not make smaller,
     /// and all files where the file system has no hard links.
     ///
-    /// A delta is the directory `model.delta` or `optimizer.delta` below `epoch-N`, with a hard
-    /// link to its base. So epochs can be deleted in any order, by any program. Copies of epochs
-    /// have a copy of the base each, unless the program keeps hard links, as `cp -a` and `rsync -H`
-    /// do.
+    /// A delta is the directory `model.delta` or `optimizer.delta`, with a hard link to its base.
+    /// So epochs can be deleted in any order, by any program. Copies have a base each, unless the
+    /// program keeps hard links, as `cp -a` and `rsync -H` do.
     ///
-    /// A save takes the space of a complete epoch in addition, while it runs. So does restoring, in
-    /// the directory of [`staging`](Epochs::staging) if there is one.
+    /// Saving and restoring take the space of a complete epoch in addition; restoring in the
+    /// directory of [`staging`](Epochs::staging) if there is one.
     ///
     /// A program without the feature `delta`, or of an older release, [passes
     /// over](Epochs::passed_over) such epochs. Other programs read the file that `safetensors delta

@@ -17,15 +17,14 @@ use super::linked::{self, PREFIX, directory_name};
 use super::manifest::{Manifest, is_own, refuse_foreign};
 use super::staging;
 
-/// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
+/// The directory of a training run, with a directory such as `epoch-12` for each epoch.
 ///
 /// Choose a directory for epochs alone, such as `RUN/checkpoints`: burn keeps its metrics in
 /// `RUN/train/epoch-12`. A directory without the manifest of an epoch is never replaced or deleted:
-/// saving that epoch is [an error](EpochError::Foreign). A link is passed over and not deleted, and
-/// a save of the same epoch replaces only the link.
+/// saving that epoch is [an error](EpochError::Foreign). A link is passed over, and a save of the
+/// same epoch replaces only the link.
 ///
-/// Several processes may save to the same directory. The last one replaces the epoch. The
-/// [module](super) has an example.
+/// Several processes may save to the same directory: the last one replaces the epoch.
 #[derive(Clone, Debug)]
 pub struct Epochs {
     directory: PathBuf,
@@ -50,20 +49,19 @@ impl Epochs {
     /// Sets a directory in memory, such as `/dev/shm` on Linux, which makes some saves faster.
     ///
     /// burn gives some records only as bytes, for which it copies all tensors twice, or as a file.
-    /// With this directory they are files there first, and are copied once. These are:
+    /// With this directory they are files there first, and are copied once:
     ///
-    /// - all records of a model on a device with separate memory, such as a GPU;
-    /// - all records of a model by
-    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), or with other
-    ///   parameters than the module of [`checkpointers`](Epochs::checkpointers), or with one of
-    ///   more than 8 dimensions;
+    /// - records of a model on a device with separate memory, such as a GPU;
+    /// - records of a model by
+    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), with other
+    ///   parameters than the module, or with one of more than 8 dimensions;
     /// - the first record of an optimizer with states, also after a restore, and each with another
     ///   number of tensors;
-    /// - all records of L-BFGS and of optimizers that are not burn's;
+    /// - records of L-BFGS and of optimizers that are not burn's;
     /// - the next one after burn or a device has failed.
     ///
-    /// Without enough room there, saves fail, and so does restoring a delta. The next save of any
-    /// run of the same user removes leftovers of a killed process.
+    /// Without enough room there, saves and restoring deltas fail. The next save of any run of the
+    /// same user removes leftovers of a killed process.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -78,8 +76,8 @@ impl Epochs {
     }
 
     /// Sets whether [`newest`](Epochs::newest) and [`passed_over`](Epochs::passed_over) also
-    /// [`verify`](Epochs::verify) all tensors, and pass over an epoch with a changed byte. Off by
-    /// default: restoring such an epoch is an error, with which burn's loop panics.
+    /// [`verify`](Epochs::verify) all tensors. Off by default: restoring an epoch with a changed
+    /// byte is an error, with which burn's loop panics.
     #[must_use]
     pub fn digests(mut self, compare: bool) -> Self {
         self.digests = compare;
@@ -169,8 +167,7 @@ impl Epochs {
         }
     }
 
-    /// Returns all epochs, the oldest first. A directory that does not exist has none.
-    /// [`Epoch::problem`] returns why an epoch is not complete.
+    /// Returns all epochs, the oldest first; none if the directory does not exist.
     ///
     /// # Errors
     ///
@@ -210,8 +207,8 @@ impl Epochs {
         }
     }
 
-    /// Returns the newest complete epoch, from which training can be resumed. Incomplete epochs,
-    /// epochs of another version, and links are [passed over](Epochs::passed_over).
+    /// Returns the newest complete epoch, from which training can be resumed. Other epochs, other
+    /// versions and links are [passed over](Epochs::passed_over).
     ///
     /// # Errors
     ///
@@ -237,7 +234,7 @@ impl Epochs {
     }
 
     /// Returns the incomplete epochs that [`newest`](Epochs::newest) passes over, each with the
-    /// [reason](Epoch::problem). A resumed training repeats and replaces them.
+    /// [reason](Epoch::problem).
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -305,7 +302,7 @@ impl Epochs {
     /// # Errors
     ///
     /// [`EpochError::Foreign`] if one of the directories has no manifest of an epoch;
-    /// [`ErrorKind::Io`] if the directory cannot be read. Nothing is deleted then.
+    /// [`ErrorKind::Io`]. Nothing is deleted then.
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
         let mut later = self.numbers()?;
         later.retain(|number| *number > epoch);
@@ -315,11 +312,11 @@ impl Epochs {
         later.filter_map(|number| deleted(number, self.delete(number))).collect()
     }
 
-    /// Deletes all epochs except the newest `last` complete ones and the ones in `others`, such as
-    /// the best one. Returns their numbers.
+    /// Deletes all epochs except the newest `last` complete ones and the `others`, such as the best
+    /// one. Returns their numbers.
     ///
-    /// This includes incomplete epochs that are older than the newest complete one, but no links,
-    /// epochs of another version, or directories without a manifest.
+    /// Incomplete epochs are deleted if they are older than the newest complete one. Links, epochs
+    /// of another version, and directories without a manifest stay.
     ///
     /// # Errors
     ///

@@ -6,10 +6,9 @@ use safetensors_core::framework::NameList;
 
 use crate::Burn;
 
-/// Why an epoch could not be saved or restored.
-///
-/// It is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), which
-/// names the file or the directory.
+/// Why an epoch could not be saved or restored: the source of an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), which names the file or the
+/// directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EpochError {

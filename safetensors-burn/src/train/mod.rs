@@ -66,32 +66,30 @@
 //!
 //! All are safetensors files with readable names: `encoder.weight` in the model, and
 //! `encoder.weight.momentum.moment_1` in the optimizer, where burn has the random id of the
-//! parameter. The metadata has the ids, and the numbers and booleans of the record. The restored
-//! record is the same, bit for bit. [`CheckpointStore`](crate::CheckpointStore) and other libraries
-//! load `model.safetensors`.
+//! parameter. The metadata has the ids, numbers and booleans. The restored record is the same, bit
+//! for bit. [`CheckpointStore`](crate::CheckpointStore) and other libraries load
+//! `model.safetensors`.
 //!
 //! With the feature `delta`, `Epochs::whole_every` keeps only each nth epoch complete.
 //!
 //! # When the process is killed
 //!
 //! The records are written into a hidden directory. The last checkpointer writes the manifest,
-//! waits until all of it is on the disk, and renames the directory. An older epoch of that number
-//! is removed afterwards. The next save or look at the epochs repairs or removes leftovers of a
-//! killed process.
+//! waits until all of it is on the disk, renames the directory, and removes an older epoch of that
+//! number. The next save or look at the epochs repairs or removes leftovers.
 //!
 //! A resumed run repeats the steps after the newest complete epoch. It ends with the same bits if
-//! the order of the data and the random numbers depend on the epoch alone. The example `burn_train`
-//! of the repository shows how, and proves it with kills.
+//! the order of the data and the random numbers depend on the epoch alone, as in the example
+//! `burn_train` of the repository.
 //!
-//! The newest epoch is the one with the highest number. A run that goes back to an older epoch must
-//! first call [`Epochs::delete_after`].
+//! The newest epoch has the highest number. A run that goes back to an older epoch must first call
+//! [`Epochs::delete_after`].
 //!
 //! # When an epoch cannot be saved
 //!
-//! The epochs on the disk stay, and none is deleted until a later one is saved. [`KeepEpochs`] asks
-//! again then. burn's own strategies ask once, so an epoch of theirs may stay for good. burn's loop
-//! stops and returns the error with the model. A panic of burn or a device while a record is saved
-//! is an error, too.
+//! burn's loop stops and returns the error with the model. The epochs on the disk stay until a
+//! later one is saved. [`KeepEpochs`] deletes old ones then; burn's own strategies ask once, so an
+//! epoch of theirs may stay for good.
 //!
 //! # While the training goes on
 //!
@@ -110,9 +108,6 @@
 //!
 //! It is an error to save a quantised tensor, which has no dtype in the format, or more than burn
 //! restores: 100,000 tensors of a record, 10 GiB of a tensor, 100 MiB of names and numbers.
-//!
-//! Checks against the module know neither the optimizer of the training, nor the shapes of the
-//! state of an optimizer that is not burn's.
 
 mod attempts;
 mod checkpointer;

@@ -12,8 +12,8 @@ use super::{Epoch, Epochs};
 /// best one. [`Epochs::keep_last`] makes it.
 ///
 /// burn's own strategies know only the epochs of their process, so a resumed run would never delete
-/// older ones. This one looks at the disk, and deletes after the new epoch is saved. Only complete
-/// epochs count and are deleted; [`Epochs::delete_all_but`] also deletes broken ones.
+/// older ones. This one looks at the disk, after the new epoch is saved. Only complete epochs count
+/// and are deleted; [`Epochs::delete_all_but`] also deletes broken ones.
 ///
 /// ```
 /// use burn::train::metric::LossMetric;
@@ -62,10 +62,10 @@ impl KeepEpochs {
     /// Keeps the epoch with the lowest or highest value of a metric, too.
     ///
     /// Epochs without a logged value are always kept, so register the metric for this split with
-    /// `metric_train_numeric` or `metric_valid_numeric`. At the second epoch without one, the crate
-    /// `log` gets a warning, which burn writes to `experiment.log`. burn's default
-    /// `FileMetricLogger` also knows the values of earlier runs in its directory. The
-    /// `InMemoryMetricLogger` suits only runs that are not resumed.
+    /// `metric_train_numeric` or `metric_valid_numeric`. burn's `experiment.log` has a warning at
+    /// the second epoch without one. burn's default `FileMetricLogger` also knows the values of
+    /// earlier runs in its directory. The `InMemoryMetricLogger` suits only runs that are not
+    /// resumed.
     #[must_use]
     pub fn keep_best(
         mut self,
