@@ -77,7 +77,7 @@ macro_rules! dtypes {
         ///
         /// # Errors
         ///
-        /// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
+        /// [`UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
         /// if the format has no such dtype.
         pub fn from_candle_dtype(dtype: DType) -> Result<Dtype> {
             match dtype {

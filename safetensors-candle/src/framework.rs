@@ -61,7 +61,7 @@ impl Framework for Candle {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
+    /// [`UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
     /// if the format has no dtype for the tensor's;
     /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the device reports an
     /// error.

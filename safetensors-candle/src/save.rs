@@ -66,8 +66,8 @@ pub fn save<'a>(
     framework::save::<Candle>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a single file or several shards. See
-/// [`safetensors_core::save_sharded`] for the names and sizes of the files.
+/// Saves tensors to a directory, like [`safetensors_core::save_sharded`], as a single file or
+/// several shards.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -93,12 +93,7 @@ pub fn save<'a>(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Shards are filled in the given order. A `HashMap` has another one each time; a `BTreeMap` has
-/// not.
-///
-/// # Errors
-///
-/// Like [`safetensors_core::save_sharded`], and like [`save()`] for a tensor.
+/// Shards are filled in the given order, which is another one each time for a `HashMap`.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,

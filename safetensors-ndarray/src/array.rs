@@ -14,7 +14,6 @@ use crate::dtype::{for_each_array_dtype, is_packed};
 use crate::error::{dimension, shape_error};
 use crate::{Ndarray, Packed, strided};
 
-/// Declares [`DynArray`] and everything that is the same for each of its arrays.
 macro_rules! define_dyn_array {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
         /// An owned tensor with a dtype that is known at run time.
@@ -102,8 +101,8 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// Identifies elements that are not in C order by this `DynArray`, because no other
-            /// array owns them.
+            /// Uses the address of this `DynArray` for elements that are not in C order: it alone
+            /// owns them.
             fn storage(&self) -> Option<Storage> {
                 let elements = match self {
                     $(Self::$variant(array) => array_source(array).storage(),)*
@@ -146,7 +145,6 @@ impl<T: ArrayElement, D: Dimension> From<Array<T, D>> for DynArray {
     }
 }
 
-/// Moves the elements of a buffer, which must have the dtype of `T` and the dimensions of `D`.
 pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> Result<Array<T, D>> {
     let dim = dimension::<D>(buf.shape())?;
     Array::from_shape_vec(dim, buf.into_vec::<T>()?).map_err(shape_error)

@@ -3,8 +3,8 @@
 use safetensors_core::Dtype;
 use safetensors_core::framework::Support;
 
-/// Calls the macro `$then` with the dtypes that an array can index: the variant of
-/// [`DynArray`](crate::DynArray), the type of the elements, and the dtype.
+/// Calls the macro `$then` with rows of a variant of [`DynArray`](crate::DynArray), the type of its
+/// elements, and the dtype.
 macro_rules! for_each_array_dtype {
     ($then:ident) => {
         $then! {
@@ -35,8 +35,6 @@ pub(crate) use for_each_array_dtype;
 
 macro_rules! define_support {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-        /// Returns exact support: arrays for the table, [packed](is_packed) bytes for sub-byte
-        /// dtypes.
         pub(crate) fn support(dtype: Dtype) -> Support {
             match dtype {
                 $(Dtype::$dtype => Support::Exact,)*

@@ -65,8 +65,8 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// Labels ascend or descend, and keep the order of the file. `0..=10` takes the same labels in
     /// both cases. Where they descend, so does `10.0..=0.0`, as in xarray. Integers are compared
-    /// exactly, also with floats. A range without labels selects nothing, and arrays of length 0
-    /// are read. All positions of an equal label are taken.
+    /// exactly, also with floats. A range without labels selects nothing. All positions of an equal
+    /// label are taken.
     ///
     /// # Errors
     ///

@@ -75,7 +75,7 @@ pub fn load_with(
     framework::load_path::<Ndarray>(path, &(), options)
 }
 
-/// Reads a [`LazyTensor`], or a [`LazySlice`], a part of one, as an array.
+/// Reads a [`LazyTensor`], or its part, a [`LazySlice`], as an array.
 ///
 /// Element type and dimension are compared with the header before any data is read. The array takes
 /// over the memory that was read into. Only BOOL is copied once.

@@ -144,9 +144,9 @@ impl<S: ReadAt> Reader<S> {
 
     /// Reads an array and converts its elements to `T`, for example halves to `f32`.
     ///
-    /// Floats are rounded once, to the nearest; a number that is too large becomes infinity, or NaN
-    /// in a type without infinity. For integers, a fraction, NaN or a number that is too large is
-    /// an error. [`ReadArrayExt::read_array_as`] has options for floats.
+    /// Floats are rounded to the nearest; too large ones become infinity, or NaN in a type without
+    /// infinity. For integers, a fraction, NaN or a number that is too large is an error.
+    /// [`ReadArrayExt::read_array_as`] has options for floats.
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
         let array = self.checkpoint.tensor(name)?;
         let options = self.options.clone().all_as(T::DTYPE);

@@ -10,10 +10,9 @@ use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorSource};
 use crate::array::ArraySource;
 use crate::{ArrayElement, MetadataValue};
 
-/// Writes arrays and views of any element type, dimension and memory layout to a file, one by one.
+/// Writes arrays and views of any element type, dimension and memory layout to a file.
 ///
-/// [`finish`](Writer::finish) gives the file its name. Until then, or if the writer is dropped, the
-/// path keeps the old file.
+/// [`finish`](Writer::finish) gives the file its name. Until then the path keeps the old file.
 ///
 /// ```
 /// use ndarray::{array, s};
@@ -101,10 +100,10 @@ impl Writer {
     /// never calls it.
     ///
     /// The call comes between two passes of the loop that appends, so that all arrays have the
-    /// steps of the same passes. A pass is taken to append to each array at most once, and always
-    /// in the order of their first steps. Where it is not clear whether a pass ends, as in a loop
-    /// that also [adds](Writer::add) an array in each pass, the call waits until there are twice
-    /// that many steps. Another kind of loop should call `sync` itself.
+    /// steps of the same passes. A pass is taken to append to each array at most once, in the order
+    /// of their first steps. Where it is not clear whether a pass ends, as in a loop that also
+    /// [adds](Writer::add) an array in each pass, the call waits until there are twice that many
+    /// steps. Another kind of loop should call `sync` itself.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         Self(self.0.sync_every(steps))
@@ -225,11 +224,11 @@ impl Writer {
     }
 
     /// Writes all arrays and steps that are new since the last call to a separate file, and waits
-    /// until it has reached the disk, so that they survive a kill.
+    /// until it is on the disk, so that they survive a kill.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on,
     /// which every reader can open. [`resume`](Writer::resume) goes on with them, and
-    /// [`finish`](Writer::finish) removes them. Until then, synced steps are on the disk twice.
+    /// [`finish`](Writer::finish) removes them: until then, they are on the disk twice.
     ///
     /// ```
     /// use ndarray::{Axis, Ix1};
@@ -256,8 +255,8 @@ impl Writer {
     /// Completes the file and gives it its name, replacing the old file.
     ///
     /// An error loses nothing. Call this again, for example when the disk has space again; arrays
-    /// can be added and appended to before that. Once the file is finished, this does nothing, and
-    /// all other methods fail.
+    /// can be added and appended to before that. Afterwards this does nothing, and all other
+    /// methods fail.
     pub fn finish(&self) -> Result<()> {
         self.0.finish()
     }
@@ -301,7 +300,7 @@ impl Writer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Once the writer is finished or dropped, it takes no more steps.
+/// It takes no more steps once the writer is finished or dropped.
 #[derive(Clone, Debug)]
 pub struct ArrayAppender<T> {
     tensor: GrowingTensor,

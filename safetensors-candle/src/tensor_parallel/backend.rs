@@ -80,12 +80,7 @@ impl<'a> TensorParallelBackend<'a> {
     /// weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
-    /// Progress is counted for each read. A [`prefetch`](TensorParallelBackend::prefetch) is one
-    /// read.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
+    /// Progress is counted for each read; a [`prefetch`](TensorParallelBackend::prefetch) is one.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,

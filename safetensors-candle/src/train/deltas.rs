@@ -17,14 +17,13 @@ use super::linked::{FILE, VERSIONS, file_of};
 /// would not be smaller, the file system has no hard links, or the earlier checkpoint is damaged.
 ///
 /// The earlier checkpoint is a file of [`save`], a directory that has one, or a directory of this
-/// function, whose base then becomes the base of both. Only variables that are frozen or change
-/// little save space.
+/// function, whose base is then the base of both. Only variables that are frozen or change little
+/// save space.
 ///
 /// The directory has a hard link to the base's file, `base/model.safetensors`, so checkpoints can
-/// be deleted in any order.
-///
-/// Loading takes space for the complete file, in a hidden directory next to this one. For other
-/// readers, `safetensors delta apply DIRECTORY/base DIRECTORY whole` makes a complete checkpoint.
+/// be deleted in any order. Loading takes space for the complete file, next to this directory. For
+/// other readers, `safetensors delta apply DIRECTORY/base DIRECTORY whole` makes a complete
+/// checkpoint.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

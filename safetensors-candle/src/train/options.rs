@@ -49,8 +49,8 @@ impl StateOptions {
         Self::default()
     }
 
-    /// Sets whether tensors are converted to the dtype of their variable while they are read. Off
-    /// by default: another dtype is then an error, unless it widens to the variable's.
+    /// Sets whether tensors are converted to the dtype of their variable. Off by default: another
+    /// dtype is then an error, unless it widens to the variable's.
     ///
     /// Values are rounded by the rules of [`convert`](safetensors_core::convert). A value that does
     /// not fit an integer dtype is an error. One that is too large for a float dtype becomes
@@ -94,15 +94,15 @@ impl StateOptions {
 
     /// Loads a checkpoint of PyTorch's training with this layout: the variables from the model, and
     /// of its `AdamW`, or `Adam` without weight decay, the state, the number of steps, and the
-    /// hyperparameters that the checkpoint has. The rest is not loaded.
+    /// hyperparameters that the checkpoint has.
     ///
     /// Before PyTorch 2.7, checkpoints do not record whether the optimizer is `Adam` or `AdamW`.
     /// With weight decay, [`PyTorchTraining::decoupled_weight_decay`] must select `AdamW`.
     ///
-    /// Every parameter must have made the same number of steps, because candle's formula has one.
-    /// Groups with other hyperparameters, and AMSGrad, are errors. Parameters that never got a
-    /// gradient have no state: their variables need [`allow_missing`](Self::allow_missing). Buffers
-    /// without a variable need [`allow_extra`](Self::allow_extra).
+    /// All parameters must have made the same number of steps. Groups with other hyperparameters,
+    /// and AMSGrad, are errors. Parameters that never got a gradient have no state: their variables
+    /// need [`allow_missing`](Self::allow_missing). Buffers without a variable need
+    /// [`allow_extra`](Self::allow_extra).
     ///
     /// The checkpoint may be one that `safetensors_formats::open` opens:
     ///

@@ -194,10 +194,6 @@ impl<'a> CheckpointBackend<'a> {
     /// let _model = candle_nn::linear_no_bias(1, 1, builder.pp("fc"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,

@@ -11,9 +11,7 @@ pub(crate) struct FieldAttributes {
     pub(crate) skip: bool,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
-    /// The names of the dimensions of an array.
     pub(crate) dimensions: Option<Vec<LitStr>>,
-    /// The units of an array.
     pub(crate) units: Option<LitStr>,
 }
 
@@ -86,7 +84,6 @@ fn dimensions(meta: &ParseNestedMeta<'_>, field: &str) -> Result<Vec<LitStr>> {
 
 #[derive(Default)]
 pub(crate) struct StructAttributes {
-    /// The path of `safetensors-ndarray`, if it is given.
     pub(crate) crate_path: Option<Path>,
     /// Arrays that no field has are ignored.
     pub(crate) ignore_others: bool,

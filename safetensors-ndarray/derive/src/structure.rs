@@ -29,9 +29,7 @@ pub(crate) struct StoredField {
     pub(crate) name: String,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
-    /// The names of the dimensions of an array.
     pub(crate) dimensions: Option<Vec<LitStr>>,
-    /// The units of an array.
     pub(crate) units: Option<LitStr>,
 }
 

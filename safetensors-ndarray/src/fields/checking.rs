@@ -50,8 +50,7 @@ impl<'r> Checking<'r> {
         &self.names
     }
 
-    /// Compares a tensor with an array of elements `T`, of dimension `D`, and of the shape of
-    /// `current`.
+    /// Compares a tensor with an array of this type, and of the shape of `current`.
     pub(super) fn array<T: ArrayElement, D: Dimension>(
         &mut self,
         name: &str,

@@ -5,7 +5,7 @@ use safetensors_core::error::Mismatch;
 
 use super::{Checking, Loading, Names, Saving};
 
-/// A type that a field can have in a struct that is saved. The [module](crate::fields) lists them.
+/// A type of a field in a struct that is saved. The [module](crate::fields) lists them.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be saved to a safetensors file",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \
@@ -18,8 +18,8 @@ pub trait SaveField {
     fn save_field(&self, name: &str, file: &mut Saving<'_>) -> Result<()>;
 }
 
-/// A type that a field can have in a struct that is loaded from a file of lifetime `'r`, which
-/// borrowed parts come from. The [module](crate::fields) lists the types.
+/// A type of a field in a struct that is loaded from a file of lifetime `'r`, for borrowed parts.
+/// The [module](crate::fields) lists them.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be loaded from a safetensors file",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \
@@ -30,8 +30,7 @@ pub trait LoadField<'r>: Sized {
     #[doc(hidden)]
     fn is_in(name: &str, names: &Names<'r>) -> bool;
 
-    /// Compares the file with the field, and with the value that it is to replace. No elements are
-    /// read.
+    /// Compares the file with the field, and with the present value. No elements are read.
     #[doc(hidden)]
     fn check(current: Option<&Self>, name: &str, file: &mut Checking<'r>);
 
@@ -46,8 +45,8 @@ pub trait LoadField<'r>: Sized {
     }
 }
 
-/// A type that a `Vec` of a struct of arrays can have: structs that derive `NamedArrays`, arrays,
-/// texts, and `Vec`s of them.
+/// A type in a `Vec` in a struct of arrays: structs that derive `NamedArrays`, arrays, texts, and
+/// `Vec`s of them.
 ///
 /// A `Vec` of numbers would become a metadata entry for each: use an `Array1<f64>`.
 #[diagnostic::on_unimplemented(
@@ -58,7 +57,7 @@ pub trait LoadField<'r>: Sized {
 #[doc(hidden)]
 pub trait InVec {}
 
-/// A type that an `Option` of a struct of arrays can have: every type except an `Option`.
+/// A type in an `Option` in a struct of arrays: every type except an `Option`.
 #[diagnostic::on_unimplemented(
     message = "an `Option` of `{Self}` cannot be a field of a struct of arrays",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec`"

@@ -15,13 +15,11 @@
 //!
 //! The key is the name of the field: `epoch`, or `optimizer.step`. The value has the form of
 //! [`MetadataValue`](crate::MetadataValue), so every float comes back with the same bits. A decimal
-//! from another program is rounded once; one that is too large is refused.
+//! of another program is rounded once; one that is too large is refused.
 //!
-//! An item of a `Vec`, or a value in an `Option`, that writes nothing is an entry of its name with
-//! an empty value: a struct with only `None`, or an empty `Vec`. So a `Vec` keeps its length, and
-//! `Some` stays `Some`. A `Vec` that the file lacks is empty.
-//!
-//! Other entries are ignored.
+//! An item of a `Vec`, or a value in an `Option`, that writes nothing is an entry with an empty
+//! value. So a `Vec` keeps its length, and `Some` stays `Some`. A `Vec` that the file lacks is
+//! empty. Other entries are ignored.
 
 mod arrays;
 mod checking;

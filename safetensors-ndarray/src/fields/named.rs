@@ -7,8 +7,8 @@ use safetensors_core::{ReadAt, Result};
 use super::{Checking, LoadField, Loading, Names, SaveField, Saving};
 use crate::{InMemory, Reader, Writer};
 
-/// A struct of arrays, which can be saved to a file and loaded from one. Each field has a name
-/// there. `#[derive(NamedArrays)]` implements this trait; one `use` brings in both.
+/// A struct of arrays, which can be saved to a file and loaded from one. `#[derive(NamedArrays)]`
+/// implements this trait; one `use` brings in both.
 ///
 /// ```
 /// use ndarray::{Array1, Array2, array};
@@ -54,8 +54,8 @@ use crate::{InMemory, Reader, Writer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The module [`fields`](crate::fields) lists the types of fields, and their form in the file. The
-/// macro [`NamedArrays`](macro@crate::NamedArrays) lists the attributes.
+/// The module [`fields`](crate::fields) lists the types of fields, and the macro
+/// [`NamedArrays`](macro@crate::NamedArrays) the attributes.
 ///
 /// # Loading is strict
 ///
@@ -63,9 +63,9 @@ use crate::{InMemory, Reader, Writer};
 /// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) lists all differences, at
 /// most 100,000. Nothing is converted.
 ///
-/// A `Vec` gets the items from `0` on. A tensor behind a gap belongs to no field. Fields that are
-/// an `Option` or have the attribute `default` may be missing. With the attribute `ignore_others`
-/// of the struct, the file may have other tensors.
+/// A `Vec` gets the items from `0` on; a tensor behind a gap belongs to no field. Fields that are
+/// an `Option` or have the attribute `default` may be missing. With the attribute `ignore_others`,
+/// the file may have other tensors.
 ///
 /// # Borrowed arrays
 ///
