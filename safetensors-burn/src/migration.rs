@@ -1,7 +1,8 @@
 //! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, and the differences.
 //! This module has no items. The names are from burn-store 0.22.
 //!
-//! In most programs the name of the type is all that changes:
+//! Each reads the files of the other, except as the tables say. In most programs only the name of
+//! the type changes:
 //!
 //! ```
 //! use burn::nn::{Linear, LinearConfig};

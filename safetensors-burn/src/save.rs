@@ -120,7 +120,7 @@ impl TensorSource for DataSource<'_> {
         }
     }
 
-    /// Booleans of four bytes are shorter in a file than in memory.
+    /// Returns `None` for booleans of four bytes, which are shorter in a file.
     fn storage(&self) -> Option<Storage> {
         let bytes = self.data.as_bytes();
         let wide = self.data.dtype() == DType::Bool(BoolStore::U32);

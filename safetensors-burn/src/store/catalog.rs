@@ -90,7 +90,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Counts all tensors, also without the prefix.
+    /// Counts all tensors, with or without the prefix.
     pub(crate) fn len(&self) -> usize {
         self.checkpoint.len()
     }

@@ -8,8 +8,8 @@ use std::ops::Range;
 pub(crate) struct Renumbering(HashMap<String, BTreeMap<u64, usize>>);
 
 impl Renumbering {
-    /// Lists that `keep` matches keep their numbers. Outer lists count by their old ones:
-    /// `blocks.4.layers`.
+    /// Counts the entries of lists that `keep` does not match. Outer lists count by their old
+    /// numbers: `blocks.4.layers`.
     pub(crate) fn of<'a>(
         names: impl IntoIterator<Item = &'a str>,
         keep: impl Fn(&str) -> bool,

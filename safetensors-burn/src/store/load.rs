@@ -41,7 +41,7 @@ impl CheckpointStore {
         Ok(result)
     }
 
-    /// Fails even if parameters may be missing.
+    /// Fails if nothing is selected, even if parameters may be missing.
     fn refuse_nothing(&self, plan: &LoadPlan, parameters: usize, catalog: &Catalog) -> Result<()> {
         let nothing = |found| Error::from(ErrorKind::NothingSelected { found });
         let error = if plan.result.skipped.len() == parameters {

@@ -7,7 +7,7 @@ use super::indices::Renumbering;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naming {
     pub(crate) prefix: String,
-    /// Each applies to the result of the one before it.
+    /// Rules that each apply to the result of the one before.
     pub(crate) rules: Vec<(Regex, String)>,
     pub(crate) map_indices: bool,
     pub(crate) keep_indices: Vec<Regex>,

@@ -146,7 +146,7 @@ pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter)
         .map(|name| location.sibling(&name))
 }
 
-/// Does not consume the tensor.
+/// Reads without consuming the tensor.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
     catch_panic(|| tensor.to_bytes())?.map_err(Error::framework::<Burn>)
 }
@@ -167,7 +167,7 @@ pub(crate) struct Collected {
     pub(crate) parts: Vec<(String, ParamId)>,
 }
 
-/// Filters by the names in the file. The data stays on its device until it is written.
+/// Collects parameters by their names in the file. The data stays on its device.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
@@ -306,7 +306,7 @@ fn join(
 
 visit_parameters!(Collector<'_>);
 
-/// Its data is copied from its device, or read from its file, when it is written.
+/// A tensor with data that is copied from its device, or read from its file, when it is written.
 pub(crate) struct PackSource {
     tensor: PackTensor,
     dtype: Dtype,

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
 
-/// A load may change the width of the elements.
+/// The kind of elements. A load may change their width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Float,

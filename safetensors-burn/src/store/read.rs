@@ -75,7 +75,7 @@ pub(crate) fn read(matches: Vec<Match>, catalog: &Catalog) -> Result<HashMap<Str
     values.collect()
 }
 
-/// Integers for a boolean must be 0 or 1.
+/// Refuses integers other than 0 and 1 for a boolean.
 fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
     if kind == Kind::Bool && !data.dtype().is_bool() {
         let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);

@@ -14,9 +14,9 @@ use super::manifest::EpochFile;
 
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    /// The first attempt has the number 1.
+    /// The number of saves that have begun. The first attempt is 1.
     begun: BTreeMap<RecordKind, u64>,
-    /// Running ones, and failed ones until a later one succeeds.
+    /// Attempts that run, and failed ones until a later one succeeds.
     all: BTreeMap<u64, Attempt>,
 }
 

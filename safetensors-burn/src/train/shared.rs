@@ -42,7 +42,7 @@ struct State {
 }
 
 impl State {
-    /// Drops the requests to delete, which counted on that save.
+    /// Notes a failed save, and drops the requests to delete, which counted on it.
     fn fail(&mut self) {
         self.has_failed = true;
         self.deferred.clear();
