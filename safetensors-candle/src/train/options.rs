@@ -82,7 +82,8 @@ impl StateOptions {
     /// and progress.
     ///
     /// [Quantised weights](crate#quantised-weights) are an error, unless [`LoadOptions::quantized`]
-    /// asks for their numbers, which are F32 without a cast and have no scales, or for the codes.
+    /// asks for their codes, or for their numbers, which are F32 without a cast. Then scales need
+    /// no variable.
     ///
     /// Tensors of each dtype are read together, and their progress is counted separately. A cast
     /// overrides a dtype in the options.
