@@ -1,4 +1,4 @@
-//! `safetensors download`: files of the Hub come into the cache that Python shares, or a directory.
+//! `safetensors download`: files of the Hub, into the cache that Python shares, or a directory.
 
 #[cfg(feature = "remote")]
 use std::io::Write;
@@ -276,8 +276,7 @@ mod what {
             Ok(ExitCode::SUCCESS)
         }
 
-        /// Returns the one requested file, otherwise the file that opens as the checkpoint,
-        /// otherwise the snapshot's directory.
+        /// Returns the one requested file, otherwise the checkpoint, otherwise the directory.
         pub(super) fn path(&self, args: &Args, snapshot: &Snapshot) -> PathBuf {
             match args.files.as_slice() {
                 [file] if snapshot.files() == [file.as_str()] => {

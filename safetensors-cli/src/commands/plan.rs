@@ -140,7 +140,6 @@ impl Run for Args {
     }
 }
 
-/// Returns the fewest and the most bytes of a rank.
 fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result<String> {
     let mut least = 0;
     let mut most = 0;
@@ -155,7 +154,6 @@ fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result
     })
 }
 
-/// Shows how many tensors are divided in each way, and each rank's part.
 fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<String, Vec<&RankTensor>> = BTreeMap::new();
     for tensor in plan.tensors() {
@@ -208,7 +206,6 @@ fn shown(tensor: &RankTensor) -> String {
     }
 }
 
-/// Returns the bytes of the whole tensor.
 fn whole_len(tensor: &RankTensor) -> u64 {
     safetensors_core::shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
 }

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// The instructions of [`dispatch`] in this thread, if a test chooses them.
+        /// A test may choose the instructions in this thread.
         pub(super) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

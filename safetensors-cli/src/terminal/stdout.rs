@@ -1,4 +1,4 @@
-//! Standard output that ignores a closed pipe, with a pager for output longer than the screen.
+//! Standard output that ignores a closed pipe, with a pager for long output.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -33,7 +33,7 @@ pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     }
 }
 
-/// Writes the rest, and waits until the user has left the pager.
+/// Waits until the user has left the pager.
 pub(crate) fn finish(mut out: Out) -> io::Result<()> {
     out.flush()?;
     out.get_mut().release()?;
@@ -44,14 +44,14 @@ pub(crate) type Out = BufWriter<Output>;
 
 /// Standard output, or the pager in its place.
 pub(crate) struct Output {
-    /// The text so far, while it may still fit the screen.
+    /// While the output may still fit the screen.
     waiting: Option<Waiting>,
     sink: Quiet<Box<dyn Write>>,
 }
 
 struct Waiting {
     screen: Screen,
-    /// The words of the pager's command.
+    /// The words of its command.
     pager: Vec<String>,
     text: Vec<u8>,
 }
@@ -103,7 +103,7 @@ struct Quiet<W> {
 }
 
 impl<W> Quiet<W> {
-    /// Returns `instead` if the pipe is closed.
+    /// `instead` if the pipe is closed.
     fn settle<T>(&mut self, result: io::Result<T>, instead: T) -> io::Result<T> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -140,7 +140,6 @@ impl<W: Write> Write for Quiet<W> {
 mod tests {
     use super::*;
 
-    /// Fails every write with one kind of error.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {

@@ -1,4 +1,4 @@
-//! `safetensors delta follow`: keeps a checkpoint at the newest version that a trainer publishes.
+//! `safetensors delta follow`: keeps a checkpoint at a trainer's newest version.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::output::file::tell;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::text;
 
-/// The exit code if nothing new came in time, like `timeout`.
+/// Like `timeout`.
 const TIMED_OUT: u8 = 124;
 
 /// Keep OUT at the newest version that a trainer publishes in ROOT
@@ -107,7 +107,6 @@ impl Follow {
         }
     }
 
-    /// Looks once.
     // An address is opened each time, because its store caches its list of files.
     fn poll(&self, follower: &Follower) -> anyhow::Result<Option<Update>> {
         let Some(address) = address::of(&self.root) else {

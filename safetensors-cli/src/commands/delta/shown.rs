@@ -26,9 +26,8 @@ pub(crate) struct Document<'a> {
     /// The compressed bytes of all tensors.
     bytes: u64,
     tensors: Vec<TensorEntry<'a>>,
-    /// The names that the result does not have.
+    /// Names that the result does not have.
     removed: Vec<&'a str>,
-    /// The result's metadata, if it differs from the base's.
     metadata: Option<&'a Metadata>,
 }
 
@@ -36,7 +35,6 @@ pub(crate) struct Document<'a> {
 struct TensorEntry<'a> {
     name: &'a str,
     change: &'static str,
-    /// The dtype of a whole tensor.
     dtype: Option<String>,
     shape: Option<&'a [usize]>,
     bytes: u64,
@@ -78,7 +76,7 @@ fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
     delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
 }
 
-/// Describes the parts that only this program reads.
+/// Describes the parts only for this program.
 fn extra(delta: &Delta) -> String {
     let words = delta.changes().map(|(_, change)| change.name());
     let words: Vec<_> = words.filter(|word| *word != "changed").collect();

@@ -112,7 +112,6 @@ type Tensors<'a> = [Tensor<'a>];
 
 type File<'a> = (&'a CheckpointFile<Source>, FileLayout);
 
-/// By dtype, and by type of another format.
 type Dtypes<'a> = BTreeMap<Kind<'a>, Totals>;
 
 impl Run for Args {
@@ -145,7 +144,6 @@ impl Args {
     }
 }
 
-/// Sums up an input, with its schemes and dtypes.
 fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
@@ -164,7 +162,6 @@ fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)>
     Ok((ShownInput::new(all), stored.join(", ")))
 }
 
-/// Shows the trainings in a directory that is no checkpoint.
 fn trainings(
     args: &Args,
     target: &Target,
@@ -198,7 +195,7 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     Ok(ShownInput::new(Totals::of(delta.tensors())))
 }
 
-/// Shows a delta or the epochs of trainings, if no checkpoint has opened because of that.
+/// Shows a delta or trainings, if no checkpoint opened because of them.
 fn show_other(
     args: &Args,
     target: &Target,

@@ -122,7 +122,7 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the entries to add. Fails unless they and the file's metadata follow the standard.
+    /// Fails unless they and the file's metadata follow the standard.
     fn entries(
         &self,
         it: Changing<'_>,

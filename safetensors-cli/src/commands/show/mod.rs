@@ -230,8 +230,7 @@ fn read_shown(
     }
 }
 
-/// Moves to the next position in C order. Returns how many of the last dimensions begin again: all
-/// after the last position.
+/// Moves in C order. Returns how many of the last dimensions begin again: all at the end.
 fn advance(
     at: &mut [usize],
     counts: impl DoubleEndedIterator<Item = usize> + ExactSizeIterator,

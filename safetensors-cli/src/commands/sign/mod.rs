@@ -1,7 +1,4 @@
-//! `safetensors sign`: a signature over the files of a model, and its check by `safetensors
-//! verify`.
-//!
-//! Everything about the format is in `safetensors_sign`.
+//! `safetensors sign`: a signature over the files of a model, in the format of `safetensors_sign`.
 
 #[cfg(not(feature = "sign"))]
 mod absent;
@@ -28,7 +25,6 @@ use super::Run;
 use crate::output::writing::Writing;
 use crate::terminal::stdout::Out;
 
-/// How `safetensors verify` shows its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     /// One line if all files are as they were signed.

@@ -1,4 +1,4 @@
-//! [`Options`]: how `safetensors verify` gets a signature, and its trusted keys; [`PemPath`].
+//! [`Options`]: the signature of `safetensors verify`, and its trusted keys; [`PemPath`].
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 
-/// Reads the path of a key or of certificates.
+/// The path of a key or of certificates.
 // A user may pass the text of a private key instead. It must not appear in an error, which a log
 // may keep.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// `layer9` comes before `layer10`. Texts that differ only in zeros before a number are different.
+/// `layer9` comes before `layer10`, and zeros before a number count.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Natural<'t>(pub(crate) Cow<'t, str>);
 
