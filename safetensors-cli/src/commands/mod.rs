@@ -91,12 +91,12 @@ and of diff also a file that is malformed or unreadable.";
 
 /// The defaults suit a command that only reads.
 pub(crate) trait Run {
-    /// Then it writes no files.
+    /// Returns `true` if it reacts to signals. Then it writes no files.
     fn handles_signals(&self) -> bool {
         false
     }
 
-    /// Then it writes no files.
+    /// Returns `true` if its output may go to a pager. Then it writes no files.
     fn is_paged(&self) -> bool {
         false
     }

@@ -72,7 +72,7 @@ fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
     Some(found)
 }
 
-/// They are read when they are named.
+/// Returns files of other formats, which are read when they are named.
 fn others(files: &[String]) -> Vec<String> {
     let is_other = |name: &&String| {
         !name.starts_with('.')

@@ -40,7 +40,7 @@ impl FoundPaths {
         found
     }
 
-    /// Adds its directories to `left`.
+    /// Searches one directory, and adds its directories to `left`.
     fn look_into(&mut self, directory: &Path, left: &mut Vec<PathBuf>) -> io::Result<()> {
         let (mut names, found) = (Vec::new(), self.paths.len());
         for entry in fs::read_dir(directory)? {

@@ -113,7 +113,7 @@ impl Expected {
         })
     }
 
-    /// A name of no known kind may be a safetensors file's.
+    /// Assumes safetensors for a name of no known kind.
     fn by_name(path: &Path) -> Self {
         match Kind::of(path) {
             Kind::Other(format) => Self::of(format),
@@ -153,7 +153,7 @@ pub(crate) enum Judge {
 }
 
 impl Judge {
-    /// Some programs trust names.
+    /// Warns of a safetensors file with the name of another format, which some programs trust.
     pub(crate) fn misnamed(self, path: &Path) -> Option<String> {
         let format = match (self, Kind::of(path)) {
             (Self::As(_), _) => return None,

@@ -131,7 +131,8 @@ pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// Then one file represents all: by the path of their index, or by a pattern.
+/// Returns `true` if files have parts of tensors. Then one represents all: by the path of their
+/// index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     checkpoint.stored_files().is_err()
 }
@@ -151,7 +152,7 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// It can be read only once.
+/// Returns `true` if the input can be read only once.
 pub(crate) fn is_pipe(path: &Path) -> bool {
     is_stdin(path) || is_fifo(path)
 }

@@ -37,7 +37,7 @@ pub(crate) struct Opening {
     pub(crate) judge: Judge,
 }
 
-/// Has advice in its errors.
+/// A file of another format with advice in its errors.
 struct Advised(TensorFile);
 
 impl ReadAt for Advised {
@@ -58,7 +58,7 @@ impl ReadAt for Advised {
     }
 }
 
-/// How to read a quantised tensor as numbers.
+/// Adds how to read a quantised tensor as numbers.
 fn advised(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(safetensors_formats::ErrorKind::Quantised { .. }) => {
@@ -119,7 +119,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     Ok(joined.of_directory(is_directory).into_boxed())
 }
 
-/// About the directory itself, not about a file in it.
+/// Returns `true` for an error of the directory itself, not of a file in it.
 fn is_unknown(error: &Error, directory: &Path) -> bool {
     matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat { .. }))
         && error.file() == Some(&*directory.display().to_string())

@@ -11,7 +11,7 @@ use crate::terminal::report::wrong_usage;
 pub(crate) struct Renames<'a>(Vec<(Regex, &'a str)>);
 
 impl<'a> Renames<'a> {
-    /// Expressions and replacements in turns.
+    /// Takes expressions and replacements in turns.
     pub(crate) fn new(values: &'a [String]) -> anyhow::Result<Self> {
         let pairs = values.as_chunks::<2>().0.iter();
         let compile = |[regex, new]: &'a [String; 2]| {

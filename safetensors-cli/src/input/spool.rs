@@ -11,7 +11,7 @@ use crate::terminal::text;
 
 const BUFFER: usize = 1 << 20;
 
-/// The content of a pipe is copied.
+/// Copies the content of a pipe.
 // A redirected file is read through its open descriptor: this process may lack the permission to
 // open it again.
 pub(crate) fn standard_input() -> anyhow::Result<File> {
@@ -22,7 +22,8 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
     copy(redirected)
 }
 
-/// The file has no name, and disappears when it is closed, even if the command is killed.
+/// Copies to a file without a name, which disappears when it is closed, even if the command is
+/// killed.
 // The header is read first, to refuse a file of another format or a malformed header before
 // anything is copied. Data beyond the header's tensors is refused, too: a pipe may never end.
 pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
@@ -120,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Counts its bytes, and never ends.
+    /// A source that counts its bytes, and never ends.
     struct Endless<'a> {
         start: &'a [u8],
         read: usize,

@@ -50,7 +50,7 @@ impl Target {
         }
     }
 
-    /// May be `-`. Fails if there is nothing to open.
+    /// The path may be `-`. Fails if there is nothing to open.
     pub(crate) fn path(&self) -> anyhow::Result<&Path> {
         match &self.origin {
             Origin::Named | Origin::Found => Ok(&self.path),
@@ -111,7 +111,7 @@ impl Target {
         matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
 
-    /// Has parts of tensors, in a directory that opens without it.
+    /// Returns `true` if a found file has parts of tensors, and its directory opens without it.
     // A save for ranks puts its files in place before their index.
     pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
         let opens = |directory: &Path| safetensors_core::Checkpoint::open(directory).is_ok();
@@ -147,7 +147,7 @@ pub(crate) fn search(paths: &[PathBuf]) -> Targets {
     Targets { targets, others }
 }
 
-/// They are checked with their index, or alone if it cannot be read.
+/// Returns the files that are checked with their index, or none if it cannot be read.
 fn files_of(index: &Path) -> Vec<PathBuf> {
     if let Some(address) = address::of(index) {
         let opened = address::open(address).ok();
@@ -244,7 +244,7 @@ fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     targets
 }
 
-/// Numbers by their value.
+/// Compares parts of a path, numbers by their value.
 fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
     path.iter().map(|part| Natural(part.to_string_lossy()))
 }
@@ -275,7 +275,7 @@ pub(crate) fn has_parts(path: &Path) -> bool {
         .is_err_and(|error| is_of_parts(&error))
 }
 
-/// It did not open because of that.
+/// Returns `true` if a file did not open because its tensors are parts.
 pub(crate) fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }

@@ -19,7 +19,7 @@ impl Values {
         self.stored
     }
 
-    /// Numbers, unless codes are requested.
+    /// Makes numbers, unless codes are requested.
     pub(crate) fn opening(self) -> Opening {
         Opening { dequantize: !self.stored, ..Opening::default() }
     }
@@ -38,8 +38,8 @@ impl Values {
         Ok(numbers)
     }
 
-    /// Has this tensor as numbers. The name of a part of a weight, such as its scales, means that
-    /// part.
+    /// Opens the checkpoint with this tensor as numbers. The name of a part of a weight, such as
+    /// its scales, means that part.
     pub(crate) fn of_tensor(self, input: &Input, name: &str) -> anyhow::Result<Checkpoint> {
         let mut stored = input.open_with(self.opening())?;
         if stored.get(name).is_none() && other::is_in(stored.files()) {

@@ -26,7 +26,7 @@ pub(crate) fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathB
 pub(crate) struct ModelConfig(Map<String, Value>);
 
 impl ModelConfig {
-    /// Next to a checkpoint.
+    /// Reads the file next to a checkpoint.
     pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
         let Some((path, text)) = config_of(checkpoint)? else { return Ok(None) };
         let config = python_json::read(text.as_bytes()).with_context(|| text::path(&path))?;

@@ -46,7 +46,7 @@ pub(crate) struct EpochFile {
     pub(crate) parameters: u128,
 }
 
-/// safetensors-burn checks more to restore an epoch.
+/// The entries that are read here. safetensors-burn checks more.
 #[derive(Deserialize)]
 struct Manifest {
     format: String,
@@ -61,7 +61,7 @@ struct Described {
     delta: Option<DescribedDelta>,
 }
 
-/// It replaces a file.
+/// A delta that replaces a file.
 #[derive(Deserialize)]
 struct DescribedDelta {
     epoch: u64,
@@ -79,7 +79,7 @@ fn number(name: &str) -> Option<u64> {
     name.strip_prefix("epoch-")?.parse().ok()
 }
 
-/// The oldest first; none without any manifest, because burn's logs have such names, too.
+/// Sorts by age. Returns none without any manifest, because burn's logs have such names, too.
 pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
     let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
@@ -88,8 +88,8 @@ pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     if epochs.iter().any(|epoch| epoch.has_manifest) { epochs } else { Vec::new() }
 }
 
-/// Returns the epochs in, below or equal to a directory that have one of `files`, or are next to
-/// one that has.
+/// Returns the epochs in or below a directory, or the directory itself, that have one of `files` or
+/// are next to one that has.
 pub(crate) fn below<'a>(directory: &'a Path, files: impl Iterator<Item = &'a Path>) -> Vec<Epoch> {
     let is_epoch =
         |path: &&Path| path.file_name().is_some_and(|it| number(&it.to_string_lossy()).is_some());

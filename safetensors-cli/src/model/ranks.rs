@@ -85,10 +85,11 @@ pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
     json.parse().with_context(|| text::path(path))
 }
 
-/// That are checked.
+/// The most ranks that are checked.
 const MOST_RANKS: usize = 1024;
 
-/// A rank gets a part of an attention head, by the first `config.json` next to these checkpoints.
+/// Warns if a rank gets a part of an attention head, by the first `config.json` next to these
+/// checkpoints.
 pub(crate) fn warn_of_split_heads<'c>(
     plan: &RankPlan,
     checkpoints: impl IntoIterator<Item = &'c Checkpoint>,

@@ -1,4 +1,4 @@
-//! [`Totals`]: numbers of tensors, parameters and bytes. [`Parameters`]: those of quantised
+//! [`Totals`]: numbers of tensors, parameters and bytes. [`Parameters`]: counts for quantised
 //! weights.
 
 use std::collections::{BTreeMap, HashMap};
@@ -99,7 +99,7 @@ impl Sum for Totals {
     }
 }
 
-/// Several equal copies.
+/// The totals of several equal copies.
 impl Mul<u64> for Totals {
     type Output = Self;
 

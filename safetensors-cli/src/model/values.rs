@@ -5,11 +5,11 @@ use safetensors_core::{ConvertOptions, Dtype, ErrorKind, ReadAt, Result, TensorB
 
 use super::vectors;
 
-/// Converted at a time.
+/// How many elements are converted at a time.
 // Their numbers stay in the cache of a core. A multiple of 8 gives whole bytes of any packed dtype.
 pub(crate) const BLOCK: usize = 1 << 11;
 
-/// `buffer` is reused.
+/// Reads into a buffer that is reused.
 // Fresh memory for each piece would cost more than reading.
 pub(crate) fn read<'b, S: ReadAt>(
     piece: &Piece<'_, S>,

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// A test may choose the instructions in this thread.
+        /// The instructions that a test chooses for this thread.
         pub(super) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

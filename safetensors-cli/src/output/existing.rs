@@ -31,7 +31,7 @@ pub(crate) struct Existing {
     pub(super) shard: Option<Shard>,
 }
 
-/// The directory opens as it, until it opens as the output.
+/// The checkpoint that the directory opens as, until it opens as the output.
 #[derive(Debug)]
 pub(super) struct Hidden {
     pub(super) name: String,
@@ -39,7 +39,7 @@ pub(super) struct Hidden {
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The output is a shard of a checkpoint.
+/// The checkpoint that the output is a shard of.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) index: PathBuf,
@@ -196,7 +196,7 @@ fn opens_as(directory: &Path) -> Option<Hidden> {
     Some(Hidden { name, files })
 }
 
-/// The file names a directory next to it, or has its number, as Megatron does.
+/// Returns `true` if the file names a directory next to it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
     let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
     let Ok(said) = String::from_utf8(said) else { return false };

@@ -52,7 +52,7 @@ pub(crate) fn tell(
     printed(told, path, done)
 }
 
-/// The output is in its place.
+/// Adds to an error that the output is in its place.
 pub(crate) fn printed(told: io::Result<()>, path: &str, done: &str) -> anyhow::Result<()> {
     told.with_context(|| format!("{path} is {done}, but this could not be printed"))
 }
@@ -99,7 +99,7 @@ pub(crate) fn advise(
     anyhow::anyhow!("{error:#}; {advice}")
 }
 
-/// There is no space for a file.
+/// Returns `true` if there is no space for a file.
 pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 

@@ -66,7 +66,7 @@ fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
     }
 }
 
-/// Advances a bar as its bytes are written.
+/// A tensor that advances a bar as its bytes are written.
 struct Counted<'a, S> {
     tensor: &'a S,
     progress: &'a Progress,

@@ -76,7 +76,7 @@ impl Writing {
         self.file(path, OUTPUT).map(Some)
     }
 
-    /// No input can be the file.
+    /// Decides about a file that no input can be.
     pub(crate) fn file(self, path: &Path, argument: Argument) -> anyhow::Result<Destination> {
         let destination = check_file(path, &self.options())
             .map_err(anyhow::Error::from)
@@ -153,7 +153,7 @@ impl Writing {
 }
 
 impl Content {
-    /// All of these files.
+    /// Returns `true` if all of these files were read.
     fn reads(&self, files: &[PathBuf]) -> bool {
         files.iter().all(|file| self.inputs.contains(&identity(file)))
     }
@@ -165,7 +165,7 @@ impl Destination {
         self.writing.options().overwrite(self.overwrites())
     }
 
-    /// Existing files may be replaced.
+    /// Returns `true` if existing files may be replaced.
     pub(crate) fn overwrites(&self) -> bool {
         self.writing.force || self.replaced.is_some()
     }
@@ -178,7 +178,7 @@ impl Destination {
         }
     }
 
-    /// Prints it. Returns whether this is one.
+    /// Prints the message of a dry run, and returns whether this is one.
     pub(crate) fn is_dry_run(&self, out: &mut impl Write, new: impl Display) -> io::Result<bool> {
         if self.writing.dry_run {
             writeln!(out, "{}", self.would(new))?;
@@ -186,7 +186,7 @@ impl Destination {
         Ok(self.writing.dry_run)
     }
 
-    /// Needs this space.
+    /// Writes a file that needs this space.
     pub(crate) fn write(
         &self,
         bytes: u64,

@@ -19,12 +19,12 @@ pub(crate) fn inline(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(String::from_utf8(json)?)
 }
 
-/// Could control a terminal, except line ends between strings.
+/// Returns `true` for characters that could control a terminal, except line ends between strings.
 fn is_hidden(c: char) -> bool {
     c != '\n' && !text::is_printable(c)
 }
 
-/// The function chooses characters for `\u` escapes, which JSON does not require.
+/// Writes the characters that the function chooses as `\u` escapes, which JSON does not require.
 pub(crate) struct Escaping<W>(pub(crate) W, pub(crate) fn(char) -> bool);
 
 impl<W: Write> Write for Escaping<W> {

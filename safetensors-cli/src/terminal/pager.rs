@@ -11,7 +11,7 @@ static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// The user sees no more. Only a write detects that.
+/// Returns `true` if the user has left the pager early. Only a write detects that.
 pub(crate) fn is_left() -> bool {
     IS_LEFT.load(Ordering::Relaxed)
 }

@@ -9,12 +9,13 @@ use safetensors_core as core;
 
 use crate::terminal::pager;
 
-/// Counts bytes. Any thread can advance and cancel it. Dropping it removes it from the terminal.
+/// A bar that counts bytes. Any thread can advance and cancel it. Dropping it removes it from the
+/// terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar, AtomicBool);
 
 impl Progress {
-    /// Drawn only on a terminal without a pager.
+    /// A bar that is drawn only on a terminal without a pager.
     pub(crate) fn bytes(total: u64) -> Self {
         if pager::is_running() {
             return Self::hidden();

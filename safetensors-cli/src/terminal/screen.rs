@@ -31,7 +31,8 @@ impl Screen {
         Some(Self { columns: columns_variable().unwrap_or(told.columns), ..told })
     }
 
-    /// Leaves a line for the shell's prompt. A line wider than the screen takes several rows.
+    /// Returns `true` if a text fits, with a line left for the prompt. A line wider than the screen
+    /// takes several rows.
     pub(crate) fn holds(self, text: &str) -> bool {
         use unicode_width::UnicodeWidthStr;
 

@@ -7,10 +7,10 @@ pub(crate) fn make_limits_errors() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
 }
 
-/// Removes temporary files before SIGINT, SIGTERM or SIGHUP ends the command, and parts in a store
-/// by `abort_uploads`, in ten seconds at most. A second signal ends it at once. Signals ignored
-/// from the start, as with `nohup`, stay ignored. Where listening fails, the next save removes the
-/// leftovers.
+/// Makes SIGINT, SIGTERM and SIGHUP first remove temporary files, and parts in a store by
+/// `abort_uploads`, in ten seconds at most. A second signal ends the command at once. Signals
+/// ignored from the start, as with `nohup`, stay ignored. Where signals cannot be listened to, the
+/// next save removes the leftovers.
 pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
     #[cfg(any(unix, windows))]
     let _ = listen(abort_uploads);
@@ -18,7 +18,7 @@ pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
     let _ = abort_uploads;
 }
 
-/// A signal that ends the command has come, if listened to.
+/// Whether a signal has come that ends the command, once listened to.
 static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
     std::sync::OnceLock::new();
 
@@ -30,14 +30,14 @@ pub(crate) fn wait_if_ending() {
     }
 }
 
-/// Ctrl-C ends the command, or is left to the pager.
+/// Whether Ctrl-C ends the command, or is left to the pager.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
     end_the_command: std::sync::Arc<std::sync::atomic::AtomicBool>,
 }
 
 impl Interrupts {
-    /// The terminal also sends Ctrl-C to the pager.
+    /// Leaves Ctrl-C to the pager, which the terminal also sends it to.
     pub(crate) fn left_to_the_pager() -> Self {
         let interrupts = Self::default();
         #[cfg(unix)]
@@ -50,7 +50,7 @@ impl Interrupts {
         interrupts
     }
 
-    /// Ctrl-C ends it again.
+    /// Lets Ctrl-C end the command again.
     pub(crate) fn end_the_command(&self) {
         self.end_the_command.store(true, std::sync::atomic::Ordering::SeqCst);
     }

@@ -44,7 +44,7 @@ pub(crate) type Out = BufWriter<Output>;
 
 /// Standard output, or the pager in its place.
 pub(crate) struct Output {
-    /// While the output may still fit the screen.
+    /// The text so far, while it may still fit the screen.
     waiting: Option<Waiting>,
     sink: Quiet<Box<dyn Write>>,
 }
@@ -103,7 +103,7 @@ struct Quiet<W> {
 }
 
 impl<W> Quiet<W> {
-    /// `instead` if the pipe is closed.
+    /// Returns `instead` if the pipe is closed.
     fn settle<T>(&mut self, result: io::Result<T>, instead: T) -> io::Result<T> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {

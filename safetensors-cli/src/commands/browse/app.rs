@@ -181,7 +181,7 @@ impl<'a> App<'a> {
         self.top = self.top.max(last.saturating_sub(self.page));
     }
 
-    /// The statistics begin at line `statistics` of the details.
+    /// Fits to a new height. `statistics` is their first line in the details.
     pub(super) fn resize(
         &mut self,
         page: usize,
@@ -312,7 +312,7 @@ impl<'a> App<'a> {
     }
 }
 
-/// Returns `None` for keys that do not move.
+/// Returns the new place, or `None` for a key that does not move.
 fn moved(key: KeyCode, at: usize, page: usize, last: usize) -> Option<usize> {
     Some(match key {
         KeyCode::Down | KeyCode::Char('j') => at + 1,

@@ -142,7 +142,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Keeps the checkpoint itself open.
+    /// Opens or closes everything inside, but keeps the checkpoint open.
     pub(super) fn set_all_open(&mut self, number: usize, is_open: bool) {
         let end = self.nodes[number].end;
         self.nodes[number..end].iter_mut().for_each(|node| node.is_open = is_open);

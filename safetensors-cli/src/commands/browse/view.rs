@@ -275,7 +275,7 @@ fn length(keys: &[(&str, &str)]) -> usize {
         .saturating_sub(3)
 }
 
-/// `…` replaces the end.
+/// Cuts a text to `width` columns, with `…` at its end.
 fn shorten(text: &str, width: usize) -> String {
     match width.checked_sub(1) {
         _ if text.width() <= width => text.to_owned(),

@@ -140,7 +140,7 @@ fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Links are followed.
+/// Follows links.
 fn byte_len(snapshot: &CachedSnapshot) -> u64 {
     let files = snapshot.files.iter().map(|file| snapshot.dir.join(file));
     // A file that is removed in between has no bytes.

@@ -296,7 +296,7 @@ impl Change<'_> {
         }
     }
 
-    /// A weight that stays in its dtype does not.
+    /// Returns `false` for a weight that stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
         if self.quantizes_again(&weight.name, &weight.shape, layers) {
             return true;
@@ -308,7 +308,7 @@ impl Change<'_> {
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
     }
 
-    /// A quantised tensor of a GGUF file can become nothing else.
+    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers.
     pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let by_default =
             !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();

@@ -14,7 +14,7 @@ use crate::terminal::report::warn;
 use crate::terminal::text;
 
 pub(super) enum Config {
-    /// The input's is still right.
+    /// The input's file is still right.
     AsIs,
     /// The path that was read, and the new text.
     Written(PathBuf, String),
@@ -112,7 +112,7 @@ pub(super) fn config(
     })
 }
 
-/// Returns the entries except quantised weights', or `None` for no JSON object.
+/// Omits entries about quantised weights. Returns `None` if the text is no JSON object.
 fn plain(text: &[u8]) -> Option<Map<String, Value>> {
     let plain = Rewrite::default().quantized_config(std::str::from_utf8(text).ok()?).ok()?;
     object(plain.as_bytes())

@@ -85,7 +85,7 @@ impl Preview {
         format!("; {files} {verb}: {}", text::some(&self.removed))
     }
 
-    /// Describes the other files.
+    /// Describes the copied and the skipped other files.
     pub(super) fn others(&self) -> String {
         let named = |verb: &str, names: &[String]| match names.len() {
             0 => String::new(),

@@ -59,7 +59,7 @@ enum Reader {
 pub(super) struct Unversioned(Options);
 
 impl Making {
-    /// Returns `true` if the delta may have parts only for this program.
+    /// Returns `true` if the delta may have parts that only this program reads.
     pub(super) fn is_for_any(&self) -> bool {
         self.reader.is_none()
     }

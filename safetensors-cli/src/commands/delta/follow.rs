@@ -15,7 +15,7 @@ use crate::output::file::tell;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::text;
 
-/// Like `timeout`.
+/// `timeout` has the same exit code.
 const TIMED_OUT: u8 = 124;
 
 /// Keep OUT at the newest version that a trainer publishes in ROOT

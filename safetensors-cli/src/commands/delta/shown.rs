@@ -76,7 +76,7 @@ fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
     delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
 }
 
-/// Describes the parts only for this program.
+/// Describes the parts that only this program reads.
 fn extra(delta: &Delta) -> String {
     let words = delta.changes().map(|(_, change)| change.name());
     let words: Vec<_> = words.filter(|word| *word != "changed").collect();

@@ -117,7 +117,7 @@ impl Line {
     }
 }
 
-/// A backslash at the start of the line announces escapes.
+/// Removes the escapes that a backslash at the start of the line announces.
 fn unescaped(name: &str) -> String {
     let parts = name.split(r"\\");
     let parts = parts.map(|part| part.replace(r"\n", "\n").replace(r"\r", "\r"));
@@ -134,7 +134,7 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
-/// [`Line::parse`] and `sha256sum` read it, except on a terminal, which escapes names.
+/// Returns a line that [`Line::parse`] and `sha256sum` read. A terminal shows names escaped.
 pub(super) fn line(digest: &str, path: &Path) -> Vec<u8> {
     let name = path.as_os_str().as_encoded_bytes();
     let escaped = name.iter().flat_map(|byte| match byte {

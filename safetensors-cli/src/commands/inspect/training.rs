@@ -147,7 +147,8 @@ impl Epoch {
     }
 }
 
-/// Weighs as burn does. Returns `None` if the log has more than numbers.
+/// Returns a metric's mean over an epoch, as burn computes it, or `None` if the log cannot be read
+/// or has more than numbers.
 fn mean(directory: &Path, log: &str) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
     let log = beside::open(directory, log).ok()?.filter(|log| log.byte_len() <= LOG)?;

@@ -53,7 +53,7 @@ fn dtype(dtype: Dtype) -> Colour {
     }
 }
 
-/// Has the better contrast on `fill`.
+/// Returns the colour of letters with the better contrast on `fill`.
 pub(super) fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }

@@ -122,7 +122,7 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Fails unless they and the file's metadata follow the standard.
+    /// Returns the entries to add. Fails unless they and the file's metadata follow the standard.
     fn entries(
         &self,
         it: Changing<'_>,

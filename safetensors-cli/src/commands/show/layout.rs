@@ -75,7 +75,7 @@ impl<'a, W: Write> Layout<'a, W> {
         Ok(())
     }
 
-    /// Begins a line if this one is full.
+    /// Adds a word, to a new line if this one is full.
     fn word(&mut self, word: &str) -> io::Result<()> {
         // A closing bracket of each dimension has to fit behind it.
         let ndim = self.dims.len();

@@ -137,7 +137,7 @@ impl Digits {
     }
 }
 
-/// The text may lack the character.
+/// Splits a text at a character that it may lack.
 fn split(text: &str, at: char) -> (String, String) {
     let (before, after) = text.split_once(at).unwrap_or((text, ""));
     (before.to_owned(), after.to_owned())

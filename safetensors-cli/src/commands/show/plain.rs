@@ -64,7 +64,7 @@ impl<'a, W: Write> Json<'a, W> {
     }
 }
 
-/// The fewest digits that distinguish a number.
+/// Displays the fewest digits that distinguish a number.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

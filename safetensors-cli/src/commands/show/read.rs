@@ -8,7 +8,7 @@ use safetensors_core::{
 
 use crate::input::slicing::Selection;
 
-/// Read at a time.
+/// The most elements that are read at a time.
 const PACKED: u64 = 1 << 18;
 
 /// Exact: an `f32` has each value of the shorter floats.
@@ -49,7 +49,7 @@ pub(super) fn read<S: ReadAt>(
     })
 }
 
-/// The bytes may be cut anywhere.
+/// Decodes bytes that may be cut anywhere.
 struct Decoder {
     dtype: Dtype,
     /// The bytes of an element that has not ended.
@@ -131,7 +131,7 @@ fn singles(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>> {
     view.convert(Dtype::F32, &ConvertOptions::new())?.into_vec()
 }
 
-/// Core slices them only where they fill bytes.
+/// Reads packed elements, which core slices only where they fill bytes.
 fn read_packed<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,

@@ -220,7 +220,7 @@ fn files(report: &Report) -> String {
     format!("{}, {}", text::counted(report.files as u64, "file"), text::size(report.bytes))
 }
 
-/// Nobody may have looked for files without a signature.
+/// Names the unsigned files, which nobody may have looked for.
 fn left_out(report: &Report) -> String {
     let (paths, files): (Vec<_>, Vec<_>) = report.left_out.iter().cloned().unzip();
     if paths.is_empty() {
@@ -267,7 +267,7 @@ fn with_path<T>(
     Ok(parse(&read_pem(path)?).map_err(|error| error.in_path(path))?)
 }
 
-/// No error shows any of the text.
+/// Reads a text that no error shows.
 fn read_pem(path: &Path) -> anyhow::Result<String> {
     let bytes = input::read_named(path, MAX_PEM)?;
     String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{}: not PEM", text::path(path)))

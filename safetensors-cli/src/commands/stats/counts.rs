@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// Give a code's place in a page.
+/// The bits that give a code's place in a page.
 const SLOT_BITS: u32 = 10;
 const SLOTS: usize = 1 << SLOT_BITS;
 
@@ -20,7 +20,7 @@ pub(super) struct Counts<N> {
     used: Vec<u32>,
 }
 
-/// Taken out of [`Counts`].
+/// The counters of a page, taken out of [`Counts`].
 pub(super) struct Page {
     number: u32,
     counters: Box<[u32]>,
@@ -93,7 +93,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// Leaves zeros.
+    /// Takes out the counts, and leaves zeros.
     pub(super) fn take(&mut self) -> Vec<Page> {
         let counted = |&page: &u32| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];

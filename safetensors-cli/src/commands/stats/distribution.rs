@@ -8,7 +8,7 @@ use super::moments::Moments;
 pub(super) struct Range {
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Counts the values up to here.
+    /// The number of values up to the end of this range.
     end: u64,
 }
 

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::model::vectors;
 
-/// Summed at a time.
+/// How many values are summed at a time.
 // They stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 

@@ -203,7 +203,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     Some(outcome.judged(args.strict))
 }
 
-/// The shards open, unlike their index.
+/// Checks the shards, which open, unlike their index.
 fn check_shards(
     target: &Target,
     args: &Args,
@@ -302,7 +302,7 @@ fn recorded(file: &VerifiedFile<'_>) -> usize {
     file.checked.len() + usize::from(file.sha256.is_some())
 }
 
-/// Opening does not check the compressed differences.
+/// Checks the compressed differences, which opening does not.
 fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let delta = delta::open(target.path()?)?;
     outcome.format = Some("delta".into());
@@ -325,7 +325,8 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     Ok(())
 }
 
-/// Opening does not check the checksums of archives. Returns `false` for a safetensors file.
+/// Checks the checksums of archives, which opening does not. Returns `false` for a safetensors
+/// file.
 fn check_other(
     checkpoint: &Checkpoint,
     args: &Args,

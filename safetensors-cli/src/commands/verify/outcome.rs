@@ -96,7 +96,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// `is_finite`: its values were checked.
+    /// `is_finite` means that its values were checked.
     fn summary(&self, is_finite: bool) -> String {
         if let Some(summary) = &self.summary {
             return summary.clone();

@@ -61,7 +61,7 @@ pub(crate) fn open_or(
     }
 }
 
-/// Nothing was read, or there are several files.
+/// Returns `true` if nothing was read, or there are several files.
 fn is_of_access(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
@@ -69,7 +69,7 @@ fn is_of_access(error: &Error) -> bool {
     }
 }
 
-/// The store, and the path in it.
+/// Returns the store, and the path in it.
 fn files(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf)> {
     refuse_memory(address)?;
     let (store, path) = there::files(address)?;
@@ -119,7 +119,7 @@ pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
     there::check_writable(address)
 }
 
-/// Stores have it for their tests. It is lost at the end of the command.
+/// Refuses the memory of this process, which is lost at the end of the command.
 fn refuse_memory(address: &str) -> anyhow::Result<()> {
     match address.split_once(':') {
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(

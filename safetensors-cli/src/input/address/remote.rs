@@ -23,7 +23,7 @@ pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
     Ok(meant.unwrap_or(path))
 }
 
-/// The store, and the path in it.
+/// Returns the store, and the path in it.
 pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     let store = RemoteStore::new(address, &RemoteOptions::new());
     let store = store.map_err(|error| advise(error, address))?;

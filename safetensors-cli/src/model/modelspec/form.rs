@@ -17,11 +17,11 @@ pub(super) enum Form {
     Hash,
     /// A [`Form::Hash`] of 64 digits.
     Sha256,
-    /// `MIN,MAX`, unsigned.
+    /// Two unsigned integers, `MIN,MAX`.
     Range,
     Integer,
     Boolean,
-    /// Separated by commas.
+    /// Items separated by commas.
     List,
     /// A base64 data URL.
     DataImage,

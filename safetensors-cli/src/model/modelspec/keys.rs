@@ -22,9 +22,9 @@ pub(crate) enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Category {
     Any,
-    /// Generates images.
+    /// Models that generate images.
     Image,
-    /// Predicts text.
+    /// Models that predict text.
     Text,
 }
 

@@ -17,10 +17,10 @@ use keys::{form_of, full_name};
 use safetensors_core::Metadata;
 pub(crate) use validate::{Problem, validate};
 
-/// [`entries`] declares it.
+/// The version that [`entries`] declares.
 const VERSION: &str = "1.0.1";
 
-/// Any key of the standard, valid or not.
+/// Returns `true` for any key of the standard, valid or not.
 pub(crate) fn is_in(metadata: &Metadata) -> bool {
     metadata.keys().any(|key| key.starts_with(keys::PREFIX))
 }

@@ -17,7 +17,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Displayed without the level.
+/// `Display` omits the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) level: Level,

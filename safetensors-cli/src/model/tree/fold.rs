@@ -45,7 +45,7 @@ fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
     (0..).zip(trees).map(first).collect()
 }
 
-/// A rest follows if a module was joined with its only child.
+/// Splits a label after its number. A rest follows if a module was joined with its only child.
 fn leading_number<'t>(tree: &'t Tree<'_>) -> Option<(u64, &'t str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);

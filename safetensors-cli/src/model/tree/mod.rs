@@ -173,7 +173,7 @@ impl Grow<'_> {
         if self.folds { fold::fold_alike(trees) } else { trees }
     }
 
-    /// Joined with a single child.
+    /// Joins a module with a single child.
     fn module<'a>(
         &self,
         name: &'a str,

@@ -89,7 +89,7 @@ pub(crate) fn write(
 /// Columns, each with the function that makes its cells.
 pub(crate) type Columns<'c, T> = [(Column<'c>, &'c dyn Fn(&T) -> String)];
 
-/// A row for each item.
+/// [`write()`] with a row for each item.
 pub(crate) fn list<T>(
     items: impl Iterator<Item = T> + Clone,
     columns: &Columns<'_, T>,
@@ -103,7 +103,7 @@ pub(crate) fn list<T>(
     })
 }
 
-/// `None` is for programs.
+/// [`write()`] for lines of this width; `None` is for programs.
 fn write_within(
     width: Option<usize>,
     columns: &[Column<'_>],

@@ -146,7 +146,7 @@ impl Serialize for Nodes<'_, '_> {
     }
 }
 
-/// Delimits something in HTML.
+/// Returns `true` for characters that delimit something in HTML.
 fn is_markup(c: char) -> bool {
     matches!(c, '<' | '>' | '&')
 }
