@@ -10,7 +10,7 @@ use crate::terminal::stdout::Out;
 
 /// Download a model from the Hugging Face Hub, into a directory or the cache that Python shares.
 ///
-/// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards. With
+/// Without FILE the checkpoint comes: model.safetensors, otherwise an index with its shards. With
 /// FILE, --include or --exclude only those files come. A file that is in the cache is not
 /// downloaded again, and an interrupted download is continued. A file gets its name after its
 /// digest was checked.
@@ -76,7 +76,7 @@ pub(crate) struct Args {
     token: Option<String>,
     /// Download a repository that was renamed from its new place
     ///
-    /// Without it, that is an error with the new name: whoever owns a name decides where it leads
+    /// Without it, that is an error with the new name: the owner of a name decides where it leads
     #[arg(long)]
     follow_renames: bool,
     /// How many files are downloaded at once

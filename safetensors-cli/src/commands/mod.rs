@@ -45,7 +45,7 @@ pub(crate) struct Cli {
     command: Command,
     /// Print output that is longer than the screen without a pager
     ///
-    /// The pager is the command in SAFETENSORS_PAGER, or else in PAGER, or else less. It gets
+    /// The pager is the command in SAFETENSORS_PAGER, otherwise in PAGER, otherwise less. It gets
     /// LESS=FRX and LV=-c unless they are set. There is none if the variable is empty or cat, or if
     /// TERM is dumb
     #[arg(long, global = true, hide_short_help = true)]

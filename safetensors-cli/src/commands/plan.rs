@@ -23,7 +23,7 @@ use crate::terminal::{json, table, text};
 ///
 /// Rules divide tensors by their names. There are rules for models like Llama and BERT; a tensor
 /// that no rule matches is an error. Only headers are read, and the config.json next to them: a
-/// warning names tensors of which a rank gets a part of an attention head.
+/// warning names tensors that give a rank a part of an attention head.
 ///
 /// A saved plan (-o) divides a model in the same way later: with --from, or in a program that uses
 /// safetensors-core.

@@ -43,9 +43,9 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
-    /// one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address
-    /// is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// model.safetensors, otherwise an index, otherwise exactly one .safetensors file, otherwise
+    /// exactly one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An
+    /// address is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }

@@ -27,7 +27,7 @@ pub(crate) struct Rules {
     rules: Vec<Rule>,
     /// Rules for the other tensors, by the names of a kind of model
     ///
-    /// Without this option, the names of the tensors tell the kind
+    /// Without this option, the names of the tensors determine the kind
     #[arg(long, value_name = "KIND", value_enum)]
     preset: Option<Preset>,
 }

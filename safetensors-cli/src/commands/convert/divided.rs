@@ -14,7 +14,7 @@ use crate::terminal::report::wrong_usage;
 /// The options that divide the output among ranks.
 #[derive(Debug, clap::Args)]
 pub(super) struct Ranks {
-    /// Divide OUT among N ranks, each with files of its own; by the rules or the preset
+    /// Divide OUT among N ranks, each with separate files; by the rules or the preset
     ///
     /// Rules apply to the names in OUT
     #[arg(long, value_name = "N", value_parser = world_size())]

@@ -84,7 +84,7 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     };
     if address::of(input).is_some() || input::is_stdin(input) {
         return Err(wrong_usage(format!(
-            "{}: config.json and the tokenizer are read beside IN, which must be on the disk",
+            "{}: config.json and the tokenizer are read next to IN, which must be on the disk",
             input::name(input)
         )));
     }

@@ -51,7 +51,7 @@ pub(super) struct Follow {
     /// The seconds between two looks at ROOT
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     interval: Duration,
-    /// End with the exit code 124 if nothing new comes for so many seconds
+    /// End with the exit code 124 if nothing new comes for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     timeout: Option<Duration>,
     /// End once OUT has this version; later ones are ignored, so a newer OUT goes back to it

@@ -93,7 +93,7 @@ Examples:
 Exit codes: 0 made, 1 the program named by --for cannot be told what differs, or a file cannot be
 read or written, 2 wrong usage.")]
 struct Make {
-    /// The older checkpoint: what `inspect` takes as PATH
+    /// The older checkpoint: a PATH as for `inspect`
     #[arg(value_name = "OLD", value_parser = address::parser())]
     old: PathBuf,
     /// The newer one
@@ -104,7 +104,7 @@ struct Make {
     delta: PathBuf,
     /// The name of the version that the delta leads to; by default the number in the name of DELTA
     ///
-    /// It is the number in a name such as weight_v000002, or else 000001
+    /// It is the number in a name such as weight_v000002, otherwise 000001
     #[arg(long, value_name = "ID")]
     to_version: Option<String>,
     /// The name of the version that the delta changes; by default the number before the new one
@@ -156,8 +156,8 @@ struct Inspect {
 
 /// Make one delta of several, from the base of the first to the version of the last
 ///
-/// It is what `make` makes of BASE and the result, which is not written. Each tensor is checked
-/// after each delta.
+/// It equals the delta that `make` writes of BASE and the result, which is not written. Each tensor
+/// is checked after each delta.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\

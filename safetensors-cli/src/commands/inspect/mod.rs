@@ -56,7 +56,7 @@ pub(crate) struct Args {
     flat: bool,
     /// Show the tree only down to this level; 1 shows the top modules
     ///
-    /// The counts of a module are those of all that is in it
+    /// The counts of a module include all that is in it
     #[arg(
         short,
         long,
@@ -90,7 +90,8 @@ pub(crate) struct Args {
     /// Print everything as one JSON document
     ///
     /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights; or
-    /// trainings, of a directory with epochs; or delta, of one. Several PATHs have one document around theirs
+    /// trainings, for a directory with epochs; or delta, for a delta. Several PATHs have one
+    /// document around theirs
     #[arg(long)]
     json: bool,
 }

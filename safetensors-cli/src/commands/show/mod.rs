@@ -38,8 +38,8 @@ use crate::terminal::{json, text};
 /// each dimension are shown; --all, --json and --csv show all of them.
 ///
 /// A slice is written as in NumPy: a position or a range for each dimension, with `...` for all
-/// that are left out. Negative positions count from the end. A range that goes beyond a dimension
-/// ends there. A step has to be at least 1.
+/// others. Negative positions count from the end. A range that goes beyond a dimension ends there.
+/// A step has to be at least 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

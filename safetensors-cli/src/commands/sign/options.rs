@@ -69,7 +69,7 @@ pub(in crate::commands) struct Options {
         requires = "signature"
     )]
     pub(in crate::commands) certificate_chain: Vec<PathBuf>,
-    /// With --certificate-chain: certificates must have been valid when that of the key began to be
+    /// With --certificate-chain: certificates must have been valid when the key's became valid
     ///
     /// By default they must be valid now. A signature has no date that could be trusted
     #[arg(long, requires = "certificate_chain")]
