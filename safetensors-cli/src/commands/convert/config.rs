@@ -104,7 +104,7 @@ pub(super) fn config(
         }
     }
     if found.is_none() && rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
-        warn("no config.json is next to IN, so OUT gets none; transformers and vLLM need one");
+        warn("there is no config.json beside IN, so OUT gets none; transformers and vLLM need one");
     }
     Ok(match found {
         Some((path, config, false)) => Config::Written(path, config),
