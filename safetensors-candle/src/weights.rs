@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Error, Shape};
+use safetensors_core::framework::into_view;
 use safetensors_core::quantized::QuantizedWeight;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
@@ -24,16 +25,12 @@ impl<'a> Weights<'a> {
         Self { checkpoint: Arc::new(checkpoint.into_boxed()), options }
     }
 
-    /// Returns the checkpoint as the options read it: with quantised weights as numbers, or as it
-    /// is stored.
+    /// Returns the checkpoint as the options show it.
     pub(crate) fn prepare(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        Ok(match options.reads_numbers() {
-            true => Self::new(checkpoint.dequantized()?, options),
-            false => Self::new(checkpoint, options),
-        })
+        Ok(Self::new(into_view(checkpoint, options)?, options))
     }
 
     /// Returns the options of a read in this dtype.

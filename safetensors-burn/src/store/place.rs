@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use safetensors_core::checkpoint::Computed;
-use safetensors_core::framework::prepare;
+use safetensors_core::framework::{into_view, prepare};
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::StoreError;
@@ -43,13 +43,13 @@ impl StorePlace {
     /// read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
-            Self::Path(path) => Ok(prepare(Checkpoint::open(path)?, options)?.into_boxed()),
+            Self::Path(path) => into_view(Checkpoint::open(path)?, options),
             Self::Memory(Some(bytes)) => {
                 let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
-                Ok(prepare(checkpoint, options)?.into_boxed())
+                into_view(checkpoint, options)
             }
             Self::Open(checkpoint, _) => match &**checkpoint {
-                Ok(checkpoint) => Ok(prepare(checkpoint.clone(), options)?.into_boxed()),
+                Ok(checkpoint) => into_view(checkpoint.clone(), options),
                 Err(error) => {
                     let error = io::Error::other(error.to_string());
                     Err(self.locate(ErrorKind::Io(error).into()))

@@ -7,6 +7,7 @@ use candle_nn::VarMap;
 #[cfg(feature = "delta")]
 use safetensors_core::ErrorKind;
 use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::framework::view;
 use safetensors_core::{Checkpoint, Metadata, ReadAt, Result, SaveOptions, ShardOptions};
 
 #[cfg(feature = "delta")]
@@ -253,10 +254,8 @@ impl StateOptions {
         checkpoint: &Checkpoint<S>,
         state: impl Into<StateMut<'a>>,
     ) -> Result<Loaded> {
-        if self.load_options.reads_numbers()
-            && let Some(numbers) = checkpoint.numbers()?
-        {
-            return self.load_tensors(&numbers, state.into());
+        if let Some(view) = view(checkpoint, &self.load_options)? {
+            return self.load_tensors(&view, state.into());
         }
         self.load_tensors(checkpoint, state.into())
     }

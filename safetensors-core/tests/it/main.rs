@@ -33,6 +33,7 @@ mod dcp_saves;
 mod destinations;
 mod digests;
 mod editing;
+mod experts;
 mod files;
 mod gathering;
 mod hostile;
