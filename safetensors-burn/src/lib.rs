@@ -48,6 +48,9 @@
 //! unless [`LoadOptions::quantized`] asks for its numbers or for the codes. [`load_with`] and
 //! [`CheckpointStore`] take this option. [`share_tensor`] and [`share_checkpoint`] refuse codes.
 //!
+//! [`LoadOptions::experts`] is for a file that has the experts of a mixture in another layout than
+//! the module.
+//!
 //! Every boolean is saved as BOOL, however the backend stores it. `Flex32` is saved as F32, because
 //! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an
 //! error.

@@ -103,10 +103,14 @@
 //! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
 //! with the `Adapter` of [`safetensors_core::lora`].
 //!
+//! Models of mixtures ask for single experts. [`LoadOptions::experts`] finds them in a file that
+//! has them in one tensor, see [`safetensors_core::experts`].
+//!
 //! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
 //! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes.
 //! `QTensor::quantize` makes such a tensor of their numbers, which rounds once more.
 //!
+//! [`LoadOptions::experts`]: safetensors_core::LoadOptions::experts
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
 //! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
 //!
