@@ -211,10 +211,6 @@ impl Args {
 }
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         self.writing.dry_run
     }
@@ -256,10 +252,9 @@ fn save(
         .map_err(|error| name_twice(error, &sources, &change))?;
     output.ranks = args.ranks.divided(&rewrite, change.select, &args.writing.options())?;
     if let Some(Divided { plan: ranks, .. }) = &output.ranks {
-        warn_of_split_heads(ranks, sources.iter().filter_map(Source::checkpoint))?;
+        warn_of_split_heads(ranks, sources.iter().map(|it| &it.checkpoint))?;
         plan.ranks = Some(ranks.world_size());
     }
-    sources.iter().try_for_each(Source::check)?;
     let existing = output.existing()?;
     let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
     let inputs = sources.iter().flat_map(Source::files).chain(read).collect();
@@ -329,7 +324,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         stored.quantised.extend(source.numbers.iter().map(|weight| weight.name.clone()));
         stored.kept.extend(source.kept.iter().map(String::as_str));
         stored.merged.extend(source.merged.iter().map(|(name, dtype)| (name.as_str(), *dtype)));
-        stored.layers = layers_of(change, source.checkpoint(), stored.layers)?;
+        stored.layers = layers_of(change, &source.checkpoint, stored.layers)?;
     }
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
@@ -364,7 +359,8 @@ fn taken<'a>(
 ) -> anyhow::Result<Rewrite<'a>> {
     let mut rewrite = Rewrite::default();
     for source in sources {
-        rewrite = source.add_to(rewrite, change, layers)?;
+        source.refuse_unreadable(change, layers)?;
+        rewrite = rewrite.merge(&source.checkpoint);
     }
     if change.changes.names.is_some() {
         // transformers refuses a file with only other entries in its metadata.

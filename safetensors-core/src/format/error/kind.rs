@@ -144,6 +144,9 @@ pub enum ErrorKind {
     /// Larger than one allocation can be.
     #[error("{bytes} bytes are more than can be held in memory at once")]
     TooLargeForMemory { bytes: u64 },
+    /// More bytes than the budget of a [`TensorCache`](crate::framework::TensorCache).
+    #[error("it takes {bytes} bytes, but the budget is {budget} bytes: raise the budget")]
+    OverBudget { bytes: u64, budget: u64 },
 
     // Views and buffers.
     /// No tensor of that name.
@@ -299,7 +302,7 @@ pub enum ErrorKind {
     LeftBehind(#[source] std::io::Error),
     /// The file is read-only. See
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
-    #[error("the file is read-only; it is replaced only where that is asked for")]
+    #[error("the file is read-only, and the options do not allow replacing it")]
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
