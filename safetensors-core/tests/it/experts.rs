@@ -276,7 +276,7 @@ fn experts_of_gpt_oss_are_split_with_their_blocks() {
     let open = || Checkpoint::open(&path).unwrap();
     let none = ExpertOptions::new();
     let split = open().experts(Split, &none).unwrap();
-    let up = split.tensor(&format!("{root}.1.up_proj.weight_blocks")).unwrap();
+    let up = split.tensor(&format!("{root}.1.up_proj.weight.blocks")).unwrap();
     assert_eq!(up.shape(), [32, 2, 16]);
     let numbers = open().dequantized().unwrap().experts(Split, &none).unwrap();
     assert_equal(&split.clone().dequantized().unwrap(), &numbers, "numbers");
