@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QTensor};
-use safetensors_core::framework::{Framework, in_parallel};
+use safetensors_core::framework::{Framework, in_parallel, view};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, Result, TensorBuf};
@@ -79,12 +79,10 @@ pub fn load(
     options: &LoadOptions,
     choose: impl Fn(TensorInfo<'_>) -> Option<GgmlDType>,
 ) -> Result<BTreeMap<String, Arc<QTensor>>> {
-    if options.reads_numbers()
-        && let Some(numbers) = checkpoint.numbers()?
-    {
-        return load_plain(&numbers, device, options, choose);
+    match view(checkpoint, options)? {
+        Some(view) => load_plain(&view, device, options, choose),
+        None => load_plain(checkpoint, device, options, choose),
     }
-    load_plain(checkpoint, device, options, choose)
 }
 
 /// Chooses `dtype` for the weights of linear layers, and for the other tensors a type that keeps

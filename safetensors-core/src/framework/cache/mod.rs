@@ -13,6 +13,7 @@ use std::thread::{Builder, JoinHandle};
 use slots::{SliceKey, Slot, Slots};
 
 use super::Framework;
+use super::files::into_view;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
@@ -121,10 +122,7 @@ impl<F: Framework> TensorCache<F> {
         budget: u64,
         options: &LoadOptions,
     ) -> Result<Self> {
-        let checkpoint = match options.reads_numbers() {
-            true => checkpoint.dequantized()?.into_boxed(),
-            false => checkpoint.into_boxed(),
-        };
+        let checkpoint = into_view(checkpoint, options)?;
         let files = checkpoint.files().iter();
         let requests = files.filter_map(|file| file.safetensors().source().requests());
         let at_once = requests.map(|requests| requests.concurrency).max().unwrap_or_default();
