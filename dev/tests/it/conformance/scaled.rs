@@ -51,7 +51,7 @@ pub(crate) fn experts_come_in_the_asked_layout<F: Fixture>(device: &F::Device) {
         let load = |path, options| load::<F>(&Checkpoint::open(path).unwrap(), device, options);
         let options = LoadOptions::new().floats_as(Dtype::F32);
         let expected = load(to, &options).unwrap();
-        let options = options.experts(layout, ExpertOptions::new());
+        let options = options.clone().experts(layout, ExpertOptions::new());
         let loaded = load(from, &options).unwrap();
         assert_eq!(loaded.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
         for (name, tensor) in &loaded {
