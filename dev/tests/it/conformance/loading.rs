@@ -7,7 +7,7 @@ use safetensors_bridge::convert::can_convert;
 use safetensors_bridge::framework::{Framework, Samples, Support, TensorCache, load};
 use safetensors_bridge::{
     Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorBuf,
-    TensorView, Widening, serialize,
+    TensorSource, TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 
