@@ -271,7 +271,9 @@ fn a_larger_vocabulary_is_padded_if_asked_for() {
     let args = [&*model, "out.safetensors", "--lora", &*adapter];
     dir.convert(&args).fails(1, "the checkpoint lacks rows 2 to 2; pad-vocab adds them");
     assert!(!dir.at("out.safetensors").exists());
-    dir.convert(&[&args[..], &["--pad-vocab"]].concat()).quiet();
+    dir.convert(&[&args[..], &["--pad-vocab"]].concat())
+        .success()
+        .stderr(contains("set vocab_size of config.json to 3"));
     let expected = vec![2.0, 3.0, 3.0, 5.0, 3.0, 6.0];
     assert_eq!(stored(dir.at("out.safetensors"), "lm_head.weight"), (Dtype::F32, expected));
     dir.convert(&[&*model, "out.safetensors", "--pad-vocab"]).fails(2, "--lora");
