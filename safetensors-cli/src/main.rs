@@ -90,7 +90,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     threads::check_environment()?;
     let command = cli.chosen();
     let is_paged = command.is_paged();
-    if command.writes_files() && !is_paged {
+    if !command.handles_signals() && !is_paged {
         signals::clean_up_after_them(address::abort_uploads);
     }
     let mut out = stdout::stdout(is_paged && !cli.no_pager);

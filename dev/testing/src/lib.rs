@@ -7,6 +7,7 @@
 
 pub mod asynchronous;
 pub mod dcp;
+pub mod experts;
 pub mod files;
 pub mod lora;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! Applying the deltas of a chain: to a directory, to nothing, and to each other.
+//! Applies the deltas of a chain: to a directory, to nothing, and to each other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -26,30 +26,23 @@ use crate::state::{STATE, StateFile};
 impl<S: ReadAt> Chain<S> {
     /// Applies the deltas to their base, and saves the result in a directory.
     ///
-    /// The files of the result have the names, the tensors and the metadata of the base's files.
-    /// Recorded digests are recomputed. A single file with a name that does not end in
-    /// `.safetensors` becomes `model.safetensors`. If the deltas lead to tensors of other names,
-    /// dtypes or shapes, or to other metadata, the result is saved as
-    /// [`save_sharded`](safetensors_core::save_sharded) saves it instead, with the metadata of the
-    /// last delta that has some.
+    /// The result keeps the base's files, tensors and metadata, with recomputed digests; a single
+    /// file without the ending `.safetensors` becomes `model.safetensors`. If names, dtypes, shapes
+    /// or metadata change, it is saved like [`save_sharded`](safetensors_core::save_sharded), with
+    /// the newest metadata of the deltas.
     ///
-    /// If the base is a directory, its other files are copied too, such as `config.json`. Other
-    /// tensors, signatures, hidden files, files over 256 MiB, special files and links that lead out
-    /// of the directory are not copied, and neither are files with names that the new directory
-    /// already has. The paths of these, relative to the directory, are returned. Links in a cache
-    /// of the Hub, which lead to files of the same repository, are followed.
+    /// Other files of the base's directory, such as `config.json`, are copied. The paths of those
+    /// not copied are returned: other tensors, signatures, hidden and special files, files over 256
+    /// MiB, links out of the directory, and names that the new directory has. Links inside a cache
+    /// of the Hub are followed.
     ///
-    /// With [`Options::overwrite`] the result replaces the checkpoint that the directory opens as,
-    /// which may be the base. Its files are replaced or removed, and all other files in the
-    /// directory stay. Until all new files are complete and on the disk, nothing changes. A reader
-    /// finds the old version or the new one at every moment.
+    /// With [`Options::overwrite`] the result replaces the checkpoint in the directory, which may
+    /// be the base. Other files stay. A reader finds the old version or the new one at every
+    /// moment.
     ///
-    /// Each tensor is checked after each delta that changes it. If the deltas name the digest of
-    /// their base, as [`make`](crate::make()) writes it, the unchanged tensors are checked, too. No
-    /// file takes its place before everything is checked. Memory does not grow with the size of the
-    /// tensors, and beyond 64 deltas not with their number: see the [crate](crate#memory).
-    /// [`verify`](Chain::verify) and [`squash`](Chain::squash) read fewer tensors at a time if more
-    /// deltas change one.
+    /// Each tensor is checked after each delta that changes it. If the deltas have the digest of
+    /// their base, as [`make`](crate::make()) writes it, unchanged tensors are checked, too. See
+    /// [memory](crate#memory).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -74,11 +67,9 @@ impl<S: ReadAt> Chain<S> {
     ///
     /// # Errors
     ///
-    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) if the directory has a checkpoint,
-    /// or a file of one of these names, and [`Options::overwrite`] is off;
+    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) without [`Options::overwrite`];
     /// [`NotAlone`](safetensors_core::ErrorKind::NotAlone) if the directory would not open as the
-    /// result; the [kinds](ErrorKind) about a delta and its base, and about frames, which name the
-    /// tensor.
+    /// result; the [kinds](ErrorKind) about deltas, bases and frames.
     pub fn apply<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -94,12 +85,7 @@ impl<S: ReadAt> Chain<S> {
         new.commit(Some(base))
     }
 
-    /// Checks, as [`apply`](Chain::apply) does, that the directory has nothing that must not be
-    /// replaced and would open as the result. Writes nothing and reads no tensor.
-    ///
-    /// # Errors
-    ///
-    /// The ones of [`apply`](Chain::apply) about the directory.
+    /// Checks the directory as [`apply`](Chain::apply) does, without writing or reading a tensor.
     pub fn check_directory<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -115,7 +101,6 @@ impl<S: ReadAt> Chain<S> {
         Ok(())
     }
 
-    /// Writes the files of the result, which are not in their places yet.
     pub(crate) fn stage<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -147,12 +132,7 @@ impl<S: ReadAt> Chain<S> {
         Ok(new)
     }
 
-    /// Applies the deltas to their base without writing anything. Checks each tensor after each
-    /// delta, and the digests of the whole checkpoints that the deltas have.
-    ///
-    /// # Errors
-    ///
-    /// Like [`apply`](Chain::apply), without the ones about writing.
+    /// Checks the deltas like [`apply`](Chain::apply), without writing anything.
     pub fn verify<B: ReadAt>(&self, base: &Checkpoint<B>, options: &Options) -> Result<()> {
         let patched = Patched::new(base, self, options, None)?;
         patched.read_all()?;
@@ -161,9 +141,8 @@ impl<S: ReadAt> Chain<S> {
         self.check_unchanged()
     }
 
-    /// Makes one delta that leads from the base to the version of the last delta. It equals the
-    /// delta that [`make`](crate::make()) makes of the base and the result, but the result is not
-    /// written. The versions in the options are not used.
+    /// Makes one delta of all. It equals the one that [`make`](crate::make()) makes of the base and
+    /// the result, which is not written. The versions in the options are ignored.
     pub fn squash<B: ReadAt>(
         &self,
         base: &Checkpoint<B>,
@@ -189,12 +168,10 @@ impl<S: ReadAt> Chain<S> {
     }
 }
 
-/// Returns the names of the base's files in the directory of the result.
 fn names_below<B: ReadAt>(base: &Checkpoint<B>) -> Result<Vec<String>> {
     base.stored_files()?.iter().map(|file| name_below(base, file.path())).collect()
 }
 
-/// Returns the name of a file of the base in the directory of the result.
 fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<String> {
     let name = match base.index_path().and_then(Path::parent) {
         Some(directory) => file.strip_prefix(directory).ok(),
@@ -215,7 +192,6 @@ fn name_below<B: ReadAt>(base: &Checkpoint<B>, file: &Path) -> Result<String> {
     }
 }
 
-/// Returns the name of the index, or of the single file, in the directory of the result.
 fn main_of<B: ReadAt>(base: &Checkpoint<B>, files: &[String]) -> String {
     if let ([file], None) = (files, base.index_path()) {
         return file.clone();
@@ -226,7 +202,6 @@ fn main_of<B: ReadAt>(base: &Checkpoint<B>, files: &[String]) -> String {
     name.filter(is_index).unwrap_or(INDEX).into()
 }
 
-/// Saves the files of the base under these names, with their tensors as they are after the deltas.
 fn save_files<B: ReadAt, S: ReadAt>(
     new: &Destination,
     base: &Checkpoint<B>,
@@ -254,8 +229,6 @@ fn save_files<B: ReadAt, S: ReadAt>(
     fs::write(&path, index).map_err(|error| Error::from(error).in_path(path))
 }
 
-/// Saves the result in one file if the base is one file, otherwise in one file, or several with an
-/// index. Returns the name of the single file or of the index.
 fn save_anew<B: ReadAt, S: ReadAt>(
     directory: &Path,
     base: &Checkpoint<B>,
@@ -273,8 +246,7 @@ fn save_anew<B: ReadAt, S: ReadAt>(
     Ok(if saved.files.len() == 1 { FILE } else { INDEX })
 }
 
-/// Saves a file of the base with its tensors as they are after the deltas. Tensors that the index
-/// does not place in the file stay as they are.
+/// Tensors that the index does not place in the file stay.
 fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
     path: &Path,
     file: &CheckpointFile<B>,
@@ -299,7 +271,6 @@ fn save_file<'p, 'a: 'p, B: ReadAt + 'a, S: ReadAt + 'a>(
     save(path, tensors, &options.durable(how.durable))
 }
 
-/// Reads the index of the base, which is also right for the result.
 fn read_index<B: ReadAt>(base: &Checkpoint<B>, index: &Path) -> Result<Vec<u8>> {
     let name = index.file_name().unwrap_or_default().to_string_lossy();
     match base.read_beside(&name, Limits::default().index_bytes)? {

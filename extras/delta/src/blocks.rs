@@ -4,20 +4,18 @@ use safetensors_core::{ErrorKind, LazyTensor, ReadAt};
 
 use crate::error::Result;
 
-/// The most bytes of a block of a source with calls that wait.
+/// Bytes of a block if the source's calls wait.
 const MOST: usize = 1 << 20;
 
-/// The bytes of a stored tensor. One block is held at a time.
 pub(crate) struct Blocks<'a, S> {
     tensor: LazyTensor<'a, S>,
     block: usize,
     buffer: Vec<u8>,
-    /// The offset of the buffer in the tensor.
     start: u64,
 }
 
 impl<'a, S: ReadAt> Blocks<'a, S> {
-    /// Reads blocks of `block` bytes, or larger ones if the source's calls wait.
+    /// Blocks have `block` bytes, or more if the source's calls wait.
     pub(crate) fn new(tensor: LazyTensor<'a, S>, block: usize) -> Self {
         let requests = tensor.source().requests();
         let block = requests.map_or(block, |requests| requests.byte_len.clamp(block, MOST));
@@ -28,7 +26,7 @@ impl<'a, S: ReadAt> Blocks<'a, S> {
         &self.tensor
     }
 
-    /// Returns bytes from an offset on: at least one, unless the tensor ends there.
+    /// Returns at least one byte, unless the tensor ends there.
     pub(crate) fn at(&mut self, offset: u64) -> Result<&[u8]> {
         let held = self.start..self.start + self.buffer.len() as u64;
         if !held.contains(&offset) {
@@ -43,7 +41,6 @@ impl<'a, S: ReadAt> Blocks<'a, S> {
         Ok(&self.buffer[(offset - self.start) as usize..])
     }
 
-    /// Checks, after reading, that the file has not changed since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let unchanged = self.tensor.source().check_unchanged();
         unchanged.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))

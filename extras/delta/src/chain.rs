@@ -1,4 +1,4 @@
-//! [`Chain`]: deltas in the order of their versions. Each changes the result of the one before.
+//! [`Chain`]: deltas in the order of their versions.
 
 use std::collections::HashMap;
 
@@ -8,21 +8,20 @@ use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::is_decimal;
 
-/// One delta or several, in the order in which they are applied.
+/// Deltas in the order in which they are applied; at least one.
 #[derive(Debug)]
 pub struct Chain<S = FileSource> {
     links: Vec<Delta<S>>,
 }
 
 impl<S> Chain<S> {
-    /// Puts deltas into their order: the base version of each is the version that the one before
-    /// leads to. Zeros before a number do not count, as for slime.
+    /// Orders deltas, so that each begins at the version of the one before. Zeros before a number
+    /// do not count, as in slime.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoDelta`], [`ErrorKind::Twice`], [`ErrorKind::Fork`], [`ErrorKind::Cycle`] and
-    /// [`ErrorKind::Gap`], which name the versions; [`ErrorKind::OtherBase`] if the versions of two
-    /// deltas fit, and their digests do not.
+    /// [`ErrorKind::NoDelta`], [`ErrorKind::Twice`], [`ErrorKind::Fork`], [`ErrorKind::Cycle`],
+    /// [`ErrorKind::Gap`]; [`ErrorKind::OtherBase`] if versions fit and digests do not.
     pub fn new(deltas: impl IntoIterator<Item = Delta<S>>) -> Result<Self> {
         let mut by_base = HashMap::new();
         let mut by_version = HashMap::new();
@@ -46,18 +45,17 @@ impl<S> Chain<S> {
         Ok(Self { links })
     }
 
-    /// Returns a chain without deltas, which leads from a checkpoint to itself.
     pub(crate) fn empty() -> Self {
         Self { links: Vec::new() }
     }
 
-    /// Returns the deltas in their order; at least one.
+    /// Returns the deltas in order; at least one.
     pub fn deltas(&self) -> &[Delta<S>] {
         &self.links
     }
 
-    /// Returns `true` if a delta names the digest of a whole checkpoint. Then the unchanged tensors
-    /// are checked, too: they are equal before and after each delta.
+    /// Returns `true` if a delta has the digest of a complete checkpoint, so that unchanged tensors
+    /// are checked, too.
     pub fn names_digest(&self) -> bool {
         self.links.iter().any(|delta| delta.digests() != [None; 2])
     }
@@ -73,7 +71,6 @@ impl<S> Chain<S> {
     }
 }
 
-/// Removes zeros before the number of a version.
 fn key(version: &str) -> &str {
     let is_number = is_decimal(version);
     match version.trim_start_matches('0') {
@@ -87,7 +84,6 @@ fn located<S>(delta: &Delta<S>, kind: ErrorKind) -> Error {
     Error::from(kind).in_path(delta.path())
 }
 
-/// Returns the numbers of the deltas in their order.
 fn order<S>(
     deltas: &[Delta<S>],
     by_base: &HashMap<&str, usize>,
@@ -118,7 +114,6 @@ fn order<S>(
     }
 }
 
-/// Fails if the second of two deltas was made of a checkpoint other than the result of the first.
 fn check_neighbours<S>(one: &Delta<S>, other: &Delta<S>) -> Result<()> {
     match (one.digests()[1], other.digests()[0]) {
         (Some(found), Some(expected)) if found != expected => {

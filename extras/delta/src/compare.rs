@@ -17,20 +17,17 @@ use crate::patch::{LARGEST, xor};
 use crate::spool::{Spool, Spooled};
 use crate::sums::Sums;
 
-/// The bytes of the old tensor that are read at a time.
 const BLOCK: usize = 1 << 20;
 
-/// The level of zstd. Trainers publish at each step, so speed counts for more than a few per cent.
+/// Trainers publish at each step, so speed counts for more than a few per cent.
 const LEVEL: i32 = 1;
 
-/// Buffers that a thread keeps from one tensor to the next.
 #[derive(Default)]
 pub(crate) struct Worker {
     spool: Option<Spool>,
     scratch: Vec<u8>,
 }
 
-/// A tensor of the older checkpoint, of the newer one, or of both.
 pub(crate) struct Pair<'a, S, T> {
     pub(crate) name: String,
     pub(crate) old: Option<LazyTensor<'a, S>>,
@@ -38,7 +35,7 @@ pub(crate) struct Pair<'a, S, T> {
 }
 
 impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
-    /// Returns the difference of the pair that the shared format cannot express.
+    /// Returns the difference that the shared format cannot express.
     pub(crate) fn mismatch(&self) -> Option<Mismatch> {
         let name = self.name.clone();
         let (old, new) = match (&self.old, &self.new) {
@@ -50,7 +47,6 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
             .or_else(|| Mismatch::of_dtypes(&name, old.dtype(), new.dtype()))
     }
 
-    /// Returns the bytes of both.
     pub(crate) fn byte_len(&self) -> u64 {
         let old = self.old.as_ref().map_or(0, |old| old.byte_len());
         let new = self.new.as_ref().map(|new| shape::byte_len(new.dtype(), new.shape()));
@@ -58,7 +54,7 @@ impl<S: ReadAt, T: TensorSource> Pair<'_, S, T> {
     }
 }
 
-/// The result of comparing a tensor. The hash of a tensor that is not there is `None`.
+/// The hash of an absent tensor is `None`.
 pub(crate) struct Compared {
     pub(crate) old: Option<blake3::Hash>,
     pub(crate) new: Option<blake3::Hash>,
@@ -66,28 +62,24 @@ pub(crate) struct Compared {
     pub(crate) difference: Option<Difference>,
 }
 
-/// A compressed difference, or a compressed tensor.
 pub(crate) struct Difference {
     pub(crate) compressed: Spooled,
     pub(crate) checksum: String,
     pub(crate) is_whole: bool,
 }
 
-/// Two tensors of the same dtype and shape.
 struct Both<'a, S, T> {
     old: LazyTensor<'a, S>,
     new: &'a T,
 }
 
-/// The digests of both tensors.
 struct Sides {
     old: Sums,
     new: Sums,
     is_changed: bool,
 }
 
-/// Compares two tensors. Compresses their difference to a file in the directory, or the new tensor,
-/// if that is smaller or the only way.
+/// Or compresses the new tensor, if smaller or the only way.
 pub(crate) fn compare<S: ReadAt, T: TensorSource>(
     pair: &Pair<'_, S, T>,
     worker: &mut Worker,
@@ -110,7 +102,6 @@ pub(crate) fn compare<S: ReadAt, T: TensorSource>(
 }
 
 impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
-    /// Compares them byte by byte.
     fn compare(
         &self,
         spool: &mut Spool,
@@ -143,7 +134,7 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         Ok(Compared { old, new, difference: Some(difference) })
     }
 
-    /// Compresses the XOR of both, from the first difference on: before it, all bytes are 0.
+    /// From the first difference on: before it, all bytes are 0.
     fn by_xor(&self, spool: &mut Spool, scratch: &mut Vec<u8>, options: &Options) -> Result<Sides> {
         // It allocates and writes nothing before it gets a byte.
         let mut encoder = encoder(spool, self.old.byte_len())?;
@@ -174,8 +165,7 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         Ok(Sides { old: old_sums.unwrap_or_else(|| new_sums.clone()), new: new_sums, is_changed })
     }
 
-    /// Compresses the positions of the bytes that differ, and the new bytes. Both are counted and
-    /// written in passes over the tensors, so that none of them is held in memory.
+    /// In passes over the tensors, so that positions and bytes are not held in memory.
     fn by_position(&self, spool: &mut Spool, options: &Options) -> Result<Sides> {
         let mut count = 0_u32;
         let mut new_sums = Sums::new(Some(options.checksums), true);
@@ -209,7 +199,6 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
         Ok(sides)
     }
 
-    /// Passes the same pieces of both tensors to `take`, with their offset.
     fn each_piece(&self, mut take: impl FnMut(u64, &[u8], &[u8]) -> Result<()>) -> Result<()> {
         let mut blocks = Blocks::new(self.old, BLOCK);
         let mut offset = 0;
@@ -227,7 +216,6 @@ impl<S: ReadAt, T: TensorSource> Both<'_, S, T> {
     }
 }
 
-/// Compresses the new tensor, if there is one, without the old one.
 fn apart<S: ReadAt, T: TensorSource>(
     old: Option<&LazyTensor<'_, S>>,
     new: Option<&T>,
@@ -259,7 +247,6 @@ fn apart<S: ReadAt, T: TensorSource>(
     Ok(compared)
 }
 
-/// Compresses a tensor if that makes fewer than `most` bytes. Returns whether it does.
 fn is_smaller_whole<T: TensorSource>(new: &T, spool: &mut Spool, most: u64) -> Result<bool> {
     let start = spool.len();
     let mut is_smaller = true;
@@ -273,8 +260,7 @@ fn is_smaller_whole<T: TensorSource>(new: &T, spool: &mut Spool, most: u64) -> R
     Ok(is_smaller && spool.len() - start < most)
 }
 
-/// Compresses a tensor. Calls `each` with each piece before it is compressed, and with the bytes of
-/// the spool so far.
+/// Calls `each` with each piece before it is compressed, and with the bytes of the spool.
 fn compress<T: TensorSource>(
     new: &T,
     spool: &mut Spool,
@@ -292,9 +278,7 @@ fn compress<T: TensorSource>(
     Ok(())
 }
 
-/// Returns the positions at which two pieces differ, with the new bytes.
 fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize, u8)> + 'p {
-    /// Most lines are equal, and are compared at once.
     const LINE: usize = 256;
     let lines = old.chunks(LINE).zip(new.chunks(LINE)).enumerate();
     lines.filter(|(_, (old, new))| old != new).flat_map(|(line, (old, new))| {
@@ -304,7 +288,7 @@ fn differences<'p>(old: &'p [u8], new: &'p [u8]) -> impl Iterator<Item = (usize,
     })
 }
 
-/// Begins a frame for `content` bytes, a number that its header has.
+/// The header has the size `content`.
 fn encoder(spool: &mut Spool, content: u64) -> Result<Encoder<'static, &mut Spool>> {
     let mut encoder = Encoder::new(spool, LEVEL)?;
     encoder.set_pledged_src_size(Some(content))?;

@@ -1,4 +1,4 @@
-//! [`Delta`]: an open delta with an index and files that are checked.
+//! [`Delta`]: an open delta.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,13 +20,10 @@ use crate::frame::pour;
 use crate::patch::Patch;
 use crate::sums::Sums;
 
-/// The difference between a checkpoint, the base, and a newer version of it: a directory with an
-/// index and files of compressed differences, in the format that slime, miles and ModelExpress
-/// share.
+/// The difference between a checkpoint, the base, and a newer version of it.
 ///
-/// Opening reads the index and the headers of the files, and checks that they agree. Differences
-/// are decompressed only when a [`Chain`](crate::Chain) applies the delta, or by
-/// [`verify`](Delta::verify).
+/// Opening reads and checks the index and the headers of the files. Differences are decompressed
+/// when a [`Chain`](crate::Chain) applies the delta, or by [`verify`](Delta::verify).
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -66,9 +63,9 @@ impl Delta {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotADelta`](safetensors_core::ErrorKind::NotADelta) for a checkpoint; an error
-    /// of [`Checkpoint::open_foreign_in`]; the [kinds](ErrorKind) of this crate for an index and
-    /// files that do not agree, or with an encoding or checksum that is not known.
+    /// [`ErrorKind::NotADelta`](safetensors_core::ErrorKind::NotADelta) for a checkpoint; the
+    /// [kinds](ErrorKind) of this crate if index and files do not agree, or for an unknown encoding
+    /// or checksum; errors of opening the files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
@@ -76,10 +73,6 @@ impl Delta {
 
 impl<S: ReadAt> Delta<S> {
     /// Opens a delta like [`open`](Delta::open), from any store.
-    ///
-    /// # Errors
-    ///
-    /// Like [`open`](Delta::open), and errors of the store.
     pub fn open_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
@@ -114,8 +107,7 @@ impl<S: ReadAt> Delta<S> {
         })
     }
 
-    /// Fails if the directory with these entries has tensors that the index does not place there.
-    /// Readers that take all files would apply them.
+    /// Readers that take all files would apply other tensors.
     fn refuse_others(&self, beside: &[StoreEntry]) -> Result<()> {
         if let Some((file, tensor)) = self.files.unindexed().next() {
             let error = Error::from(ErrorKind::Unindexed).in_tensor(tensor.name());
@@ -155,13 +147,8 @@ impl<S: ReadAt> Delta<S> {
         Ok(())
     }
 
-    /// Decompresses all differences, without the base. That finds damaged frames, and wrong bytes
-    /// in whole tensors. [`Chain::verify`](crate::Chain::verify) finds wrong bytes in differences,
-    /// too.
-    ///
-    /// # Errors
-    ///
-    /// The [kinds](ErrorKind) of damage of a frame, which name the tensor.
+    /// Decompresses all differences, without the base. Finds damaged frames and wrong whole
+    /// tensors; [`Chain::verify`](crate::Chain::verify) finds wrong differences, too.
     pub fn verify(&self) -> Result<()> {
         let tensors: Vec<_> = self.files.tensors().collect();
         in_parallel(tensors, 0, |tensor, _: &mut ()| {
@@ -204,19 +191,18 @@ impl<S> Delta<S> {
         self.checksum_format
     }
 
-    /// Returns the digest of the whole base, 64 hex digits, if the delta names it.
-    /// [`digest()`](crate::digest()) computes it.
+    /// Returns the [`digest()`](crate::digest()) of the base, if the delta has it.
     pub fn base_digest(&self) -> Option<String> {
         self.base_digest.map(|digest| digest.to_hex().to_string())
     }
 
-    /// Returns the digest of the whole checkpoint that the delta leads to, if the delta names it.
+    /// Returns the [`digest()`](crate::digest()) of the result, if the delta has it.
     pub fn result_digest(&self) -> Option<String> {
         self.result_digest.map(|digest| digest.to_hex().to_string())
     }
 
-    /// Returns the change of each tensor that the delta names, in no order. Deltas of other
-    /// programs only have [`Change::Changed`].
+    /// Returns the changed tensors, in no order. Deltas of other programs only have
+    /// [`Change::Changed`].
     pub fn changes(&self) -> impl Iterator<Item = (&str, Change<'_>)> {
         let removed = self.extra.removed.iter().map(|name| (name.as_str(), Change::Removed));
         let changes = self.files.tensors().map(|tensor| {
@@ -231,14 +217,13 @@ impl<S> Delta<S> {
         self.extra.metadata.as_ref()
     }
 
-    /// Returns the compressed differences and whole tensors, with the names of the tensors that
-    /// they change.
+    /// Returns the compressed differences and tensors, with the names of the tensors they change.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.files.tensors()
     }
 
-    /// Returns [`tensors`](Delta::tensors), each with the checksum after the change: lower-case hex
-    /// digits.
+    /// Returns [`tensors`](Delta::tensors), each with its checksum after the change, in lower-case
+    /// hex.
     pub fn checksums(&self) -> impl Iterator<Item = (LazyTensor<'_, S>, &str)> {
         let checksum = |tensor| (tensor, self.stored_checksum(&tensor).unwrap_or_default());
         self.files.tensors().map(checksum)
@@ -249,24 +234,21 @@ impl<S> Delta<S> {
         self.files.index_path().unwrap_or(Path::new(""))
     }
 
-    /// Returns the checksum that a tensor should have after the change. Opening has found one.
+    /// Opening made sure that there is one.
     pub(crate) fn stored_checksum(&self, tensor: &LazyTensor<'_, S>) -> Option<&str> {
         let file = self.files.files().get(tensor.file_index())?;
         file.safetensors().metadata().get(tensor.name()).map(String::as_str)
     }
 
-    /// Returns the difference or the whole tensor of this name.
     pub(crate) fn bytes_of(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         // A checksum that is the name of a tensor looks as if its key were an alias.
         self.files.get(name).filter(|tensor| tensor.name() == name)
     }
 
-    /// Returns the change of a tensor with bytes in the delta.
     pub(crate) fn change_of(&self, name: &str) -> Change<'_> {
         self.extra.of(name)
     }
 
-    /// Compares the checksum of a tensor after the delta with the one in the delta.
     pub(crate) fn check_sums(&self, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {
         let expected = self.stored_checksum(bytes).unwrap_or_default();
         let found = sums.checksum();

@@ -14,42 +14,35 @@ use crate::format::{FILE, INDEX};
 use crate::options::Options;
 use crate::published::UNFINISHED;
 
-/// The kind of content that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum New {
     Delta,
     Checkpoint,
 }
 
-/// New files, which are written to a hidden directory and take their places together. Other files
-/// in the directory stay.
+/// New files in a hidden directory, which take their places together. Other files stay.
 pub(crate) struct Destination {
     directory: LocalDirectory,
     path: PathBuf,
     options: Options,
-    /// The name of the single file or of the index.
     main: String,
-    /// The names of the other new files, in the order in which they take their places.
+    /// The other new files, in the order of their renames.
     beside: Vec<String>,
-    /// The files next to a base that are not copied.
     pub(crate) left_out: Vec<PathBuf>,
 }
 
 impl Options {
     /// Checks, as [`make`](crate::make()) does, that a delta may be written to the directory.
-    /// Writes nothing.
     ///
     /// # Errors
     ///
     /// [`NotADelta`](CoreKind::NotADelta) if the directory has a checkpoint;
-    /// [`FileExists`](CoreKind::FileExists) if it has a delta and [`Options::overwrite`] is off; an
-    /// error of opening it.
+    /// [`FileExists`](CoreKind::FileExists) if it has a delta and [`Options::overwrite`] is off.
     pub fn check_delta(&self, directory: impl AsRef<Path>) -> Result<()> {
         self.check_destination(directory.as_ref(), New::Delta)
     }
 
-    /// Prepares to write to a directory, which is created if it is not there. A delta replaces only
-    /// a delta, and a checkpoint only a checkpoint, if that is allowed.
+    /// A delta replaces only a delta, a checkpoint only a checkpoint.
     pub(crate) fn create(&self, directory: &Path, new: New) -> Result<Destination> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         if new == New::Delta {
@@ -68,7 +61,6 @@ impl Options {
         })
     }
 
-    /// Fails if a file is there that must not be replaced.
     pub(crate) fn check_free(&self, path: &Path) -> Result<()> {
         if !self.overwrite && fs::symlink_metadata(path).is_ok() {
             return Err(Error::from(CoreKind::FileExists).in_path(path));
@@ -76,8 +68,7 @@ impl Options {
         Ok(())
     }
 
-    /// Fails if a directory has something that must not be replaced. Files that open as neither a
-    /// checkpoint nor a delta stay there.
+    /// Files that open as neither a checkpoint nor a delta stay.
     pub(crate) fn check_destination(&self, directory: &Path, new: New) -> Result<()> {
         let at = |error: Error| error.in_path(directory);
         match fs::read_dir(directory) {
@@ -116,18 +107,15 @@ impl Options {
 }
 
 impl Destination {
-    /// Returns the hidden directory to write the new files to.
     pub(crate) fn staging(&self) -> &Path {
         self.directory.staging()
     }
 
-    /// Replaces the hidden path of a file by its path after the commit, in an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
         self.directory.locate(error)
     }
 
-    /// Sets the single file or the index of the new checkpoint, and fails if the directory would not
-    /// open as it, or if one of these files must not be replaced. Nothing is written yet.
+    /// Fails if the directory would not open as the new checkpoint, or a file must not be replaced.
     pub(crate) fn set_main(&mut self, main: &str, files: &[String]) -> Result<()> {
         self.main = main.to_owned();
         files
@@ -138,12 +126,10 @@ impl Destination {
         check_alone(&self.path, main, files)
     }
 
-    /// Adds a file next to the tensors, which is in the [`staging`](Self::staging) directory.
     pub(crate) fn add(&mut self, name: String) {
         self.beside.push(name);
     }
 
-    /// Adds a small file that takes its place before all others.
     pub(crate) fn put_first(&mut self, name: &str, text: &str) -> Result<()> {
         let path = self.staging().join(name);
         fs::write(&path, text).map_err(|error| Error::from(error).in_path(path))?;
@@ -151,7 +137,6 @@ impl Destination {
         Ok(())
     }
 
-    /// Returns the sorted names of the files of tensors.
     pub(crate) fn files(&self) -> Result<Vec<String>> {
         let main = CheckpointPath::find(self.staging().join(&self.main))?;
         let mut files = Vec::new();
@@ -163,7 +148,6 @@ impl Destination {
         Ok(files)
     }
 
-    /// Copies the files next to a base.
     pub(crate) fn copy(&mut self, others: &OtherFiles) -> Result<()> {
         for name in others.names() {
             self.directory.write_other(name, &|out| others.write_to(name, out))?;
@@ -173,7 +157,7 @@ impl Destination {
         Ok(())
     }
 
-    /// Copies the files next to a version that are not added yet. They replace files that are there.
+    /// Skips files that are added. Replaces existing ones.
     pub(crate) fn copy_beside<S: ReadAt>(&mut self, version: &Checkpoint<S>) -> Result<()> {
         let mut others = OtherFiles::new(version, &self.path)?;
         others.leave(|name| name.ends_with(UNFINISHED));
@@ -182,13 +166,11 @@ impl Destination {
         self.copy(&others)
     }
 
-    /// Fails if a file of this name is there that must not be replaced.
     pub(crate) fn check_free(&self, name: &str) -> Result<()> {
         self.options.check_free(&self.path.join(name))
     }
 
-    /// Puts all files in place. Returns the files that are not copied. `seen` is a checkpoint that
-    /// was read: if it is in this directory, another writer must not have replaced it since.
+    /// Returns the files not copied. Fails if another writer has replaced `seen`, which was read.
     pub(crate) fn commit<B: ReadAt>(self, seen: Option<&Checkpoint<B>>) -> Result<Vec<PathBuf>> {
         let Self { mut directory, path, main, beside, left_out, .. } = self;
         let mut staged = directory.staged(&main, beside)?;
@@ -201,8 +183,7 @@ impl Destination {
     }
 }
 
-/// Fails if a directory would not open as a new checkpoint of these files. `main` is its single
-/// file or index.
+/// `main`: the single file or index.
 pub(crate) fn check_alone(directory: &Path, main: &str, files: &[String]) -> Result<()> {
     if [FILE, INDEX].contains(&main) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! [`Extra`]: the additions of a delta to the shared format. [`Change`]: the change of a tensor.
+//! [`Extra`]: additions to the shared format. [`Change`]: the change of a tensor.
 //!
-//! The index's metadata has texts only, so each list is a text of lines of JSON. One for a tensor
-//! is as in the digest of a checkpoint: `["name","F32",[2,3]]`.
+//! The index's metadata has texts only, so a list is lines of JSON, such as `["name","F32",[2,3]]`,
+//! as in the digest of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +17,19 @@ use crate::format::{ADDED, METADATA, REMOVED, REPLACED};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a tensor's dtype and shape afterwards")]
 pub enum Change<'a> {
-    /// Some of its bytes change. The delta has the difference.
+    /// Some bytes change. The delta has the difference.
     Changed,
-    /// The base has no tensor of the name. The delta has it whole.
+    /// The base lacks the tensor. The delta has all of it.
     Added { dtype: Dtype, shape: &'a [usize] },
-    /// Its dtype or shape changes, or it is smaller than the difference. The delta has it whole.
+    /// Dtype or shape changes, or the difference is larger than the tensor. The delta has all of
+    /// it.
     Replaced { dtype: Dtype, shape: &'a [usize] },
-    /// The result has no tensor of the name.
+    /// The result lacks the tensor.
     Removed,
 }
 
 impl<'a> Change<'a> {
-    /// Returns the dtype and the shape of a tensor that the delta has whole.
+    /// Returns dtype and shape if the delta has the entire tensor.
     #[must_use]
     pub fn whole(self) -> Option<(Dtype, &'a [usize])> {
         match self {
@@ -37,7 +38,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Returns a word for it, as the command prints it.
+    /// Returns the word that the command prints.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,22 +50,18 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A dtype and a shape.
 pub(crate) type Form<'a> = (Dtype, &'a [usize]);
 
-/// The content of a delta that the shared format cannot express: whole tensors, removed tensors,
-/// and metadata. Other readers refuse a delta with it, because of its encoding.
+/// The additions of a delta. Its encoding makes other readers refuse it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extra {
     pub(crate) added: BTreeMap<String, (Dtype, Vec<usize>)>,
     pub(crate) replaced: BTreeMap<String, (Dtype, Vec<usize>)>,
     pub(crate) removed: BTreeSet<String>,
-    /// All metadata of the result, if it differs from the base's.
     pub(crate) metadata: Option<Metadata>,
 }
 
 impl Extra {
-    /// Returns the entries for the index.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static str, String)> {
         let tensors =
             |tensors: &BTreeMap<String, (Dtype, Vec<usize>)>| {
@@ -87,12 +84,7 @@ impl Extra {
         lists.into_iter().filter(|(_, list)| !list.is_empty()).chain(metadata)
     }
 
-    /// Reads the entries of an index. `is_allowed` is `false` if the delta must not have them.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadField`], [`ErrorKind::TwoChanges`]; errors about names, dtypes, shapes and
-    /// limits, as for headers. They name the tensor.
+    /// Applies the limits of headers.
     pub(crate) fn read(index: &Metadata, is_allowed: bool, limits: &Limits) -> Result<Self> {
         let mut keys = [ADDED, REPLACED, REMOVED, METADATA].into_iter();
         if let (false, Some(key)) = (is_allowed, keys.find(|key| index.contains_key(*key))) {
@@ -126,7 +118,6 @@ impl Extra {
         Ok(())
     }
 
-    /// Returns the change of a tensor with bytes in the delta.
     pub(crate) fn of(&self, name: &str) -> Change<'_> {
         match (self.added.get(name), self.replaced.get(name)) {
             (Some((dtype, shape)), _) => Change::Added { dtype: *dtype, shape },
@@ -135,7 +126,6 @@ impl Extra {
         }
     }
 
-    /// Checks that the delta has bytes for exactly the names that need them.
     pub(crate) fn check_names(&self, has_bytes: &BTreeSet<&str>) -> Result<()> {
         let error = |name: &str, kind: ErrorKind| Err(Error::from(kind).in_tensor(name));
         for name in self.added.keys().chain(self.replaced.keys()) {
@@ -154,7 +144,6 @@ fn lines(lines: impl Iterator<Item = String>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the lines of an entry, at most `limit`.
 fn lines_of<'i>(
     index: &'i Metadata,
     key: &str,

@@ -1,4 +1,4 @@
-//! [`Follower`]: keeps a checkpoint at the newest version that a publisher has.
+//! [`Follower`]: keeps a checkpoint at the newest published version.
 
 use std::path::{Path, PathBuf};
 
@@ -13,25 +13,21 @@ use crate::plan::{Plan, Start, State};
 use crate::published::Root;
 use crate::state::{STATE, StateFile};
 
-/// Keeps a checkpoint in a directory at the newest version that a publisher has.
+/// Keeps a checkpoint in a directory at the newest published version.
 ///
-/// slime and miles publish the versions of a model in a directory or a bucket, with a directory for
-/// each version: `weight_v000000` and so on. A version is a delta, or a full checkpoint that begins
-/// a new chain. A version is complete once it has its index, which is written last, and all files
-/// of it, or one `model.safetensors` and no file that ends in `.tmp`.
+/// slime and miles publish each version in a directory: `weight_v000000` and so on. It is a delta,
+/// or a full checkpoint that begins a new chain. It is complete with its index and all its files,
+/// or with one `model.safetensors` and no file ending in `.tmp`.
 ///
-/// [`poll`](Follower::poll) looks for the newest version, and applies the deltas that lead to it.
-/// The files of the old version are replaced, and all other files in the directory stay. It opens as
-/// the old version or as the new one at every moment, also if the process is killed. A small hidden
-/// file records the version. The program has to repeat the poll; a follower keeps nothing in memory
-/// in between.
+/// [`poll`](Follower::poll) applies the deltas to the newest version. It replaces the files of the
+/// old one; other files stay. The directory opens as the old or the new version at every moment,
+/// even after a crash. A small hidden file records the version; a follower keeps nothing in memory
+/// between calls.
 ///
-/// A publisher may start over with the version 0. The follower then begins with a full version,
-/// too. It recognises this if the newest version is older than its own, if the published version of
-/// its own number is another one, or if the deltas were made of other tensors. Two full versions of
-/// one number are compared by their headers and the last 4 KiB of each file. For deltas without
-/// [digests](crate::Delta::base_digest), the tensors that change are checked, as by
-/// [`Chain::apply`](crate::Chain::apply).
+/// If a publisher starts over at version 0, the follower begins with a full version, too. It
+/// recognises this if the newest version is older than its own, its own was replaced, or the
+/// deltas have a different base. Full versions are compared by their headers and the last 4 KiB of
+/// each file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -68,19 +64,19 @@ pub struct Follower {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Update {
-    /// The version that the directory has now.
+    /// The version of the directory now.
     pub version: u64,
-    /// The version that it had before.
+    /// The version before.
     pub before: Option<u64>,
-    /// The full version that was copied, if there was none here, or one that could not be used.
+    /// The full version that was copied, if there was no usable one.
     pub full: Option<u64>,
-    /// The number of deltas that were applied.
+    /// The number of applied deltas.
     pub deltas: usize,
-    /// Whether a delta names a digest of the whole, so that the unchanged tensors are checked, too.
-    /// True for a full version alone, which needs no comparison.
+    /// `true` if unchanged tensors are checked, too, by a digest in a delta, or for a full version
+    /// alone.
     pub is_checked: bool,
-    /// The files next to a full version or a base that were not copied, because they may belong to
-    /// other tensors, or lead out of its directory.
+    /// Files next to a full version or a base that were not copied: they may belong to other
+    /// tensors, or are outside.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -95,37 +91,36 @@ impl std::fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// Creates a follower with its checkpoint in this directory, now or later.
+    /// Creates a follower of this directory, which may not exist yet.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         let directory = directory.into();
         let options = Options::new();
         Self { directory, options, until: None, base: None }
     }
 
-    /// Sets whether the directory is durable, who receives the progress, and with
-    /// [`overwrite`](Options::overwrite) that a checkpoint there may be replaced that no follower
-    /// has put there. Other options have no effect.
+    /// Sets durability, progress, and, by [`overwrite`](Options::overwrite), permission to replace
+    /// a checkpoint that no follower wrote. Other options are ignored.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Sets the last version that is followed. Later ones are ignored.
+    /// Ignores later versions.
     #[must_use]
     pub fn until(mut self, version: u64) -> Self {
         self.until = Some(version);
         self
     }
 
-    /// Sets the checkpoint that the first delta changes, for a publisher that has no full version.
+    /// Sets the checkpoint that the first delta changes, if no full version is published.
     #[must_use]
     pub fn base<S: ReadAt + 'static>(mut self, base: Checkpoint<S>) -> Self {
         self.base = Some(base.into_boxed());
         self
     }
 
-    /// Returns the version that the directory has; `None` if no follower has put one there.
+    /// Returns the version of the directory; `None` if no follower wrote it.
     ///
     /// # Errors
     ///
@@ -135,25 +130,22 @@ impl Follower {
         Ok(file.as_ref().and_then(StateFile::here).map(|here| here.version))
     }
 
-    /// Looks for a newer version in the directory of a publisher, and brings the follower to it.
-    /// Returns `None` if there is none, or if the publisher is just changing it.
+    /// Updates the directory to the newest version of a publisher. Returns `None` if nothing is
+    /// new, or during a change.
     ///
-    /// At most 64 deltas are applied at once, so a follower that is far behind needs several calls.
+    /// Applies at most 64 deltas: a follower that is far behind needs several calls. After an error
+    /// the directory keeps its version.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoBase`], [`ErrorKind::Gap`] and [`ErrorKind::Fork`] if the complete versions
-    /// do not lead from one to the next; [`ErrorKind::OtherVersion`]; an error of
-    /// [`Chain::apply`](crate::Chain::apply). The directory keeps its version then.
+    /// [`ErrorKind::NoBase`], [`ErrorKind::Gap`] and [`ErrorKind::Fork`] if complete versions do
+    /// not follow each other; [`ErrorKind::OtherVersion`]; errors of
+    /// [`Chain::apply`](crate::Chain::apply).
     pub fn poll(&self, root: impl AsRef<Path>) -> Result<Option<Update>> {
         self.poll_in(LocalStore, root)
     }
 
     /// Polls like [`poll`](Follower::poll), in any store that lists directories.
-    ///
-    /// # Errors
-    ///
-    /// Like [`poll`](Follower::poll), and errors of the store.
     pub fn poll_in<T: Store + 'static>(
         &self,
         store: T,
@@ -195,14 +187,13 @@ impl Follower {
         }
     }
 
-    /// Returns the state of the directory. `None` if no follower has written there.
+    /// `None` if no follower wrote there.
     fn state(&self) -> Result<Option<StateFile>> {
         StateFile::read(&self.directory)
     }
 
-    /// Applies the deltas of a plan, and puts the result in place. The files and the state cannot
-    /// be renamed at once. So the state records beforehand the version of the new files and the
-    /// version of all others; and afterwards, the version that is here.
+    /// Files and state cannot be renamed at once, so the state records the version of the new files
+    /// and of all others, and afterwards the present version.
     fn carry_out<S: ReadAt>(&self, plan: &Plan<S>, file: Option<&StateFile>) -> Result<Update> {
         let directory = &self.directory;
         let here = file.and_then(StateFile::here);
@@ -243,12 +234,10 @@ impl Follower {
     }
 }
 
-/// Returns `true` if deltas can be applied to the checkpoint in a directory.
 fn is_base(directory: &Path) -> bool {
     Checkpoint::open(directory).is_ok_and(|here| here.stored_files().is_ok())
 }
 
-/// Returns `true` if an error may come from another base than the deltas were made of.
 fn is_about_base(error: &Error) -> bool {
     matches!(
         error.other(),

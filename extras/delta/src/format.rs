@@ -1,4 +1,4 @@
-//! The words of the format: names of files, keys, encodings, checksums.
+//! Names of files, keys, encodings and checksums of the format.
 
 use std::fmt;
 
@@ -6,50 +6,44 @@ use safetensors_core::Metadata;
 
 use crate::error::{ErrorKind, Result};
 
-/// The name of a delta's index.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// The name of a checkpoint that is one file.
 pub(crate) const FILE: &str = "model.safetensors";
 
-/// The keys in the metadata of a delta's index.
 pub(crate) const VERSION: &str = "version";
 pub(crate) const BASE_VERSION: &str = "base_version";
 pub(crate) const ENCODING: &str = "delta_encoding";
 pub(crate) const COMPRESSION: &str = "compression_format";
 pub(crate) const CHECKSUM: &str = "checksum_format";
 
-/// The keys that only this library writes and reads: digests of the whole base and of the result.
+/// Digests that only this library writes and reads.
 pub(crate) const BASE_DIGEST: &str = "safetensors_bridge.base_blake3";
 pub(crate) const RESULT_DIGEST: &str = "safetensors_bridge.result_blake3";
 
-/// The keys of the additions to the shared format: see [`Extra`](crate::extra::Extra).
 pub(crate) const ADDED: &str = "safetensors_bridge.added";
 pub(crate) const REPLACED: &str = "safetensors_bridge.replaced";
 pub(crate) const REMOVED: &str = "safetensors_bridge.removed";
 pub(crate) const METADATA: &str = "safetensors_bridge.metadata";
 
-/// The one compression.
 pub(crate) const ZSTD: &str = "zstd";
 
 /// The encoding of the changed bytes of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// As many bytes as the tensor has: each is the new byte XOR the old one.
+    /// Each byte of the tensor is the new XOR the old one.
     #[default]
     // The default: its runs of zeros compress better than positions of 32 bits, unless very few
     // bytes differ, and it has no limit of 4 GiB.
     Xor,
-    /// The number of bytes that differ (u32), their positions (u32 each) and the new bytes. All
-    /// numbers are little-endian. It is for tensors of less than 4 GiB.
+    /// The number of differing bytes, their positions and the new bytes: little-endian u32, u32
+    /// each, u8 each. For tensors below 4 GiB.
     Overwrite,
 }
 
 impl Encoding {
     const ALL: [Self; 2] = [Self::Xor, Self::Overwrite];
 
-    /// Returns the word in the index of a delta that other programs read.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Xor => "xor",
@@ -57,10 +51,7 @@ impl Encoding {
         }
     }
 
-    /// Returns the word in the index. Other readers refuse the word of a delta with [`Extra`],
-    /// which they would misread.
-    ///
-    /// [`Extra`]: crate::extra::Extra
+    /// Other readers refuse the word for a delta with [`Extra`](crate::extra::Extra).
     pub(crate) fn word(self, has_extra: bool) -> &'static str {
         match (self, has_extra) {
             (_, false) => self.name(),
@@ -69,7 +60,6 @@ impl Encoding {
         }
     }
 
-    /// Reads the encoding, and whether the delta has [`Extra`](crate::extra::Extra).
     pub(crate) fn read(index: &Metadata) -> Result<(Self, bool)> {
         let all = [false, true].map(|has_extra| Self::ALL.map(|encoding| (encoding, has_extra)));
         let expected = "xor, overwrite, xor-or-whole or overwrite-or-whole";
@@ -85,30 +75,28 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// Returns `true` for a decimal number with any number of digits.
 pub(crate) fn is_decimal(version: &str) -> bool {
     !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The algorithm of the checksums in a delta: one for each changed tensor.
+/// The algorithm of the checksums: one for each changed tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChecksumFormat {
-    /// BLAKE3, of 64 hex digits. It is cryptographic.
+    /// BLAKE3: 64 hex digits, cryptographic.
     #[default]
     // The default: slime and miles read it, and the digest of the checkpoint needs it anyway.
     // Adler-32 is the only one that ModelExpress reads.
     Blake3,
-    /// XXH3-128, of 32 hex digits.
+    /// XXH3-128: 32 hex digits.
     Xxh3,
-    /// Adler-32, of 8 hex digits. It finds few of the errors in short tensors.
+    /// Adler-32: 8 hex digits. Weak for short tensors.
     Adler32,
 }
 
 impl ChecksumFormat {
     const ALL: [Self; 3] = [Self::Blake3, Self::Xxh3, Self::Adler32];
 
-    /// Returns the word in the index.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Blake3 => "blake3",
@@ -117,7 +105,6 @@ impl ChecksumFormat {
         }
     }
 
-    /// Returns the number of hex digits of a checksum.
     pub(crate) fn digits(self) -> usize {
         match self {
             Self::Blake3 => 64,
@@ -137,13 +124,11 @@ impl fmt::Display for ChecksumFormat {
     }
 }
 
-/// A string in the metadata of an index.
 pub(crate) fn text(index: &Metadata, key: &'static str, expected: &'static str) -> Result<String> {
     let missing = || ErrorKind::BadField { key, expected, found: None }.into();
     index.get(key).cloned().ok_or_else(missing)
 }
 
-/// One of several words.
 pub(crate) fn word<T: Copy>(
     index: &Metadata,
     key: &'static str,
@@ -156,7 +141,6 @@ pub(crate) fn word<T: Copy>(
     known.ok_or_else(|| ErrorKind::BadField { key, expected, found: Some(found) }.into())
 }
 
-/// A digest of a whole checkpoint, if the index has it.
 pub(crate) fn digest(index: &Metadata, key: &'static str) -> Result<Option<blake3::Hash>> {
     let Some(found) = index.get(key) else { return Ok(None) };
     let is_plain = is_hex(found, ChecksumFormat::Blake3.digits());
@@ -166,7 +150,7 @@ pub(crate) fn digest(index: &Metadata, key: &'static str) -> Result<Option<blake
     digest.map(Some).ok_or_else(wrong)
 }
 
-/// Returns `true` for a text of `digits` lower-case hex digits.
+/// Lower-case only.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

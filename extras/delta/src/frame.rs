@@ -1,4 +1,4 @@
-//! [`Frame`]: the frame of zstd with a compressed difference, decompressed as it is needed.
+//! [`Frame`]: a zstd frame with a compressed difference, decompressed on demand.
 
 use safetensors_core::save::Sink;
 use safetensors_core::{LazyTensor, ReadAt, shape};
@@ -9,32 +9,26 @@ use crate::blocks::Blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extra::Form;
 
-/// The compressed bytes that are held at a time.
 const BLOCK: usize = 64 << 10;
 
-/// The bytes of a tensor that are changed at a time: they stay in the processor's cache.
+/// Stays in the processor's cache.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// The largest window that a frame may need, as a power of two. RFC 8878 asks every reader for it.
-/// The first level of zstd, which all writers of deltas use, needs 512 KiB.
+/// A power of two. RFC 8878 asks every reader for it; level 1, which all writers use, needs 512
+/// KiB.
 const WINDOW_LOG: u32 = 23;
 
-/// A frame of zstd in a tensor of bytes. It has to fill the tensor.
 pub(crate) struct Frame<'a, S> {
     blocks: Blocks<'a, S>,
     decoder: Decoder<'static>,
-    /// The bytes of the content, if the header has them.
     content: Option<u64>,
-    /// The compressed bytes that are taken.
     taken: u64,
-    /// The bytes of the content that are given.
     given: u64,
     ended: bool,
 }
 
 impl<'a, S: ReadAt> Frame<'a, S> {
-    /// Begins to read a frame. Checks its header; the size of the content there, if it has one, is
-    /// `expected`.
+    /// A size in the header has to be `expected`.
     pub(crate) fn open(tensor: LazyTensor<'a, S>, expected: Option<u64>) -> Result<Self> {
         let mut blocks = Blocks::new(tensor, BLOCK);
         let checked = blocks.at(0).and_then(|start| check_header(start, expected));
@@ -47,7 +41,6 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(Self { blocks, decoder, content, taken: 0, given: 0, ended: false })
     }
 
-    /// Reads until the buffer is full or the frame ends.
     pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() && !self.ended {
@@ -72,7 +65,6 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(filled)
     }
 
-    /// Fills a buffer with the next of `expected` bytes.
     pub(crate) fn fill(&mut self, out: &mut [u8], expected: u64) -> Result<()> {
         if self.read(out)? < out.len() {
             return Err(self.error(ErrorKind::ContentSize { expected, found: self.given }));
@@ -80,7 +72,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Ok(())
     }
 
-    /// Checks that the frame ends after these bytes of content, and the tensor with the frame.
+    /// The frame has to fill the tensor.
     pub(crate) fn finish(&mut self, expected: u64) -> Result<()> {
         if self.read(&mut [0])? > 0 || self.given > expected {
             return Err(self.error(ErrorKind::ContentTooLong { expected }));
@@ -95,8 +87,7 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         self.blocks.check_unchanged()
     }
 
-    /// Returns the number of bytes of the content, which the header must have. A damaged header
-    /// fails with its problem.
+    /// The header must have the size.
     pub(crate) fn content(&mut self) -> Result<u64> {
         if let Some(content) = self.content {
             return Ok(content);
@@ -105,19 +96,16 @@ impl<'a, S: ReadAt> Frame<'a, S> {
         Err(self.error(ErrorKind::UnknownContentSize))
     }
 
-    /// Returns the number of bytes of the content so far.
     pub(crate) fn given(&self) -> u64 {
         self.given
     }
 
-    /// Returns an error about this tensor.
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
         self.blocks.tensor().locate(kind.into())
     }
 }
 
-/// Begins to read a whole tensor of this dtype and shape. Its frame must have its size, so that no
-/// file is made for a tensor that is not there. Returns the number of bytes, too.
+/// The frame must have its size, so that no file is made for an absent tensor.
 pub(crate) fn whole<'a, S: ReadAt>(
     tensor: LazyTensor<'a, S>,
     (dtype, shape): Form<'_>,
@@ -128,7 +116,6 @@ pub(crate) fn whole<'a, S: ReadAt>(
     Ok((frame, len))
 }
 
-/// Passes the whole content of the frame of a tensor to a sink.
 pub(crate) fn pour<S: ReadAt>(
     tensor: LazyTensor<'_, S>,
     form: Form<'_>,
@@ -144,7 +131,6 @@ pub(crate) fn pour<S: ReadAt>(
     frame.finish(len)
 }
 
-/// Checks the header of a frame. Returns the size of the content, if the header has it.
 fn check_header(start: &[u8], expected: Option<u64>) -> Result<Option<u64>> {
     match start.first_chunk::<4>().map(|magic| u32::from_le_bytes(*magic)) {
         Some(zstd_safe::MAGICNUMBER) => {}

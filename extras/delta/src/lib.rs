@@ -1,18 +1,16 @@
-//! Deltas of checkpoints: the changes from one version of a model to the next, in the format that
-//! slime, miles and ModelExpress share. A checkpoint is published once, and each later version as
-//! the few per cent that differ.
+//! Deltas of checkpoints: the changes between versions of a model, in the format that slime, miles
+//! and ModelExpress share. Each version after the first takes the few per cent that differ.
 //!
 //! | to | use |
 //! |---|---|
 //! | make a delta of two checkpoints, or of a checkpoint and tensors in memory | [`make`] |
 //! | look at a delta, and check that it is not damaged | [`Delta`] |
-//! | apply one delta or several, verify them with their base, make one of several | [`Chain`] |
+//! | apply deltas, verify them with their base, make one of several | [`Chain`] |
 //! | keep a checkpoint at the newest version that a trainer publishes | [`Follower`] |
 //! | keep files of a training as deltas that no deletion of others breaks | [`make_linked`], [`open_linked`] |
 //!
-//! A delta is a directory with an index, `model.safetensors.index.json`, and files of compressed
-//! differences, one for each tensor that changed. It looks like a checkpoint, so everything that
-//! opens one refuses it with
+//! A delta is a directory with an index, `model.safetensors.index.json`, and a compressed
+//! difference for each changed tensor. Everything that opens a checkpoint refuses it with
 //! [`ErrorKind::IsDelta`](safetensors_core::ErrorKind::IsDelta).
 //!
 //! ```
@@ -39,31 +37,29 @@
 //!
 //! # What is checked
 //!
-//! A delta of [`make`] names the digest of all tensors of its base and of its result. Deltas of
-//! other programs have checksums of the changed tensors only ([`Delta::base_digest`] returns
-//! `None`), so another base is not found if the difference is in an unchanged tensor. Neither is a
-//! signature: an attacker who changes a delta can change these, too.
+//! A delta of [`make`] has digests of its base and its result. Deltas of other programs only have
+//! checksums of changed tensors ([`Delta::base_digest`] is `None`), so a wrong base is not found if
+//! an unchanged tensor differs. None of them is a signature.
 //!
-//! Files are not trusted. Names, sizes, positions and frames of zstd are checked, each frame gives
-//! no byte more than its tensor has, and its window is limited to 8 MiB.
+//! Files are not trusted: names, sizes, positions and zstd frames are checked, a frame gives no
+//! more bytes than its tensor has, and its window has at most 8 MiB.
 //!
-//! # What only this crate reads
+//! # Additions to the format
 //!
-//! The shared format has neither dtypes nor shapes. Where tensors are added, removed, reshaped or of
-//! another dtype, or the [metadata](Options::metadata) differs, [`make`] writes an encoding that
-//! other programs refuse: `xor-or-whole` or `overwrite-or-whole`. [`Delta::changes`] and
-//! [`Delta::metadata`] return these changes. [`Options::for_slime`] and
-//! [`Options::for_modelexpress`] make them an error.
+//! The shared format has no dtypes or shapes. If tensors are added, removed, reshaped or of another
+//! dtype, or if [metadata](Options::metadata) differs, [`make`] writes the encoding `xor-or-whole`
+//! or `overwrite-or-whole`, which other programs refuse. [`Delta::changes`] and [`Delta::metadata`]
+//! return these changes; [`Options::for_slime`] and [`Options::for_modelexpress`] make them an
+//! error.
 //!
-//! The files next to the tensors, such as `config.json`, come from the base.
+//! Files next to the tensors, such as `config.json`, come from the base.
 //!
 //! # Memory
 //!
 //! At most 64 differences are decompressed at a time, by all threads together. Each takes the
-//! window of its frame, mostly 512 KiB and at most 8 MiB, or two where bytes are overwritten. A
-//! tensor that more deltas of a chain change goes through files without a name after each 64, which
-//! take its size on the disk: next to the files that are written, or in the system's directory for
-//! temporary files if none are. [`Chain::squash`] makes one delta of many.
+//! window of its frame, mostly 512 KiB and at most 8 MiB, or two if bytes are overwritten. A tensor
+//! that more than 64 deltas change goes through unnamed files of its size: next to the written
+//! files, or in the system's temporary directory. [`Chain::squash`] makes one delta of many.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -101,7 +97,6 @@ pub use make::make;
 pub use options::Options;
 pub use sums::digest;
 
-/// The README with its example, which is tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

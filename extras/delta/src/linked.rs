@@ -21,24 +21,21 @@ use crate::options::Options;
 
 /// Saves the difference of a file from an older one, in a new directory with the older file in it.
 ///
-/// The older file, the base, gets a second name in the directory, a hard link:
-/// `VERSION/model.safetensors`, with the base version of the [options](Options::versions). So the
-/// base takes its space once, and stays on the disk until the last delta that needs it is deleted,
-/// even if its other names are deleted or replaced. The delta is [`make`](crate::make())'s, with
-/// the metadata of the new file. The new file stays, and can be deleted.
+/// The older file, the base, gets a hard link `VERSION/model.safetensors`, with the base version of
+/// the [options](Options::versions). So it stays on disk, once, until the last delta that needs it
+/// is deleted. The delta is [`make`](crate::make())'s, with the new file's metadata. The new file
+/// can then be deleted.
 ///
-/// Returns `false`, and leaves no directory, if the delta is not smaller than the new file or
-/// [cannot be made](ErrorKind::TooExpanded), or if the base can have no second name: the file
-/// system has no hard links, the directory is in another file system, or another file has replaced
-/// the base. The second name is made last, when the delta is known to be smaller.
+/// Returns `false`, without a directory, if the delta is not smaller than the new file, if it
+/// [cannot be made](ErrorKind::TooExpanded), or if the base cannot be linked: no hard links,
+/// another file system, or a replaced base.
 ///
-/// Checkpoints that have the base open stay readable, with one exception. On Unix, if the base had
-/// one name when it was opened and has one again, since all deltas were deleted, reading fails as
-/// if the file had changed. The system shows no difference.
+/// Open checkpoints of the base stay readable, except on Unix if the base had one name when it was
+/// opened and has one again, since all deltas were deleted: reading fails as if the file had
+/// changed.
 ///
-/// A program that writes into the base under one of its names writes into all of them, and the
-/// delta cannot be applied any more. Saves and edits of this library replace a file instead: none
-/// writes into a file of several names.
+/// A program that writes into the base under any name breaks the delta. This library replaces such
+/// a file instead.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -66,9 +63,9 @@ use crate::options::Options;
 ///
 /// # Errors
 ///
-/// [`BadField`](ErrorKind::BadField) if the base version is no name of a directory;
-/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; an error of opening
-/// both files or of [`make`](crate::make()).
+/// [`BadField`](ErrorKind::BadField) if the base version cannot name a directory;
+/// [`NotAFile`](CoreKind::NotAFile) if the base is a directory or an index; like
+/// [`make`](crate::make()).
 pub fn make_linked(
     base: impl AsRef<Path>,
     new: impl AsRef<Path>,
@@ -95,13 +92,12 @@ pub fn make_linked(
     Ok(true)
 }
 
-/// Opens a delta of [`make_linked`] and its base. [`Chain::apply`] makes the whole file of both,
-/// and [`Chain::verify`] compares all tensors with their digests.
+/// Opens a delta of [`make_linked`] and its base. [`Chain::apply`] makes the new file of both.
 ///
 /// # Errors
 ///
-/// Like [`Delta::open`] and [`Checkpoint::open`]. The path of the base shows whether the delta or
-/// the base is missing.
+/// Like [`Delta::open`] and [`Checkpoint::open`]. The path shows whether the delta or the base is
+/// missing.
 pub fn open_linked(directory: impl AsRef<Path>) -> Result<(Checkpoint, Chain)> {
     let delta = Delta::open(directory)?;
     // The name comes from the index, and could lead elsewhere.
@@ -110,7 +106,6 @@ pub fn open_linked(directory: impl AsRef<Path>) -> Result<(Checkpoint, Chain)> {
     Ok((Checkpoint::open(base)?, Chain::new([delta])?))
 }
 
-/// Fails if a version is not the name of a directory.
 fn check_name(version: &str) -> Result<()> {
     let mut parts = Path::new(version).components();
     let name = parts.next().filter(|part| matches!(part, Component::Normal(_)));
@@ -122,13 +117,10 @@ fn check_name(version: &str) -> Result<()> {
     Err(ErrorKind::BadField { key: BASE_VERSION, expected, found }.into())
 }
 
-/// The file that a delta is made of.
 struct Base<'a> {
     checkpoint: Checkpoint,
-    /// The path that it was opened by.
     path: &'a Path,
-    /// Where it leads. A second name of a symbolic link would lead to nothing once the base is
-    /// deleted.
+    /// Where it leads: a second name of a symbolic link would lead to nothing without the base.
     file: PathBuf,
 }
 
@@ -146,7 +138,6 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// Gives the base a second name. Returns `false` if it can have none.
     fn link_to(&self, link: &Path) -> Result<bool> {
         link.parent().map_or(Ok(()), fs::create_dir)?;
         match fs::hard_link(&self.file, link) {
@@ -161,7 +152,7 @@ impl<'a> Base<'a> {
         }
     }
 
-    /// Returns `true` if a new name leads to the file that was read, and to no replacement of it.
+    /// Another file may have replaced the one that was read.
     fn is_at(&self, link: &Path) -> io::Result<bool> {
         let files = self.checkpoint.files().iter();
         let mut sources = files.flat_map(|file| file.safetensors().source().sources());
@@ -177,14 +168,12 @@ fn is_same(source: &FileSource, link: &Path) -> io::Result<bool> {
     Ok(place(source.file().metadata()?) == place(fs::symlink_metadata(link)?))
 }
 
-/// Other systems only show whether the path of the base still leads to it.
+/// Other systems only show whether the base's path still leads to it.
 #[cfg(not(unix))]
 fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
     source.is_replaced().map(|is_replaced| !is_replaced)
 }
 
-/// Writes the files of the delta. Returns whether they are smaller than the new file, and can be
-/// read.
 fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
     let options = options.clone().metadata(new.metadata().clone());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));

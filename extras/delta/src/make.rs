@@ -28,35 +28,26 @@ use crate::patch::LARGEST;
 use crate::patched::check_expansion;
 use crate::sums::digest_of;
 
-/// The most bytes of a file, unless one tensor has more. The Hub recommends it.
+/// The Hub recommends this limit. One tensor may have more.
 const MAX_SHARD_SIZE: u64 = 5_000_000_000;
 
 /// Saves the difference of two checkpoints as a delta, in a directory.
 ///
-/// `new` is an iterator of the newer checkpoint's tensors, in any order: from an open checkpoint,
-/// or from a training program. The division into files makes no difference. Values are compared bit
-/// by bit.
+/// `new` has the newer checkpoint's tensors, in any order, from an open checkpoint or a training
+/// program. Values are compared bit by bit. If names, dtypes, shapes and [`Options::metadata`] are
+/// equal, the delta has the format of slime, miles and ModelExpress. Otherwise these refuse it, and
+/// tensors smaller than their difference are stored entirely.
 ///
-/// Each tensor that differs is compressed by zstd at its first level, independent of the others. If
-/// both checkpoints have tensors of the same names, dtypes and shapes, and [`Options::metadata`]
-/// gives no other metadata, the delta has the format that slime, miles and ModelExpress share. If
-/// not, these programs refuse it. Tensors may then be whole in it, also where that is smaller than
-/// their difference.
-///
-/// The index has the [`digest()`](crate::digest()) of each whole checkpoint, by which applying it
-/// finds a wrong base. Equal checkpoints and options give equal files.
-///
-/// Several tensors are compared at a time, and none is held in memory. The files take their places
-/// together, once all are complete and on the disk. [`Delta`] has an example.
+/// The index has the [`digest()`](crate::digest()) of both checkpoints. Equal checkpoints and
+/// options give equal files. No tensor is held in memory. The files take their places together,
+/// once all are complete and on disk. See the example of [`Delta`].
 ///
 /// # Errors
 ///
-/// [`Mismatches`](CoreKind::Mismatches) with all differences between the names, dtypes and shapes,
-/// if the delta is [for](Options::for_slime) a program that cannot read them;
-/// [`FileExists`](CoreKind::FileExists) if the directory has a delta and [`Options::overwrite`] is
-/// off; [`NotADelta`](CoreKind::NotADelta) if it has a checkpoint;
-/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`] and [`ErrorKind::NotForReader`];
-/// an error of reading, of [`save_sharded`](safetensors_core::save_sharded) or of [`Delta::open`].
+/// [`Mismatches`](CoreKind::Mismatches) if the delta is [for](Options::for_slime) a program that
+/// cannot read the differences; [`FileExists`](CoreKind::FileExists) if the directory has a delta
+/// and [`Options::overwrite`] is off; [`NotADelta`](CoreKind::NotADelta) if it has a checkpoint;
+/// [`ErrorKind::TooLargeToOverwrite`], [`ErrorKind::TooExpanded`], [`ErrorKind::NotForReader`].
 pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -68,7 +59,6 @@ pub fn make<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Delta::open_in(LocalStore, directory, &Limits::default())
 }
 
-/// Writes the files of a delta, which are not in their places yet.
 pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -84,11 +74,9 @@ pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Ok(target)
 }
 
-/// Two checkpoints that a delta can be made of.
 pub(crate) struct Plan<'a, S, T> {
     pairs: Vec<Pair<'a, S, T>>,
     options: Options,
-    /// The metadata of the newer checkpoint, if it differs.
     metadata: Option<Metadata>,
 }
 
@@ -111,15 +99,13 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         Ok(Self { pairs, options, metadata })
     }
 
-    /// Writes the files of the delta into a directory. They are closed afterwards: some systems
-    /// cannot move a directory with open files in it.
+    /// Closes all files: some systems cannot move a directory with open ones.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         let compared = self.compare(directory)?;
         self.check_expansion(&compared)?;
         self.save_files(&compared, directory)
     }
 
-    /// Fails if applying the delta would.
     fn check_expansion(&self, compared: &[Compared]) -> Result<()> {
         let olds = self.pairs.iter().filter_map(|pair| pair.old.as_ref());
         let base = olds.map(LazyTensor::byte_len).fold(0, u64::saturating_add);
@@ -136,7 +122,7 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         check_expansion(base, compressed, expanded)
     }
 
-    /// Compares all pairs, the largest first, so that no thread is left with a large one at the end.
+    /// The largest first, so that no thread ends with a large one.
     fn compare(&self, directory: &Path) -> Result<Vec<Compared>> {
         let mut order: Vec<usize> = (0..self.pairs.len()).collect();
         order.sort_by_key(|&number| std::cmp::Reverse(self.pairs[number].byte_len()));
@@ -149,7 +135,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         Ok(by_number.into_iter().map(|(_, compared)| compared).collect())
     }
 
-    /// Saves the differences in files, numbered from 0, and the index.
     fn save_files(&self, compared: &[Compared], directory: &Path) -> Result<()> {
         let options = &self.options;
         let names = self.pairs.iter().map(|pair| pair.name.as_str());
@@ -186,7 +171,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         fs::write(&path, format!("{index:#}\n")).map_err(|error| Error::from(error).in_path(path))
     }
 
-    /// Returns the digests of both checkpoints.
     fn digests(&self, compared: &[Compared]) -> [String; 2] {
         let both = || self.pairs.iter().zip(compared);
         let old = digest_of(both().filter_map(|(pair, compared)| {
@@ -200,7 +184,6 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
         [old, new].map(|digest| digest.to_hex().to_string())
     }
 
-    /// Returns the changes that the shared format cannot express.
     fn extra(&self, compared: &[Compared]) -> Extra {
         let mut extra = Extra { metadata: self.metadata.clone(), ..Extra::default() };
         for (pair, compared) in self.pairs.iter().zip(compared) {
@@ -221,14 +204,12 @@ impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
     }
 }
 
-/// Returns the metadata of the newer checkpoint, if it differs from the older one's.
 fn other_metadata<S: ReadAt>(old: &Checkpoint<S>, options: &Options) -> Option<Metadata> {
     let mut before = old.metadata().clone();
     remove_record(&mut before);
     options.metadata.clone().filter(|metadata| *metadata != before)
 }
 
-/// Returns the tensors of both checkpoints by name.
 fn pairs<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     old: &Checkpoint<S>,
     new: impl IntoIterator<Item = (N, T)>,
@@ -251,7 +232,7 @@ fn pairs<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Ok(by_name.into_values().collect())
 }
 
-/// Fails for a tensor with positions that do not fit 32 bits. Other writers then write wrong ones.
+/// Fails if positions do not fit 32 bits. Other writers then write wrong ones.
 fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
     let found = shape::byte_len(old.dtype(), old.shape())?;
     if found <= LARGEST {
@@ -260,7 +241,7 @@ fn check_positions<S: ReadAt>(old: &LazyTensor<'_, S>) -> Result<()> {
     Err(old.locate(ErrorKind::TooLargeToOverwrite { found }.into()))
 }
 
-/// Divides the differences into files of at most `most` bytes, in their order.
+/// Keeps the order. A file has at most `most` bytes.
 fn divide<'c, 'n>(
     changes: &'c [(&'n str, &'c Difference)],
     most: u64,

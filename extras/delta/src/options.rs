@@ -1,4 +1,4 @@
-//! [`Options`]: versions, encoding, checksums, and permission to replace files.
+//! [`Options`]: versions, encoding, checksums, permission to replace files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,12 +30,11 @@ pub struct Options {
     reader: Option<Reader>,
     pub(crate) overwrite: bool,
     pub(crate) durable: bool,
-    /// The metadata of the newer checkpoint, if it is to be compared.
     pub(crate) metadata: Option<Metadata>,
-    /// Whether a tensor may be whole in a new delta although only its bytes differ.
+    /// Allows storing a tensor entirely although only bytes differ.
     pub(crate) whole: bool,
     progress: Option<Callback>,
-    /// The most tensors that are worked on at a time; 0 for the default.
+    /// 0 for the default.
     pub(crate) threads: usize,
 }
 
@@ -48,7 +47,6 @@ impl fmt::Debug for Callback {
     }
 }
 
-/// A program that a delta is made for.
 #[derive(Clone, Copy, Debug)]
 enum Reader {
     Slime,
@@ -74,45 +72,42 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the default options: from version 000000 to 000001, XOR, BLAKE3, durable, and
-    /// nothing is replaced.
+    /// Returns the defaults: version 000000 to 000001, XOR, BLAKE3, durable, nothing is replaced.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the versions that a new delta leads from and to. They order the deltas of a
-    /// [`Chain`](crate::Chain). slime and miles number versions from 000000 on, with six digits.
+    /// Sets the versions that a new delta leads from and to. slime and miles count from 000000.
     #[must_use]
     pub fn versions(mut self, base: impl Into<String>, version: impl Into<String>) -> Self {
         (self.base_version, self.version) = (base.into(), version.into());
         self
     }
 
-    /// Sets the encoding of a new delta. XOR compresses better where the changes are spread over a
-    /// tensor; a delta of overwritten bytes can be applied twice.
+    /// Sets the encoding of a new delta. XOR compresses spread changes better; overwritten bytes
+    /// can be applied twice.
     #[must_use]
     pub fn encoding(mut self, encoding: Encoding) -> Self {
         self.encoding = encoding;
         self
     }
 
-    /// Sets the algorithm of the checksums in a new delta.
+    /// Sets the checksums of a new delta.
     #[must_use]
     pub fn checksums(mut self, format: ChecksumFormat) -> Self {
         self.checksums = format;
         self
     }
 
-    /// Makes deltas that slime and miles apply: with XXH3-128, their default, unless the
-    /// [checksums](Options::checksums) are set afterwards. Versions that are no decimal numbers are
-    /// then an error, and so are other tensors and other [metadata](Options::metadata).
+    /// Makes deltas that slime and miles apply, with XXH3-128 unless
+    /// [checksums](Options::checksums) are set afterwards. Versions that are not decimal, other
+    /// tensors and other [metadata](Options::metadata) are errors.
     #[must_use]
     pub fn for_slime(self) -> Self {
         Self { checksums: ChecksumFormat::Xxh3, reader: Some(Reader::Slime), ..self }
     }
 
-    /// Makes deltas that ModelExpress applies: with XOR and Adler-32. Anything else is then an
-    /// error.
+    /// Makes deltas that ModelExpress applies, with XOR and Adler-32. Anything else is an error.
     #[must_use]
     pub fn for_modelexpress(self) -> Self {
         let checksums = ChecksumFormat::Adler32;
@@ -120,9 +115,9 @@ impl Options {
         Self { checksums, reader, ..self }
     }
 
-    /// Sets the metadata of the newer checkpoint. If it differs from the older one's, a new delta
-    /// has it, and only this crate applies that delta. Recorded [digests](safetensors_core::digest)
-    /// do not count. By default nothing is compared, and the metadata of the base stays.
+    /// Sets the newer checkpoint's metadata. If it differs, except in recorded
+    /// [digests](safetensors_core::digest), the new delta has it, and only this crate applies that
+    /// delta. By default the base's metadata stays.
     #[must_use]
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
@@ -135,25 +130,23 @@ impl Options {
         self
     }
 
-    /// Allows replacing files: an older delta by a new one, and a checkpoint, with the files next
-    /// to it, by the result of deltas. Only the files of the older one are replaced or removed.
-    /// Other files in the directory always stay. Off by default.
+    /// Replaces an older delta, or by the result of deltas a checkpoint and the files that belong
+    /// to it. Other files always stay. Off by default.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Sets whether files take their places only after all of them have reached the disk, so that a
-    /// power cut loses nothing. On by default.
+    /// Puts files in place only after all have reached the disk, so that a power cut loses nothing.
+    /// On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Calls a function with the number of bytes of the base that have just been worked on. Several
-    /// threads call it.
+    /// Sets a callback that gets the bytes of the base just finished, from several threads.
     #[must_use]
     pub fn progress(mut self, callback: impl Fn(u64) + Send + Sync + 'static) -> Self {
         self.progress = Some(Callback(Arc::new(callback)));
@@ -166,8 +159,6 @@ impl Options {
         }
     }
 
-    /// Checks that the reader of the delta can read these differences between two checkpoints:
-    /// other tensors, and other metadata.
     pub(crate) fn check_extra(
         &self,
         mismatches: Vec<Mismatch>,
@@ -184,7 +175,6 @@ impl Options {
         Err(ErrorKind::NotForReader { reader, expected: "the metadata of the base", found }.into())
     }
 
-    /// Checks that the reader of the delta accepts it.
     pub(crate) fn check_reader(&self) -> Result<()> {
         let refused = |reader, expected, found: &str| {
             Err(ErrorKind::NotForReader { reader, expected, found: found.into() }.into())

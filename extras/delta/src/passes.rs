@@ -1,4 +1,4 @@
-//! [`Pass`]: deltas applied to the bytes of a tensor piece by piece, at most [`FRAMES`] at a time.
+//! [`Pass`]: deltas applied to the bytes of a tensor in pieces, at most [`FRAMES`] at a time.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,43 +15,35 @@ use crate::patch::Patch;
 use crate::spool::{Spool, Spooled};
 use crate::sums::Sums;
 
-/// The most frames that are decompressed at a time, by all threads.
+/// Decompressed at a time, by all threads.
 pub(crate) const FRAMES: usize = 64;
 
-/// The change of a tensor by a delta.
 pub(crate) struct Link<'a, S> {
     pub(crate) number: usize,
     pub(crate) change: Change<'a>,
-    /// The difference or the whole tensor; `None` if the tensor is removed.
+    /// `None` if the tensor is removed.
     pub(crate) bytes: Option<LazyTensor<'a, S>>,
 }
 
-/// Bytes of a tensor that differences are applied to.
 pub(crate) enum Bytes<'a, B, S> {
-    /// The bytes of the base.
     Base(LazyTensor<'a, B>),
-    /// A tensor that the delta of this number has whole.
+    /// Stored entirely in the delta of this number.
     Whole(usize, LazyTensor<'a, S>, Form<'a>),
-    /// The bytes of the pass before.
     Spooled(Spooled),
 }
 
-/// The part that all passes over one tensor share.
 pub(crate) struct Pass<'p, S> {
     pub(crate) deltas: &'p [Delta<S>],
     pub(crate) options: &'p Options,
-    /// The directory of files without names.
     pub(crate) directory: &'p Path,
-    /// Whether the BLAKE3 after each delta is needed.
     pub(crate) has_digests: bool,
 }
 
 impl<S: ReadAt> Pass<'_, S> {
-    /// Applies the differences to the bytes, passes the result to a sink, and checks the tensor
-    /// after each difference. `hashes` gets the hash of the bytes and one after each difference.
+    /// `hashes` gets the hash of the bytes and one after each difference.
     ///
-    /// Each difference takes memory while it is applied. So of more than [`FRAMES`], the first ones
-    /// are applied to a file without a name.
+    /// Each difference takes memory, so of more than [`FRAMES`], the first ones go to an unnamed
+    /// file.
     pub(crate) fn run<B: ReadAt>(
         &self,
         mut bytes: Bytes<'_, B, S>,
@@ -126,18 +118,15 @@ impl<S: ReadAt> Pass<'_, S> {
         Ok(())
     }
 
-    /// Returns the digests to compute of a tensor after a delta.
     fn sums(&self, number: usize) -> Sums {
         Sums::new(Some(self.deltas[number].checksum_format()), self.has_digests)
     }
 }
 
-/// One delta, while a tensor is read.
 struct Step<'a, S> {
     number: usize,
     difference: LazyTensor<'a, S>,
     patch: Patch<'a, S>,
-    /// The digests of the tensor after it.
     sums: Sums,
 }
 

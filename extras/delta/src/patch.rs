@@ -1,4 +1,4 @@
-//! [`Patch`]: one compressed difference, applied to the bytes of a tensor piece by piece.
+//! [`Patch`]: a compressed difference, applied to a tensor in pieces.
 
 use safetensors_core::{LazyTensor, ReadAt};
 
@@ -6,23 +6,20 @@ use crate::error::{ErrorKind, Result};
 use crate::format::Encoding;
 use crate::frame::Frame;
 
-/// The bytes of positions or values that are held at a time. A multiple of 4.
+/// Bytes of positions or values held at a time. A multiple of 4.
 const HELD: usize = 16 << 10;
 
-/// The bytes of a position, and of the number of positions.
 const POSITION: u64 = 4;
 
-/// The most bytes of a tensor with bytes that are overwritten: positions have 32 bits.
+/// Positions have 32 bits.
 pub(crate) const LARGEST: u64 = if cfg!(test) { 1 << 20 } else { u32::MAX as u64 };
 
-/// The change of a tensor by a delta.
 pub(crate) enum Patch<'a, S> {
     Xor { frame: Frame<'a, S>, len: u64 },
     Overwrite(Box<Overwrite<'a, S>>),
 }
 
 impl<'a, S: ReadAt> Patch<'a, S> {
-    /// The compressed difference of a tensor of `len` bytes.
     pub(crate) fn open(
         encoding: Encoding,
         compressed: LazyTensor<'a, S>,
@@ -39,7 +36,7 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         }
     }
 
-    /// Changes the bytes that begin at an offset of the tensor. Each byte comes once, in order.
+    /// Each byte comes once, in order.
     pub(crate) fn apply(
         &mut self,
         offset: u64,
@@ -60,7 +57,6 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         }
     }
 
-    /// Decompresses everything, without the tensor.
     pub(crate) fn verify(encoding: Encoding, compressed: LazyTensor<'a, S>) -> Result<()> {
         match encoding {
             Encoding::Xor => {
@@ -81,7 +77,6 @@ impl<'a, S: ReadAt> Patch<'a, S> {
         }
     }
 
-    /// Checks that there is no more, after the last byte.
     pub(crate) fn finish(&mut self) -> Result<()> {
         match self {
             Self::Xor { frame, len } => frame.finish(*len),
@@ -90,21 +85,16 @@ impl<'a, S: ReadAt> Patch<'a, S> {
     }
 }
 
-/// Makes each byte the XOR of both.
 pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
     bytes.iter_mut().zip(others).for_each(|(byte, other)| *byte ^= other);
 }
 
-/// The number of positions, the positions, and the new bytes. Positions and bytes are far apart in
-/// one frame, so it is read at two places at once.
+/// Positions and new bytes are far apart in one frame, so it is read at two places at once.
 pub(crate) struct Overwrite<'a, S> {
     positions: Held<'a, S>,
     values: Held<'a, S>,
-    /// The bytes of the tensor.
     len: u64,
-    /// The bytes of the whole content.
     content: u64,
-    /// The positions after `next`.
     left: u64,
     next: Option<u64>,
 }
@@ -128,7 +118,6 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
         Ok(overwrite)
     }
 
-    /// Reads the next position, which has to be above the one before.
     fn advance(&mut self, before: Option<u64>) -> Result<()> {
         self.next = None;
         if self.left == 0 {
@@ -159,10 +148,8 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
     }
 }
 
-/// The content of a frame. A few bytes of it are held.
 struct Held<'a, S> {
     frame: Frame<'a, S>,
-    /// The bytes of the whole content, as far as it is read.
     content: u64,
     buffer: Vec<u8>,
     at: usize,
@@ -173,7 +160,6 @@ impl<'a, S: ReadAt> Held<'a, S> {
         Self { frame, content, buffer: Vec::new(), at: 0 }
     }
 
-    /// Returns the next bytes.
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         if self.at == self.buffer.len() {
             self.refill(HELD as u64)?;
@@ -185,7 +171,6 @@ impl<'a, S: ReadAt> Held<'a, S> {
         taken.ok_or_else(|| self.frame.error(ErrorKind::ContentSize { expected, found }))
     }
 
-    /// Skips this many bytes. Nothing is held before.
     fn skip(&mut self, mut bytes: u64) -> Result<()> {
         while bytes > 0 {
             self.refill(bytes.min(HELD as u64))?;

@@ -19,42 +19,30 @@ use crate::options::Options;
 use crate::passes::{Bytes, FRAMES, Link, Pass};
 use crate::sums::{Line, digest_of};
 
-/// The tensors of a base, and the tensors that deltas add, as they are after the deltas of a chain.
-/// They are computed and checked while they are read. [`check`](Patched::check) compares the
-/// digests of all tensors together.
+/// Computed and checked while they are read. [`check`](Patched::check) then compares the digests of
+/// all.
 pub(crate) struct Patched<'a, B, S> {
     chain: &'a Chain<S>,
     tensors: Vec<PatchedTensor<'a, B, S>>,
 }
 
-/// One of them, or one that a delta removes.
 pub(crate) struct PatchedTensor<'a, B, S> {
     name: &'a str,
     base: Option<LazyTensor<'a, B>>,
-    /// The deltas that change it, by their numbers in the chain.
     links: Vec<Link<'a, S>>,
-    /// Its dtype and shape after the deltas, or before it was removed.
+    /// After the deltas, or before its removal.
     form: Form<'a>,
     chain: &'a Chain<S>,
     options: &'a Options,
-    /// The directory of files without names.
     directory: PathBuf,
-    /// Whether the chain has digests of whole checkpoints.
     has_digests: bool,
-    /// The BLAKE3 of the base and of the tensor after each link, once it is read; `None` where
-    /// there is no such tensor.
+    /// The BLAKE3 of the base and after each link, once read; `None` for an absent tensor.
     hashes: Mutex<Vec<Option<blake3::Hash>>>,
 }
 
 impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
-    /// Finds the tensors that each delta changes, adds and removes. Reads only the sizes of the
-    /// tensors that a delta has whole. A file that takes a tensor between two passes over a long
-    /// chain has no name, and is next to the files that are written, if any are.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotInBase`], [`ErrorKind::InBase`], [`ErrorKind::ContentSize`],
-    /// [`ErrorKind::TooExpanded`].
+    /// Reads only the sizes of entirely stored tensors. Unnamed files between passes are in
+    /// `directory`.
     pub(crate) fn new(
         base: &'a Checkpoint<B>,
         chain: &'a Chain<S>,
@@ -108,18 +96,15 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         Ok(Self { chain, tensors })
     }
 
-    /// Returns the tensors of the result: the base's in their order, then the added ones.
+    /// Returns the base's tensors in order, then the added ones.
     pub(crate) fn result(&self) -> impl Iterator<Item = &PatchedTensor<'a, B, S>> {
         self.tensors.iter().filter(|tensor| !tensor.is_removed())
     }
 
-    /// Returns the metadata of the result, if a delta has it.
     pub(crate) fn metadata(&self) -> Option<&'a Metadata> {
         self.chain.deltas().iter().rev().find_map(Delta::metadata)
     }
 
-    /// Returns `true` if the result has the names, the dtypes, the shapes and the metadata of the
-    /// base.
     pub(crate) fn is_like_base(&self) -> bool {
         self.metadata().is_none()
             && self.tensors.iter().all(|tensor| match &tensor.base {
@@ -128,18 +113,15 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
             })
     }
 
-    /// Returns the number of threads that may read tensors at a time: fewer for a long chain,
-    /// because each delta that changes a tensor takes memory while it is read.
+    /// Fewer for a long chain: each delta that changes a tensor takes memory.
     pub(crate) fn threads(&self) -> usize {
         threads(self.tensors.iter().map(|tensor| tensor.links.len()).max().unwrap_or_default())
     }
 
-    /// Reads tensors that do not become part of the result, so that they are checked.
     pub(crate) fn read_removed(&self) -> Result<()> {
         self.read(self.tensors.iter().filter(|tensor| tensor.is_removed()))
     }
 
-    /// Reads all tensors, so that they are checked.
     pub(crate) fn read_all(&self) -> Result<()> {
         self.read(self.tensors.iter())
     }
@@ -153,12 +135,6 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         in_parallel(tensors, self.threads(), read).map(drop)
     }
 
-    /// Compares the digests of the base and of each result with those in the chain. All tensors
-    /// have been read.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::WrongBase`], [`ErrorKind::WrongResult`].
     pub(crate) fn check(&self) -> Result<()> {
         let deltas = self.chain.deltas();
         (0..=deltas.len()).try_for_each(|stage| {
@@ -167,8 +143,6 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
         })
     }
 
-    /// Compares the digest after this many deltas with the result digest of the last one, and with
-    /// the base digest of the next one.
     fn check_stage(
         &self,
         stage: usize,
@@ -199,13 +173,11 @@ impl<'a, B: ReadAt, S: ReadAt> Patched<'a, B, S> {
     }
 }
 
-/// Returns the bytes of a tensor.
 fn byte_len((dtype, shape): Form<'_>) -> u64 {
     shape::byte_len(dtype, shape).unwrap_or(u64::MAX)
 }
 
-/// Fails if tensors of `expanded` bytes come from too few compressed ones, and from a base of too
-/// few bytes.
+/// Too few compressed bytes, and too small a base, are an error.
 pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Result<()> {
     let limit = most_expanded(compressed, base);
     if expanded <= limit {
@@ -214,7 +186,7 @@ pub(crate) fn check_expansion(base: u64, compressed: u64, expanded: u64) -> Resu
     Err(ErrorKind::TooExpanded { limit, found: expanded }.into())
 }
 
-/// Fails if a delta changes or removes a tensor that is not there, or adds one that is.
+/// A changed or removed tensor must be there, an added one must not.
 fn check_change<S: ReadAt>(
     delta: &Delta<S>,
     name: &str,
@@ -238,17 +210,15 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
         self.name
     }
 
-    /// Returns the number of the base's file that has it; `None` if none has.
+    /// `None` if no file of the base has it.
     pub(crate) fn file_index(&self) -> Option<usize> {
         self.base.as_ref().map(LazyTensor::file_index)
     }
 
-    /// Returns `true` if the result does not have it.
     fn is_removed(&self) -> bool {
         self.links.last().map_or(self.base.is_none(), |link| link.change == Change::Removed)
     }
 
-    /// Returns the line of the digest after this many deltas of the chain.
     fn line_after(&self, stage: usize) -> Option<Line<'_>> {
         let hashes = lock(&self.hashes);
         let count = self.links.partition_point(|link| link.number < stage);
@@ -259,8 +229,7 @@ impl<'a, B: ReadAt, S: ReadAt> PatchedTensor<'a, B, S> {
         Some((self.name, dtype, shape, hash))
     }
 
-    /// Passes the result of the tensor to the sink. Up to the last link that has the tensor whole,
-    /// bytes are only checked.
+    /// Up to the last entirely stored version, bytes are only checked.
     fn read(&self, sink: &mut Sink<'_>) -> Result<()> {
         let is_difference = |link: &Link<'a, S>| link.change == Change::Changed;
         let pass = Pass {

@@ -1,4 +1,4 @@
-//! [`Plan`]: the published versions that lead from the one that is here to the newest.
+//! [`Plan`]: the published versions from the present one to the newest.
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::{Checkpoint, ReadAt};
@@ -8,36 +8,29 @@ use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::published::{Published, Root, name, number};
 
-/// The most versions that are applied at once. Each has open files during that time.
+/// Versions applied at once. Each has open files.
 const MOST: usize = 64;
 
-/// The version that is here.
 pub(crate) struct State {
     pub(crate) version: u64,
-    /// The fingerprint of that version where it was published.
     pub(crate) fingerprint: String,
 }
 
-/// The steps of an update.
 pub(crate) struct Plan<S> {
     pub(crate) start: Start<S>,
     pub(crate) chain: Chain<S>,
-    /// The version that it leads to.
     pub(crate) version: u64,
-    /// The versions that are read, with their fingerprints, the newest last.
+    /// With their fingerprints, the newest last.
     pub(crate) read: Vec<(u64, String)>,
 }
 
-/// The checkpoint that the first delta changes.
 pub(crate) enum Start<S> {
-    /// The checkpoint of the follower.
     Here,
     Full(u64, Box<Checkpoint<S>>),
-    /// The base that the user has given, if there is one.
+    /// The user's base; `false` if there is none.
     Given(bool),
 }
 
-/// A version on the way to the newest.
 struct Link<S> {
     number: u64,
     fingerprint: String,
@@ -46,7 +39,6 @@ struct Link<S> {
 }
 
 impl<S> Start<S> {
-    /// Returns the number of the full version.
     pub(crate) fn full(&self) -> Option<u64> {
         match self {
             Self::Full(number, _) => Some(*number),
@@ -56,12 +48,7 @@ impl<S> Start<S> {
 }
 
 impl<S: ReadAt> Plan<S> {
-    /// Looks at the versions from the newest down to the one that is here, or to a full one.
-    /// Returns `None` if nothing is new.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoBase`]; an error of [`Chain::new`] or of opening.
+    /// From the newest version down to the present or a full one. `None`: nothing is new.
     pub(crate) fn new<T: Store<File = S> + 'static>(
         root: &Root<T>,
         mut here: Option<&State>,
@@ -124,7 +111,6 @@ impl<S: ReadAt> Plan<S> {
         Self::of(start, from, links)
     }
 
-    /// Puts the deltas into a chain, which has to begin at the start.
     fn of(start: Start<S>, from: Option<u64>, links: Vec<Link<S>>) -> Result<Option<Self>> {
         let Some(version) = links.last().map(|link| link.number) else { return Ok(None) };
         let read = links.iter().map(|link| (link.number, link.fingerprint.clone())).collect();
@@ -149,13 +135,11 @@ impl<S: ReadAt> Plan<S> {
         Ok(Some(Self { start, chain, version, read }))
     }
 
-    /// Returns the fingerprint of the version that it leads to.
     pub(crate) fn fingerprint(&self) -> &str {
         self.read.last().map_or("", |(_, fingerprint)| fingerprint)
     }
 }
 
-/// Returns how many of the first versions lead from one to the next.
 fn leading<S>(mut from: Option<u64>, links: &[Link<S>]) -> usize {
     let follows = |link: &&Link<S>| {
         let base = link.delta.as_ref().map(|delta| number(delta.base_version()));

@@ -1,4 +1,4 @@
-//! [`Published`]: the versions that a publisher has put into a directory.
+//! [`Published`]: the versions in a publisher's directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,39 +13,33 @@ use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{FILE, INDEX, is_decimal};
 
-/// How the names of versions begin, before a number of at least six digits.
+/// At least six digits follow.
 const PREFIX: &str = "weight_v";
 
-/// How the names of files end that are still being written.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
-/// The bytes at the end of each file that are part of a fingerprint.
+/// Bytes at a file's end in a fingerprint.
 const TAIL: u64 = 4096;
 
-/// The directory of a publisher, with a directory for each version.
 pub(crate) struct Root<T> {
     store: Arc<T>,
     path: PathBuf,
 }
 
-/// A complete version.
 pub(crate) enum Published<S> {
-    /// A checkpoint, with which a chain begins.
     Full(Box<Checkpoint<S>>),
     Delta(Box<Delta<S>>),
 }
 
-/// Returns the number of a version, as slime reads it.
+/// Parses a version as slime does.
 pub(crate) fn number(version: &str) -> Option<u64> {
     is_decimal(version).then(|| version.parse().ok()).flatten()
 }
 
-/// Returns the name of a version in messages and in an index.
 pub(crate) fn name(number: u64) -> String {
     format!("{number:06}")
 }
 
-/// Returns the number of a version by the name of its directory.
 pub(crate) fn number_of_directory(directory: &str) -> Option<u64> {
     let found = number(directory.strip_prefix(PREFIX)?)?;
     // Another spelling would be a second directory of the same version.
@@ -61,7 +55,6 @@ impl<T: Store + 'static> Root<T> {
         self.path.join(format!("{PREFIX}{}", name(number)))
     }
 
-    /// Returns the entries of a directory; none if it is not there.
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         match self.store.list(directory) {
             Err(error) if is_missing(&error) => Ok(Vec::new()),
@@ -69,7 +62,7 @@ impl<T: Store + 'static> Root<T> {
         }
     }
 
-    /// Returns the numbers of all versions in descending order, including incomplete ones.
+    /// In descending order, with incomplete ones.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         let entries = self.list(&self.path)?;
         // Not by their kind: an entry that a store cannot look at counts as a file.
@@ -80,11 +73,6 @@ impl<T: Store + 'static> Root<T> {
         Ok(numbers)
     }
 
-    /// Opens a version; `None` if it is not complete.
-    ///
-    /// # Errors
-    ///
-    /// An error of opening, if all files are there; [`ErrorKind::OtherVersion`].
     pub(crate) fn open(&self, number: u64) -> Result<Option<Published<T::File>>> {
         match self.open_listed(number) {
             // A file that the index names is not there yet, or not any more.
@@ -124,7 +112,6 @@ impl<T: Store + 'static> Root<T> {
         Ok(is_full.then_some(Published::Full(full)))
     }
 
-    /// Returns `true` if one of these versions has been replaced, or is not complete any more.
     pub(crate) fn has_changed(&self, versions: &[(u64, String)]) -> bool {
         versions.iter().any(|(number, fingerprint)| {
             let found = self.open(*number).and_then(|published| {
@@ -136,7 +123,6 @@ impl<T: Store + 'static> Root<T> {
     }
 }
 
-/// Fails if the index names another version than the directory does.
 fn check_version<S>(delta: Box<Delta<S>>, expected: u64) -> Result<Box<Delta<S>>> {
     if number(delta.version()) == Some(expected) {
         return Ok(delta);
@@ -158,8 +144,7 @@ impl<S: ReadAt> Published<S> {
         }
     }
 
-    /// Returns a hash that differs for another version of this number: of a delta's index, of all
-    /// headers, with the checksums that a delta has there, and of the last bytes of each file.
+    /// Hashes a delta's index, all headers with checksums, and the ends of files.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         let mut add = |value: serde_json::Value| {

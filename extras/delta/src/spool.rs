@@ -1,4 +1,4 @@
-//! [`Spool`]: a file without a name for compressed differences of unknown sizes.
+//! [`Spool`]: an unnamed file for compressed differences of unknown sizes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,8 +12,7 @@ use safetensors_core::{Dtype, ErrorKind, TensorSource};
 use crate::error::{Error, Result};
 use crate::frame::PIECE;
 
-/// A file that one thread appends to, and others read later. The system removes it when it is
-/// closed.
+/// One thread appends, others read later. The system removes the file when it is closed.
 #[derive(Clone)]
 pub(crate) struct Spool {
     file: Arc<Mutex<File>>,
@@ -27,12 +26,10 @@ impl Spool {
         Ok(Self { file: Arc::new(Mutex::new(file)), len: 0 })
     }
 
-    /// Returns the number of bytes so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns the bytes that were appended after the first `start`.
     pub(crate) fn since(&self, start: u64) -> Result<Spooled> {
         let bytes = self.len - start;
         let too_large = |_| Error::from(ErrorKind::TooLargeForMemory { bytes });
@@ -56,7 +53,6 @@ impl Write for Spool {
     }
 }
 
-/// A part of a spool, as a tensor of bytes.
 pub(crate) struct Spooled {
     file: Arc<Mutex<File>>,
     start: u64,
@@ -64,7 +60,6 @@ pub(crate) struct Spooled {
 }
 
 impl Spooled {
-    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> u64 {
         self.shape[0] as u64
     }

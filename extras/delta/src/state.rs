@@ -1,4 +1,4 @@
-//! [`StateFile`]: the version that the directory of a follower has.
+//! [`StateFile`]: the version of a follower's directory.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,26 +14,22 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::plan::State;
 
-/// The file in the directory of a follower that records its version. It is hidden, so that no copy
-/// of the checkpoint has it.
+/// Hidden, so that no copy of the checkpoint has it.
 pub(crate) const STATE: &str = ".safetensors-follow.json";
 
-/// The most bytes of that file, which names each file of a version.
+/// In bytes. The file names each file of a version.
 const MOST: u64 = 100_000_000;
 
-/// The content of that file. A follower has written to the directory, also if there is no version
-/// yet.
+/// Present once a follower has written to the directory, even without a version.
 pub(crate) struct StateFile {
     here: Option<State>,
 }
 
-/// The name of a file, its length, and the time of its last change: enough to distinguish a new
-/// file from an old one of its name.
+/// Name, length and time of a file: distinguishes a new file from an old one.
 type Stamp = (String, u64, String);
 
 impl StateFile {
-    /// Fails if there is a state that must not be replaced: of a version that was changed since, or
-    /// a file of somebody else.
+    /// Fails if the state's version was changed since, or is a stranger's file.
     pub(crate) fn check_free(directory: &Path, overwrites: bool) -> Result<()> {
         let path = directory.join(STATE);
         match fs::symlink_metadata(&path) {
@@ -42,13 +38,11 @@ impl StateFile {
         }
     }
 
-    /// Returns the version that is in the directory.
     pub(crate) fn here(&self) -> Option<&State> {
         self.here.as_ref()
     }
 
-    /// Reads the state of a directory. `None` if there is none, or if no follower has written it.
-    /// While one version replaces another, the files decide which one it is.
+    /// `None` without a state of a follower. During a replacement the files decide the version.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         let Some(text) = beside::read(directory, STATE, MOST)? else { return Ok(None) };
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -62,8 +56,7 @@ impl StateFile {
         Ok(Some(Self { here: if is_next { Some(next) } else { before } }))
     }
 
-    /// Returns the text of the file while files with these names, which are in the directory
-    /// `staging`, replace the version that is here.
+    /// `files` are in `staging`.
     pub(crate) fn changing(
         here: Option<&State>,
         next: &State,
@@ -79,7 +72,6 @@ impl StateFile {
         Ok(format!("{state}\n"))
     }
 
-    /// Says that the new version is here, unless another follower has written since.
     pub(crate) fn settle(directory: &Path, changing: &str, state: &State) -> Result<()> {
         let path = directory.join(STATE);
         if beside::read(directory, STATE, MOST)?.as_deref() != Some(changing.as_bytes()) {
@@ -100,7 +92,6 @@ fn version_of(state: &Value) -> Option<State> {
     Some(State { version: state["version"].as_u64()?, fingerprint })
 }
 
-/// Returns the stamps of the files that a directory opens as, sorted.
 fn stamps_of_opened(directory: &Path) -> Option<Vec<Stamp>> {
     let mut names = Vec::new();
     for file in CheckpointPath::find(directory).ok()?.files().ok()? {

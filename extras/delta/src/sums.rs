@@ -8,8 +8,7 @@ use crate::error::Result;
 use crate::format::ChecksumFormat;
 use crate::options::Options;
 
-/// The digests of a tensor with bytes that come piece by piece: BLAKE3 for the digest of the whole
-/// checkpoint, and the checksum that a delta has of the tensor.
+/// BLAKE3 for the checkpoint's digest, and the delta's checksum.
 #[derive(Clone, Default)]
 pub(crate) struct Sums {
     blake3: Option<Box<blake3::Hasher>>,
@@ -23,7 +22,6 @@ enum Other {
 }
 
 impl Sums {
-    /// Starts the digests. `blake3` asks for the BLAKE3 even if the checksum is another.
     pub(crate) fn new(checksum: Option<ChecksumFormat>, blake3: bool) -> Self {
         let is_checksum = checksum == Some(ChecksumFormat::Blake3);
         let other = match checksum {
@@ -34,7 +32,6 @@ impl Sums {
         Self { blake3: (blake3 || is_checksum).then(Box::default), other }
     }
 
-    /// Adds the next bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         if let Some(blake3) = &mut self.blake3 {
             blake3.update(bytes);
@@ -46,17 +43,14 @@ impl Sums {
         }
     }
 
-    /// Returns the digests so far, without the checksum of a delta.
     pub(crate) fn without_checksum(&self) -> Self {
         Self { blake3: self.blake3.clone(), other: None }
     }
 
-    /// Returns the BLAKE3, if it was asked for.
     pub(crate) fn blake3(&self) -> Option<blake3::Hash> {
         self.blake3.as_ref().map(|blake3| blake3.finalize())
     }
 
-    /// Returns the checksum as a delta has it.
     pub(crate) fn checksum(&self) -> String {
         match &self.other {
             Some(Other::Xxh3(xxh3)) => xxh3.finish().to_string(),
@@ -67,11 +61,10 @@ impl Sums {
 }
 
 /// Computes the digest of a checkpoint, as 64 hex digits: the BLAKE3 of a line of JSON for each
-/// tensor, in the order of the names, such as `["name","F32",[2,3],"BLAKE3 of its bytes"]`.
+/// tensor, sorted by name, such as `["name","F32",[2,3],"BLAKE3 of its bytes"]`.
 ///
-/// The division into files, the order of tensors and the metadata do not change it.
-/// [`Delta::base_digest`](crate::Delta::base_digest) is the base's. Only the number of threads and
-/// the progress of the options have an effect.
+/// Files, order and metadata do not count. Of the options, only threads and progress have an
+/// effect.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -106,10 +99,9 @@ pub fn digest<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &Options) -> Resul
     Ok(digest_of(lines).to_hex().to_string())
 }
 
-/// The part of each tensor in the digest of a whole checkpoint.
 pub(crate) type Line<'a> = (&'a str, Dtype, &'a [usize], blake3::Hash);
 
-/// Returns the digest of a whole checkpoint, from its lines in any order.
+/// Takes the lines in any order.
 pub(crate) fn digest_of<'a>(lines: impl IntoIterator<Item = Line<'a>>) -> blake3::Hash {
     let mut lines: Vec<_> = lines.into_iter().collect();
     lines.sort_unstable_by_key(|(name, ..)| *name);

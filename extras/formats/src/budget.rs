@@ -1,4 +1,4 @@
-//! [`Budget`]: the memory and steps that the readers may take to open a file, and [`Depth`].
+//! [`Budget`]: memory and steps for opening a file. [`Depth`]: the depth of nested values.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -7,39 +7,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Limits;
 use crate::error::{ErrorKind, Result};
 
-/// A fixed amount, and an amount for each byte of the files.
 // A fixed limit alone is reached by a small file as easily as by a large one. An allocator that
 // counts is the choice of a program.
 // Real memory is at most four times the count, so 16 gives 64.
 const MEMORY: (u64, u64) = (16 << 20, 16);
 const STEPS: (u64, u64) = (1 << 20, 16);
 
-/// The bytes of memory and the steps of a file for each of [`Limits::directory_bytes`], for any
-/// length of the file.
+/// Bytes of memory, and steps, for each of [`Limits::directory_bytes`].
 const MEMORY_OF_TEXT: u64 = 32;
 const STEPS_OF_TEXT: u64 = 2;
 
-/// The bytes of a text that one step looks at.
+/// Bytes of text for each step.
 const STEP: usize = 16;
 
-/// The memory that an entry of a table or a list takes in addition to its text.
+/// Memory of an entry in a table or list, without its text.
 pub(crate) const ENTRY: usize = 128;
 
-/// The bytes that are read before they are counted.
 const CHUNK: usize = 4096;
 
-/// The most that one addition counts.
 const MOST_ADDED: u64 = u64::MAX >> 16;
 
-/// The deepest nesting of any kind.
 const DEEPEST: usize = 100;
 
-/// Limits the memory and the steps of an open. All files of a directory or an index share it.
-/// Clones share the counts.
+/// Limits the memory and steps of an open, for all files of a directory or index. Clones share the
+/// counts.
 ///
-/// A small file can name a long text, a list or a tensor any number of times. So readers count
-/// memory before they take it and each pass over a list, and the sums are in proportion to the
-/// length of the files.
+/// A small file can name a text, list or tensor any number of times. So readers count memory before
+/// they take it, and each pass over a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     limits: Limits,
@@ -49,7 +43,6 @@ pub(crate) struct Budget {
 #[derive(Debug, Default)]
 struct Counts {
     files: AtomicU64,
-    /// The bytes of all files.
     file_len: AtomicU64,
     memory: AtomicU64,
     steps: AtomicU64,
@@ -65,13 +58,11 @@ impl Budget {
         &self.limits
     }
 
-    /// Adds a file of this length to the opened files.
     pub(crate) fn grow(&self, file_len: u64) {
         add(&self.counts.files, 1);
         add(&self.counts.file_len, file_len);
     }
 
-    /// Returns a budget with the counts of now, to read the same files twice.
     pub(crate) fn again(&self) -> Self {
         let Counts { files, file_len, memory, steps } = &*self.counts;
         let [files, file_len, memory, steps] = [files, file_len, memory, steps]
@@ -80,23 +71,17 @@ impl Budget {
         Self { limits: self.limits.clone(), counts: Arc::new(counts) }
     }
 
-    /// Counts bytes that are to be kept or copied.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::OutOfProportion`].
+    /// Call it before bytes are kept or copied.
     pub(crate) fn keep(&self, bytes: usize) -> Result<()> {
         let most = self.limits.directory_bytes.saturating_mul(MEMORY_OF_TEXT);
         self.count(&self.counts.memory, bytes, MEMORY, most, "bytes of memory")
     }
 
-    /// Counts this many values of a type that are to be kept or copied.
     pub(crate) fn keep_all<T>(&self, count: usize) -> Result<()> {
         self.keep(count.saturating_mul(size_of::<T>()))
     }
 
-    /// Reads up to `len` bytes, and counts them as they come: memory grows with present bytes, not
-    /// with requested ones.
+    /// Counts bytes as they come: memory grows with present bytes, not requested ones.
     pub(crate) fn read(&self, from: &mut impl Read, len: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         loop {
@@ -109,23 +94,17 @@ impl Budget {
         }
     }
 
-    /// Keeps a text once, in an entry of a table or a list.
     pub(crate) fn text(&self, text: &str) -> Result<Arc<str>> {
         self.keep(text.len() + ENTRY)?;
         Ok(text.into())
     }
 
-    /// Counts steps of work, such as one for each value that is looked at.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::OutOfProportion`].
+    /// Counts steps, such as one for each value.
     pub(crate) fn work(&self, steps: usize) -> Result<()> {
         let most = self.limits.directory_bytes.saturating_mul(STEPS_OF_TEXT);
         self.count(&self.counts.steps, steps, STEPS, most, "steps")
     }
 
-    /// Counts the steps of a text that is compared, or looked up by its hash.
     pub(crate) fn work_on(&self, text: &str) -> Result<()> {
         self.work(1 + text.len() / STEP)
     }
@@ -149,13 +128,13 @@ impl Budget {
     }
 }
 
-/// Adds to a count, and returns the sum. No sum of permitted counts overflows.
+/// Returns the sum. No sum of permitted counts overflows.
 fn add(count: &AtomicU64, more: u64) -> u64 {
     let more = more.min(MOST_ADDED);
     count.fetch_add(more, Ordering::Relaxed).saturating_add(more)
 }
 
-/// Returns the length of a text in JSON.
+/// Returns the length in JSON.
 pub(crate) fn escaped(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         0..b' ' => 6,
@@ -165,16 +144,10 @@ pub(crate) fn escaped(text: &str) -> usize {
     bytes.sum()
 }
 
-/// The depth of a value nested in others of any kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Depth(usize);
 
 impl Depth {
-    /// Returns the depth one level further in.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NestedTooDeep`].
     pub(crate) fn deeper(self) -> Result<Self, ErrorKind> {
         if self.0 >= DEEPEST {
             return Err(ErrorKind::NestedTooDeep { limit: DEEPEST });

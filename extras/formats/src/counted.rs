@@ -1,25 +1,20 @@
-//! [`Counted`]: the bytes of a header or of a pickle, front to back, counted and limited.
+//! [`Counted`]: the bytes of a header or a pickle, in order, counted and limited.
 
 use std::io::{self, Read};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that are read up to a limit.
 pub(crate) struct Counted<R> {
     pub(crate) inner: R,
     pub(crate) at: u64,
-    /// The number of bytes that may still be counted.
     pub(crate) allowed: u64,
     limit: u64,
     pub(crate) wording: Wording,
 }
 
-/// The texts for errors in the bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Wording {
-    /// The kind of a problem at a position.
     pub(crate) kind: fn(u64, String) -> ErrorKind,
-    /// The problem of bytes that end too early.
     pub(crate) ended: &'static str,
 }
 
@@ -28,7 +23,6 @@ impl<R: Read> Counted<R> {
         Self { inner, at: 0, allowed: limit, limit, wording }
     }
 
-    /// Returns the number of bytes that are read.
     pub(crate) fn position(&self) -> u64 {
         self.at
     }
@@ -54,8 +48,7 @@ impl<R: Read> Counted<R> {
         Ok(bytes)
     }
 
-    /// Reads a text of this many bytes. Memory grows with the bytes that are there, not with that
-    /// length.
+    /// Memory grows with present bytes, not with `len`.
     pub(crate) fn text(&mut self, len: u64) -> Result<String> {
         self.count(len)?;
         let mut bytes = Vec::new();

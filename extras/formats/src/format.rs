@@ -1,12 +1,12 @@
-//! [`Format`]: the formats that this crate reads, and the names of their files.
+//! [`Format`]: the supported formats, and their file names.
 
 use std::fmt;
 use std::path::Path;
 
-/// The files that a directory is opened as if it is not a trainer's.
+/// A directory that is not a trainer's opens as one of these.
 pub(crate) const STANDARD: [&str; 2] = ["pytorch_model.bin.index.json", "pytorch_model.bin"];
 
-/// The names of files of each format, by the text after the last dot, in lower case.
+/// By the text after the last dot, in lower case.
 const EXTENSIONS: [(&str, Format); 11] = [
     ("bin", Format::Pytorch),
     ("bpk", Format::Burnpack),
@@ -21,7 +21,7 @@ const EXTENSIONS: [(&str, Format); 11] = [
     ("pth", Format::Pytorch),
 ];
 
-/// A format of files that this crate reads as [`TensorFile`](crate::TensorFile)s.
+/// A format of files that open as [`TensorFile`](crate::TensorFile)s.
 ///
 /// ```
 /// use safetensors_formats::Format;
@@ -33,58 +33,48 @@ const EXTENSIONS: [(&str, Format); 11] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// One array of NumPy.
+    /// A NumPy array.
     Npy,
-    /// An archive of such arrays.
+    /// An archive of NumPy arrays.
     Npz,
     /// A file of PyTorch.
     Pytorch,
     /// A file of llama.cpp.
     Gguf,
-    /// A record of burn 0.14 to 0.21, as its `NamedMpkFileRecorder` wrote it (`.mpk`). It was
-    /// burn's default; burn 0.22 reads none of them.
+    /// A record of burn 0.14 to 0.21 (`.mpk`), from its `NamedMpkFileRecorder`. Read only; burn
+    /// 0.22 reads none.
     ///
-    /// A record is MessagePack: maps by the names of fields, lists of layers, and at their ends the
-    /// bytes, the shape and the dtype of each tensor. A tensor is named by the keys that lead to
-    /// it, as burn names its parameters: `layers.0.weight`. The elements are read in place, so a
-    /// model larger than memory can be converted. Names of enum variants are parts of the names of
-    /// tensors, as in burn.
-    ///
-    /// The ids of parameters become the metadata entry by which the burn adapter finds them
-    /// (`safetensors_bridge.param_ids`); the version of burn becomes `burn.version`.
+    /// Tensors have burn's parameter names, such as `layers.0.weight`, with names of enum variants,
+    /// and are read in place. The ids of parameters become the metadata
+    /// `safetensors_bridge.param_ids`, for the burn adapter; the version becomes `burn.version`.
     ///
     /// | in the file | here |
     /// |---|---|
     /// | F64 F32 F16 BF16, I64 to I8, U64 to U8, Bool | the same |
     /// | Flex32 | F32, as which burn stores it |
     ///
-    /// A tensor of another dtype, which is quantised or has booleans of 4 bytes, is
-    /// [`ErrorKind::NoDtype`](crate::ErrorKind::NoDtype).
-    ///
-    /// Values that are no tensors are skipped and counted in
-    /// [`TensorFile::notes`](crate::TensorFile::notes). Records of burn 0.13 and older list their
-    /// numbers without a dtype; burn 0.14 to 0.16 read them with the feature
-    /// `record-backward-compat`, and can save them again. Files of the other recorders (bincode,
-    /// JSON, gzip) are not read: bincode has no names.
-    ///
-    /// Such files are not written. Since 0.20, burn reads burnpack, and an older record needs more
-    /// than names: `layers.0` is an entry of a list or of a map.
-    Burn,
-    /// A burnpack file of burn, as its `ModuleRecord` writes it since 0.22, and burn-store's
-    /// `BurnpackStore` since 0.20 (`.bpk`). `burn::Writer` writes such files.
-    ///
-    /// Tensors have the names of burn's parameters and the dtypes of the table above, and are read
-    /// in place. Two names of the same bytes are a tied weight. The metadata is kept, and the ids
-    /// of parameters are the entry `safetensors_bridge.param_ids`. Numbers that are not tensors,
-    /// such as the steps of an optimizer, are skipped and counted in
+    /// Quantised tensors and booleans of 4 bytes are
+    /// [`ErrorKind::NoDtype`](crate::ErrorKind::NoDtype). Other values are skipped, and counted in
     /// [`TensorFile::notes`](crate::TensorFile::notes).
+    ///
+    /// Records of burn 0.13 and older have no dtypes: burn 0.14 to 0.16 can save them again, with
+    /// the feature `record-backward-compat`. Files of other recorders (bincode, JSON, gzip) are not
+    /// read.
+    Burn,
+    /// A burnpack file (`.bpk`), from burn's `ModuleRecord` since 0.22 and burn-store's
+    /// `BurnpackStore` since 0.20. `burn::Writer` writes it.
+    ///
+    /// Tensors have burn's parameter names and the dtypes of the table above, and are read in
+    /// place. Names with the same bytes are a tied weight. Metadata is kept, and parameter ids
+    /// become `safetensors_bridge.param_ids`. Other numbers, such as an optimizer's steps, are
+    /// skipped, and counted in [`TensorFile::notes`](crate::TensorFile::notes).
     Burnpack,
     /// A directory of PyTorch's distributed checkpoints, with `.metadata` and `.distcp` files, also
     /// of Megatron.
     Dcp,
     /// A directory of DeepSpeed.
     DeepSpeed,
-    /// A directory with one file of PyTorch for each rank of a job, with its parts of tensors.
+    /// A directory with a PyTorch file for each rank, with its parts of tensors.
     Dtensor,
 }
 
@@ -105,8 +95,8 @@ impl fmt::Display for Format {
 }
 
 impl Format {
-    /// Returns the format that a name claims by the text after its last dot, in upper or lower
-    /// case. [`detect`](Format::detect) examines the file.
+    /// Returns the format of a name, by its extension in any case. [`detect`](Format::detect)
+    /// examines the file.
     ///
     /// ```
     /// use safetensors_formats::Format;
@@ -121,9 +111,9 @@ impl Format {
         found.map(|(_, format)| *format)
     }
 
-    /// Returns the format of a directory, by the names of the files in it: a trainer's, or
-    /// [`Pytorch`](Self::Pytorch) for `pytorch_model.bin` or its index. `None` for every other
-    /// directory, also for one of safetensors files.
+    /// Returns the format of a directory with these names: a trainer's, or
+    /// [`Pytorch`](Self::Pytorch) for `pytorch_model.bin` or its index. `None` for others, such as
+    /// safetensors files.
     ///
     /// ```
     /// use safetensors_formats::Format;
@@ -158,13 +148,11 @@ impl Format {
     }
 }
 
-/// Returns the text before the name of PyTorch's pickle in the name of an archive's member, which
-/// every other member has too; `None` for another name.
+/// Returns the prefix of all members, if this one is PyTorch's pickle.
 pub(crate) fn root_of(member: &str) -> Option<&str> {
     member.strip_suffix("data.pkl").filter(|root| root.is_empty() || root.ends_with('/'))
 }
 
-/// Returns `true` if only `torch.export` writes an archive's member with this name.
 pub(crate) fn is_exported(member: &str) -> bool {
     ["archive_format", "models/model.json", "serialized_exported_program.json"]
         .iter()

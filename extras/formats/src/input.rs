@@ -1,4 +1,4 @@
-//! [`Input`]: an open file with its name, and [`Cursor`], which reads it front to back.
+//! [`Input`]: an open file with its name. [`Cursor`] reads it in order.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -10,12 +10,10 @@ use safetensors_core::io::FileSource;
 
 use crate::error::{Error, Result};
 
-/// Bytes that can be read at any position, with a name for errors.
 #[derive(Debug)]
 pub(crate) struct Input<S> {
     pub(crate) source: S,
     pub(crate) file: String,
-    /// How many bytes cursors may still read.
     allowance: AtomicU64,
 }
 
@@ -31,25 +29,22 @@ impl<S> Input<S> {
         Self { source, file: path.display().to_string(), allowance: AtomicU64::new(u64::MAX) }
     }
 
-    /// Allows cursors to read this many bytes from now on.
     pub(crate) fn allow(&self, bytes: u64) {
         self.allowance.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether a cursor was stopped for reading more than was allowed.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.allowance.load(Ordering::Relaxed) == 0
     }
 }
 
 impl<S: ReadAt> Input<S> {
-    /// Fails if the source has changed since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source.check_unchanged().map_err(|error| Error::from(error).in_file(&self.file))
     }
 }
 
-/// A position in an input. Copies of it share the input, and move independently.
+/// Copies share the input, and move independently.
 #[derive(Debug)]
 pub(crate) struct Cursor<S> {
     pub(crate) input: Arc<Input<S>>,
@@ -63,7 +58,6 @@ impl<S> Clone for Cursor<S> {
 }
 
 impl<S: ReadAt> Cursor<S> {
-    /// Returns the bytes after this position.
     pub(crate) fn left(&self) -> u64 {
         self.input.source.byte_len().saturating_sub(self.at)
     }
@@ -93,7 +87,7 @@ impl<S: ReadAt> Seek for Cursor<S> {
     }
 }
 
-/// Returns the position that a seek leads to, from this one in a file with this end.
+/// `at`: this position; `end`: of the file.
 pub(crate) fn sought(to: SeekFrom, at: u64, end: u64) -> io::Result<u64> {
     let sought = match to {
         SeekFrom::Start(at) => Some(at),
@@ -103,7 +97,6 @@ pub(crate) fn sought(to: SeekFrom, at: u64, end: u64) -> io::Result<u64> {
     Ok(sought.ok_or(io::ErrorKind::InvalidInput)?)
 }
 
-/// Returns the name of the file without its extension.
 pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -1,9 +1,8 @@
-//! Manifests of Zarr: the places of tensors' bytes in safetensors files, as [kerchunk
+//! Manifests of Zarr: the places of tensors in safetensors files, as [kerchunk
 //! references](https://fsspec.github.io/kerchunk/spec.html) of version 1.
 //!
-//! fsspec's `ReferenceFileSystem` shows such a manifest as a Zarr store of version 2. So Zarr,
-//! xarray and VirtualiZarr read tensors in place and in part, also from a bucket, and need no
-//! library of this project.
+//! fsspec's `ReferenceFileSystem` shows one as a Zarr store of version 2. So Zarr, xarray and
+//! VirtualiZarr read tensors and parts of them in place, also from a bucket, without this library.
 //!
 //! | in the file | in the store |
 //! |---|---|
@@ -15,8 +14,7 @@
 //! | BF16, floats of 8 bits | unsigned integers of the same bits, with the attribute `safetensors_dtype` |
 //! | packed dtypes (F4, F6_E2M3, F6_E3M2) | their bytes in one dimension, with the attributes `safetensors_dtype` and `safetensors_shape` |
 //!
-//! Large arrays are cut into chunks along the first dimension, so that a part can be read. All
-//! chunks of Zarr have the same length. So their number divides that dimension.
+//! Large arrays are cut into equal chunks along the first dimension, so their number divides it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,21 +28,18 @@ use crate::budget::{Budget, ENTRY, escaped};
 use crate::error::{ErrorKind, Result};
 use crate::npy::{ByteOrder, encode};
 
-/// The description of a group.
 const GROUP: &str = r#"{"zarr_format":2}"#;
 
-/// The bytes of a dimension's name after the name of its tensor.
+/// Bytes of a dimension's name, without the tensor's.
 const DIM_BYTES: usize = 32;
 
-/// A chunk needs this many bytes for each byte of its reference.
+/// Bytes of a chunk for each byte of its reference.
 const PAID: u64 = 16;
 
-/// The most chunks that an array is cut into.
 const MOST_CHUNKS: usize = 4096;
 
-/// Returns the manifest of a checkpoint of safetensors files, as JSON. `location` returns the path
-/// or the address by which fsspec opens a file. Chunks have at most `chunk_bytes` bytes where the
-/// first dimension can be divided so.
+/// Returns the manifest of safetensors files, as JSON. `location` returns the path or address for
+/// fsspec. Chunks have at most `chunk_bytes` bytes, if the first dimension can be divided so.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -63,8 +58,7 @@ const MOST_CHUNKS: usize = 4096;
 ///
 /// [`ErrorKind::NotForZarr`] for a name that Zarr does not allow; [`ErrorKind::OutOfProportion`]
 /// for a manifest far longer than the headers;
-/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); any error of `location`. Each names
-/// the tensor or the file.
+/// [`BadAttribute`](safetensors_core::ErrorKind::BadAttribute); errors of `location`.
 pub fn manifest<S>(
     checkpoint: &Checkpoint<S>,
     chunk_bytes: u64,
@@ -115,7 +109,6 @@ pub fn manifest<S>(
     Ok(json!({ "version": 1, "refs": arrays.refs }).to_string())
 }
 
-/// Returns metadata of the file that is about no tensor, and names no tensor.
 fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
     let of_file = metadata
         .iter()
@@ -126,7 +119,6 @@ fn root_attributes(metadata: &Metadata, names: &BTreeSet<&str>) -> Value {
         .into()
 }
 
-/// Returns the shape of a tensor's array.
 fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
     if tensor.dtype().is_sub_byte() {
         return vec![tensor.byte_len()];
@@ -134,11 +126,9 @@ fn array_shape(tensor: TensorInfo<'_>) -> Vec<u64> {
     tensor.shape().iter().map(|&dim| dim as u64).collect()
 }
 
-/// The references so far, and the data to add arrays.
 struct Arrays<'m> {
     refs: Map<String, Value>,
     metadata: &'m Metadata,
-    /// The dimensions that have names, with their lengths.
     dims: BTreeSet<(String, usize)>,
     chunk_bytes: u64,
     // A few long names with many parts, dimensions or aliases could make gigabytes.
@@ -146,18 +136,16 @@ struct Arrays<'m> {
 }
 
 impl Arrays<'_> {
-    /// Counts an entry, and its text in the manifest.
     fn keep(&self, bytes: usize) -> Result<()> {
         self.keep_unpaid(bytes, 0)
     }
 
-    /// Counts an entry, except for the bytes that data has paid.
+    /// Counts an entry, minus the bytes that data has paid.
     fn keep_unpaid(&self, bytes: usize, paid: u64) -> Result<()> {
         let bytes = bytes.saturating_mul(2).saturating_add(ENTRY);
         self.budget.keep(bytes.saturating_sub(usize::try_from(paid).unwrap_or(usize::MAX)))
     }
 
-    /// Adds the groups that an array of this name is in. Fails for a name that Zarr does not allow.
     fn add_groups(&mut self, name: &str, names: &BTreeSet<&str>) -> Result<()> {
         let refuse = |problem| Err(ErrorKind::NotForZarr { problem }.into());
         if name.split('/').any(|part| matches!(part, "" | "." | "..") || part.starts_with(".z")) {
@@ -183,8 +171,7 @@ impl Arrays<'_> {
         Ok(())
     }
 
-    /// Returns the names of the dimensions of an array. A coordinate needs no attribute: a tensor
-    /// with one dimension and the name of a dimension names its own.
+    /// A coordinate needs no attribute: its one dimension has its name.
     fn dims_of(&self, name: &str, tensor: TensorInfo<'_>) -> Result<Vec<String>> {
         if !tensor.dtype().is_sub_byte() {
             if let Some(named) = dimensions(self.metadata, name, tensor.shape().len())? {
@@ -199,7 +186,6 @@ impl Arrays<'_> {
         Ok((0..array_shape(tensor).len()).map(|dim| format!("{name}.dim{dim}")).collect())
     }
 
-    /// Adds the description of an array. Returns the offset and the length of each chunk.
     fn add(
         &mut self,
         name: &str,
@@ -246,7 +232,7 @@ impl Arrays<'_> {
     }
 }
 
-/// Returns the number of chunks of an array: a number that divides its first dimension.
+/// The number divides the first dimension.
 fn chunk_count(first: u64, len: u64, chunk_bytes: u64) -> u64 {
     let wanted = len.div_ceil(chunk_bytes.max(1)).max(1);
     let most = first.min(MOST_CHUNKS as u64);

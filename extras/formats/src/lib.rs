@@ -7,16 +7,14 @@
 //! | any of these, PyTorch, GGUF and burn | [`open`], [`TensorFile`] | GGUF: `gguf::Writer`, `gguf::Model`; burn: `burn::Writer` |
 //! | Zarr, by references to safetensors files | | [`kerchunk::manifest`] |
 //!
-//! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
-//! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
-//! Files of PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. A directory of
-//! one of PyTorch's trainers opens in the same way, as one checkpoint of joined tensors.
-//! [`Format::Burn`] and [`Format::Burnpack`] describe the supported files of burn.
+//! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, or of a
+//! directory of PyTorch's trainers, so that all of core works on it, without a copy of the file.
+//! PyTorch, GGUF and burn need the features `pytorch`, `gguf` and `burn`. [`Format::Burn`] and
+//! [`Format::Burnpack`] describe burn's files.
 //!
-//! `npy` and `npz` read a [`TensorSource`](safetensors_core::TensorSource), and write one. So
-//! everything in core that saves, merges, casts or shards tensors takes arrays from these files,
-//! and every tensor of core, of a framework or of a checkpoint goes into them. Memory holds only a
-//! few pieces, so a model can be larger than memory.
+//! `npy` and `npz` read and write a [`TensorSource`](safetensors_core::TensorSource), so core
+//! saves, merges, casts or shards their arrays, and any tensor goes into them. Memory holds only a
+//! few pieces.
 //!
 //! ```
 //! use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -50,18 +48,15 @@
 //!
 //! # Hostile files
 //!
-//! No content of a file makes this crate panic, and no code in a file is ever run. The memory to
-//! open a file is in proportion to its length and bounded by [`Limits`], for any claims in it. A
-//! member of an archive is unpacked only to the bytes that its array asks for.
-//! [`npz::Archive::check`] finds archives that claim to unpack to more than they can.
-//!
-//! Every malformed file is an [`Error`] that names the file, the member, the expected and the found
-//! values.
+//! No file makes this crate panic, and no code in a file is run. Memory to open a file is in
+//! proportion to its length, and bounded by [`Limits`]. A member of an archive is unpacked only to
+//! its array's size. [`npz::Archive::check`] finds archives that claim more than they can unpack
+//! to.
 //!
 //! # Limits of this crate
 //!
-//! It converts no elements: [`safetensors_core::convert::Converted`] does, and takes these sources.
-//! It reads PyTorch's pickles, with the feature `pytorch`, and no arrays of objects.
+//! It converts no elements: [`safetensors_core::convert::Converted`] takes these sources. It reads
+//! no arrays of objects.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // The features share modules, and none of them needs all of each.
@@ -111,7 +106,6 @@ pub use options::Options;
 pub use polyglot::check_polyglot;
 pub use tensor_file::{Stored, TensorFile};
 
-/// The README: its example is tested.
 #[cfg(all(doctest, feature = "gguf", feature = "pytorch"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,10 +1,9 @@
-//! [`Limits`]: bounds on the memory that a hostile file can make a reader use.
+//! [`Limits`]: bounds on a reader's memory.
 
 /// Bounds on reading a file before its arrays.
 ///
-/// A small file can claim much, and name the same things again and again. The memory to open it is
-/// in proportion to its length, and so is the number of steps. The files of a directory or an index
-/// count together. These limits bound large files. The data is read in pieces.
+/// The memory and the steps to open a file are in proportion to its length, or for a directory or
+/// index to all files. These limits bound large files. Data is read in pieces.
 ///
 /// ```
 /// use safetensors_formats::{ErrorKind, Limits, npy};
@@ -18,18 +17,15 @@
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header of an array in bytes; 1 MiB by default. NumPy's own limit is 10,000
-    /// characters.
+    /// Bytes of an array's header; 1 MiB by default. NumPy's own limit is 10,000 characters.
     pub header_bytes: u64,
-    /// The most members of an archive; 500,000 by default. It also limits the tensors of a GGUF
-    /// file, and its keys.
+    /// Members of an archive, and tensors and keys of a GGUF file; 500,000 by default.
     pub members: usize,
-    /// The most bytes that are read to list the members of an archive; 64 MiB by default, enough
-    /// for half a million names of usual length.
+    /// Bytes of an archive's list of members, a PyTorch pickle, a GGUF header, or an index; 64 MiB
+    /// by default, enough for half a million members.
     ///
-    /// It also limits the pickle of a file of PyTorch, the header of a GGUF file, and an index.
-    /// Everything that is kept to open a file, such as names, takes up to 32 times this. Opening
-    /// takes up to twice this number of steps, such as one for each value that is looked at.
+    /// Everything kept to open a file, such as names, takes up to 32 times this, and opening up to
+    /// twice this number of steps, such as one for each value.
     pub directory_bytes: u64,
 }
 

@@ -1,15 +1,13 @@
-//! The opcodes of pickles of all protocols, by the names that Python's `pickle` and `pickletools`
-//! give them, and their arguments.
+//! The opcodes of pickles of all protocols, named as in Python's `pickle` and `pickletools`, and
+//! their arguments.
 
-/// The argument of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
     Nothing,
-    /// This many bytes.
     Bytes(u64),
-    /// Bytes after their length, which is a number of this many bytes.
+    /// After a length of this many bytes.
     Text(u32),
-    /// A line, or two.
+    /// One, or two.
     Line,
 }
 
@@ -17,7 +15,6 @@ macro_rules! opcodes {
     ($($name:ident = $code:literal: $argument:expr;)*) => {
         $(pub(crate) const $name: u8 = $code;)*
 
-        /// Returns the argument of an opcode; `None` if it is none.
         pub(crate) fn argument(opcode: u8) -> Option<Argument> {
             use Argument::{Bytes, Line, Nothing, Text};
             match opcode {

@@ -1,4 +1,4 @@
-//! Opening a file of any format, recognised by its content.
+//! Opens a file of any format, recognised by its content.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,12 +20,11 @@ use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
-/// The bytes at the start of a file that show its format.
 const START: usize = 512;
 
-/// Opens a file of any format as a checkpoint, an index of PyTorch with its shards, a directory of
-/// one of PyTorch's trainers, or a split GGUF file with all of its parts. Of safetensors files it
-/// opens only a directory with parts of tensors: core opens the others.
+/// Opens a file of any format as a checkpoint, a PyTorch index with its shards, a directory of
+/// PyTorch's trainers, or a split GGUF file. Of safetensors it opens only a directory with parts of
+/// tensors: core opens the others.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -42,10 +41,6 @@ const START: usize = 512;
 /// assert_eq!(part.into_vec::<f32>()?, [2.0, 3.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// As for [`open_files`]; also errors of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
     let files = open_files(LocalStore, path, options)?;
     let format = files.first().map(|(_, file)| file.format());
@@ -65,21 +60,19 @@ pub fn join<S: ReadAt>(
     Ok(if format == Some(Format::Gguf) { checkpoint.without_codes() } else { checkpoint })
 }
 
-/// Opens the files at a path of a store, for [`Checkpoint::from_sources`] to make one checkpoint,
-/// as [`open`] does on the disk: one file, the shards that an index of PyTorch names, the parts of
-/// a split GGUF file, or a directory, which is one file here. Each comes with its path.
+/// Opens the files at a path of a store, like [`open`], as (path, file) for
+/// [`Checkpoint::from_sources`]: one file, the shards of a PyTorch index, the parts of a split GGUF
+/// file, or a directory, which is one file.
 ///
-/// With the feature `pytorch`, a directory is opened as the first of these that it has: the
-/// checkpoint of a trainer, safetensors files with parts of tensors ([`Checkpoint::open`]), the
-/// index `pytorch_model.bin.index.json`, the file `pytorch_model.bin`, its only file with the name
-/// of a format that is read.
+/// With the feature `pytorch`, a directory opens as the first that it has: a trainer's checkpoint,
+/// safetensors files with parts of tensors ([`Checkpoint::open`]), `pytorch_model.bin.index.json`,
+/// `pytorch_model.bin`, the only file with the name of a supported format.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnknownFormat`] for a directory that holds none of these; as for
-/// [`TensorFile::open`]; any error of the store; [`ErrorKind::BadIndex`] and
-/// [`NotInShard`](safetensors_core::ErrorKind::NotInShard); [`ErrorKind::BadSplit`] for a part that is missing, or that belongs
-/// to another file; for the checkpoint of a trainer, [`ErrorKind::MissingFile`],
+/// [`ErrorKind::UnknownFormat`] for another directory; like [`TensorFile::open`]; errors of the
+/// store; [`ErrorKind::BadIndex`] and [`NotInShard`](safetensors_core::ErrorKind::NotInShard);
+/// [`ErrorKind::BadSplit`]; for a trainer's checkpoint [`ErrorKind::MissingFile`],
 /// [`ErrorKind::BadDirectory`], [`ErrorKind::NotRead`], and errors of core for parts that do not
 /// make up their tensors.
 pub fn open_files<T: Store<File: 'static> + 'static>(
@@ -90,7 +83,6 @@ pub fn open_files<T: Store<File: 'static> + 'static>(
     open_path(&Arc::new(store), path.as_ref(), options)
 }
 
-/// Files, each with its path.
 type Opened<S> = Vec<(PathBuf, TensorFile<S>)>;
 
 fn open_path<T: Store<File: 'static> + 'static>(
@@ -177,15 +169,13 @@ fn open_directory<T: Store<File: 'static> + 'static>(
 }
 
 impl Format {
-    /// Recognises the format of a file. Mostly only the first bytes are read; of a zip archive, the
-    /// names of its members. `None` for a safetensors file and for everything else.
-    ///
-    /// A format is also recognised if its feature is not enabled.
+    /// Recognises the format of a file, by its first bytes, or of an archive, by the names of its
+    /// members. `None` for safetensors and everything else. Features do not matter.
     ///
     /// # Errors
     ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the file cannot be read;
-    /// [`ErrorKind::TwoFormats`] if it is an archive and something else, too.
+    /// [`Io`](safetensors_core::ErrorKind::Io); [`ErrorKind::TwoFormats`] for an archive that is
+    /// another format, too.
     pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
         Ok(match Start::read(source)? {
             Start::Format(format) => Some(format),
@@ -209,9 +199,9 @@ impl TensorFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for every other file, also for
-    /// a safetensors file; an error of the core if there is no such regular file; any error of the
-    /// format.
+    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for other files, also
+    /// safetensors; errors of the format; an error of the core for a file that is not a regular
+    /// one.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
@@ -220,12 +210,12 @@ impl TensorFile {
 }
 
 impl<S: ReadAt> TensorFile<S> {
-    /// Opens a file in memory, or anywhere else. `path` is its name in errors. A file
-    /// without a name for its only tensor, such as a `.npy` file, names the tensor after `path`.
+    /// Opens a file in memory, or anywhere else. Errors show `path`, which also names an unnamed
+    /// tensor, as in `.npy`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat); any error of the format.
+    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat); errors of the format.
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let budget = Budget::new(&options.limits);
@@ -238,12 +228,10 @@ impl<S: ReadAt> TensorFile<S> {
     }
 }
 
-/// The file's kind, by its first bytes.
 enum Start {
     Format(Format),
-    /// An archive, with the kind of its first member. All members decide the format.
+    /// With the kind of its first member. All members decide the format.
     Zip(OtherFormat),
-    /// Any other file, with its format if that is known.
     Other(Option<OtherFormat>),
 }
 
@@ -256,8 +244,8 @@ impl Start {
         Ok(Self::of(start))
     }
 
-    /// No header of safetensors begins so: its length would be over every limit, or the byte after
-    /// it would not be `{`.
+    /// No safetensors header begins so: its length would be over every limit, or the next byte not
+    /// `{`.
     fn of(start: &[u8]) -> Self {
         match OtherFormat::of(start) {
             Some(OtherFormat::Gguf) => Self::Format(Format::Gguf),
@@ -277,8 +265,7 @@ impl Start {
     }
 }
 
-/// Returns the format of an archive, by the names of its members. An archive that cannot be listed
-/// is classified by its first member, or as the more common one. Opening it gives the error.
+/// By the names of its members. If they cannot be listed, by the first: opening it gives the error.
 fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Option<Format> {
     let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
     else {
@@ -290,34 +277,26 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
     (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
 }
 
-/// Opens a file. A file that may have changed unseen is opened twice: both must be equal.
+/// A file that may change unseen is opened twice: both must be equal.
 fn open_source<S: ReadAt>(
     source: S,
     path: &Path,
     options: &Options,
     budget: &Budget,
 ) -> Result<TensorFile<S>> {
-    let before = if source.may_change_unseen() {
-        let before = Input::new(Window::whole(&source), path);
-        Some(open_input(before, path, options, &budget.again())?.into_layout())
-    } else {
-        None
-    };
-    let file = open_input(Input::new(source, path), path, options, budget)?;
+    let mut before = None;
+    if source.may_change_unseen() {
+        let input = Input::new(Window::whole(&source), path);
+        let opened = open_any(input, path, options, &budget.again());
+        before = Some(opened.map_err(|error| error.in_path(path))?.into_layout());
+    }
+    let file = open_any(Input::new(source, path), path, options, budget);
+    let file = file.map_err(|error| error.in_path(path))?;
     if before.is_some_and(|before| !file.has_layout(&before)) {
         let error = Error::from(std::io::Error::other("the file changed while it was opened"));
         return Err(error.in_path(path));
     }
     Ok(file)
-}
-
-fn open_input<S: ReadAt>(
-    input: Input<S>,
-    path: &Path,
-    options: &Options,
-    budget: &Budget,
-) -> Result<TensorFile<S>> {
-    open_any(input, path, options, budget).map_err(|error| error.in_path(path))
 }
 
 /// Errors need not name the file yet.

@@ -20,56 +20,53 @@ pub struct Options {
     pub(crate) dequantize: bool,
     pub(crate) blocks: bool,
     pub(crate) optimizer_state: bool,
-    /// Transformers' names for the tensors of a GGUF file.
     pub(crate) names: Option<Names>,
-    /// For a shard, the tensors that its index places in it. `None` for a file without an index.
+    /// For a shard, its tensors in the index. `None` without an index.
     pub(crate) placed: Option<HashSet<String>>,
 }
 
-/// The metadata of a GGUF file that decides transformers' names and numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
     pub(crate) architecture: &'static str,
-    /// The number of heads of queries, and of keys.
     pub(crate) queries: Option<usize>,
     pub(crate) keys: Option<usize>,
 }
 
 impl Options {
-    /// Uses the default limits; quantised tensors are listed, and not read.
+    /// Returns options with default limits, which list quantised tensors without reading them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets bounds on the memory that a hostile file can make a reader use.
+    /// Sets bounds on memory for hostile files.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Sets whether quantised tensors are read as numbers, which are F32. Otherwise reading one is
-    /// an error. `false` by default, because the numbers take several times the bytes.
+    /// Reads quantised tensors as F32, which takes several times the bytes. Off by default: reading
+    /// one is an error.
     #[must_use]
     pub fn dequantize(mut self, dequantize: bool) -> Self {
         self.dequantize = dequantize;
         self
     }
 
-    /// Sets whether quantised tensors are read as the bytes of their blocks, which are U8: the last
-    /// dimension counts the bytes of a row. They are no numbers, so this is for programs that know
-    /// the type, see [`TensorFile::stored`](crate::TensorFile::stored). `false` by default. It
-    /// overrides [`dequantize`](Self::dequantize).
+    /// Reads quantised tensors as the bytes of their blocks: U8, with the bytes of a row as the
+    /// last dimension. The program must know the type
+    /// ([`TensorFile::stored`](crate::TensorFile::stored)). Off by default. Overrides
+    /// [`dequantize`](Self::dequantize).
     #[must_use]
     pub fn blocks(mut self, blocks: bool) -> Self {
         self.blocks = blocks;
         self
     }
 
-    /// Sets whether the state of the optimizer is read, too, from directories of DeepSpeed, in
-    /// which it would otherwise have no names: `optimizer.state.NAME.exp_avg` for the parameter
-    /// NAME. Its settings are then the entry `optimizer.param_groups` of the metadata. `false` by
-    /// default. Other checkpoints have such tensors under their own names, which are always read.
+    /// Also reads the optimizer's state from directories of DeepSpeed:
+    /// `optimizer.state.NAME.exp_avg` for the parameter NAME, and its settings as the metadata
+    /// `optimizer.param_groups`. Off by default. Other checkpoints have named states, which are
+    /// always read.
     #[must_use]
     pub fn optimizer_state(mut self, optimizer_state: bool) -> Self {
         self.optimizer_state = optimizer_state;

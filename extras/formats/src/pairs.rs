@@ -1,4 +1,4 @@
-//! [`Pairs`]: a map of a file.
+//! [`Pairs`]: a map in a file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,7 @@ use std::marker::PhantomData;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A map of at most `MOST` entries, in which no key is there twice. An entry of a few bytes takes
-/// many times as much memory.
+/// At most `MOST` entries, no duplicates. A small entry takes many times its bytes in memory.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Pairs<T, const MOST: usize>(pub(crate) BTreeMap<String, T>);

@@ -1,8 +1,8 @@
 //! Recognises files that a program can take for a pickle.
 //!
-//! A pickle has no fixed start, and text and bytes in it are skipped by their lengths. So the
-//! header of a valid safetensors file can be the beginning of a pickle, which continues in the
-//! values of a tensor. Reading such a pickle runs its imports, before any error is found.
+//! A pickle has no fixed start, and skips texts and bytes by their lengths. So the header of a
+//! valid safetensors file can begin a pickle that continues in a tensor's values. Reading it runs
+//! its imports, before any error is found.
 
 use std::io;
 
@@ -10,19 +10,18 @@ use safetensors_core::ReadAt;
 
 use crate::opcodes::{self as op, Argument};
 
-/// The most opcodes that are followed. A file with more is a pickle.
+/// Opcodes to follow. A file with more is a pickle.
 const STEPS: u32 = 100_000;
-/// The most reads. A file that needs more is a pickle.
+/// A file that needs more reads is a pickle.
 const READS: u32 = 32;
-/// The bytes of a read: few at first, and each time twice the number while a text without a length
-/// continues. All reads together have 7 MiB at most.
+/// Bytes of a read, which double while a text without a length continues. All reads have 7 MiB at
+/// most.
 const CHUNK: usize = 4 << 10;
 const LARGEST_CHUNK: usize = 256 << 10;
-/// The most bytes of a name that are shown.
 const NAME: usize = 256;
 
-/// Returns the first import of a file if it is read as a pickle from its first byte on. `None` if
-/// it cannot be one, or imports nothing.
+/// Returns the first import of a file read as a pickle. `None` if it is not one, or imports
+/// nothing.
 pub(crate) fn import(source: &impl ReadAt) -> io::Result<Option<String>> {
     let mut bytes = Bytes { source, at: 0, chunk: Vec::new(), start: 0, reads: 0 };
     match follow(&mut bytes) {
@@ -33,18 +32,14 @@ pub(crate) fn import(source: &impl ReadAt) -> io::Result<Option<String>> {
     }
 }
 
-/// Why opcodes are followed no further.
 enum Stop {
-    /// The file ends within an opcode.
     End,
-    /// The pickle goes on for too long.
     TooMuch,
     Io(io::Error),
 }
 
-/// Follows the opcodes to the first import. Every opcode of every protocol is followed, and the
-/// search ends only where no reader of pickles continues. Types of values on the stack are not
-/// checked, except that there are two texts before a name is taken from them.
+/// Follows every opcode of all protocols to the first import, or to a point where no reader
+/// continues. Types on the stack are not checked, except for two texts before a name is taken.
 fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
     let mut texts = 0;
     for _ in 0..STEPS {
@@ -76,8 +71,8 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
     Err(Stop::TooMuch)
 }
 
-/// Passes the argument of an opcode, and counts the texts that it puts on the stack. Returns false
-/// for the end, for no opcode, and for an argument that no reader of pickles takes.
+/// Skips an argument, and counts texts on the stack. `false` for the end, an unknown opcode, or an
+/// argument that no reader takes.
 fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Result<bool, Stop> {
     match (opcode, op::argument(opcode)) {
         // The end, or no opcode.
@@ -123,16 +118,13 @@ fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Resu
     Ok(true)
 }
 
-/// Returns `true` if a line that begins so may be a number, for some reader of pickles.
 fn begins_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-._\x0binIN".contains(&byte)
 }
 
-/// The bytes of a file, front to back.
 struct Bytes<'a, S> {
     source: &'a S,
     at: u64,
-    /// The bytes from `start` on that are read already.
     chunk: Vec<u8>,
     start: u64,
     reads: u32,
@@ -161,7 +153,6 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(self.chunk[(at - self.start) as usize])
     }
 
-    /// Returns a number of this many bytes, little-endian.
     fn number(&mut self, len: u32) -> Result<u64, Stop> {
         (0..len).try_fold(0, |number, i| Ok(number | u64::from(self.byte()?) << (8 * i)))
     }
@@ -170,7 +161,7 @@ impl<S: ReadAt> Bytes<'_, S> {
         self.at = self.at.saturating_add(len);
     }
 
-    /// Passes a line. `false` at the first byte that it cannot have, by its position and value.
+    /// `may_have` takes position and value. `false` for a byte that the line cannot have.
     fn line(&mut self, may_have: impl Fn(u64, u8) -> bool) -> Result<bool, Stop> {
         for at in 0.. {
             match self.byte()? {
@@ -182,7 +173,6 @@ impl<S: ReadAt> Bytes<'_, S> {
         Ok(true)
     }
 
-    /// Reads a line that can be the name of a module or of an item in it.
     fn name(&mut self) -> Result<Option<String>, Stop> {
         let mut name = String::new();
         loop {
@@ -241,8 +231,6 @@ mod tests {
         assert!(import(&[&b"\x8e"[..], &[0xff; 8]].concat()).unwrap().is_none());
     }
 
-    /// All opcodes of Python's `pickletools.opcodes` except the end and imports, each with an
-    /// argument.
     #[test]
     fn every_opcode_goes_on() {
         let lines =
@@ -272,7 +260,6 @@ mod tests {
         use std::sync::Mutex;
 
         type Fill<'a> = &'a (dyn Fn(Range<u64>, &mut [u8]) + Sync);
-        /// A function that fills the bytes of the file, and the reads and bytes so far.
         struct Counted<'a>(Fill<'a>, Mutex<(u32, u64)>);
         impl ReadAt for Counted<'_> {
             fn byte_len(&self) -> u64 {

@@ -7,11 +7,9 @@ use safetensors_core::save::{AtomicFile, Sink};
 
 use crate::error::Result;
 
-/// The most bytes between a tensor and the next one.
 const MOST_PADDING: usize = 256;
 
-/// Writes each tensor by `write` to the beginning of its range, and zeros to the rest of it, which
-/// is shorter than [`MOST_PADDING`]. `written` gets the number of bytes of each piece of a tensor.
+/// Pads each tensor with zeros, less than [`MOST_PADDING`]. `written` gets the bytes of each piece.
 pub(crate) fn write_placed<T>(
     file: &AtomicFile,
     tensors: impl ExactSizeIterator<Item = (T, Range<u64>)> + Send,

@@ -1,6 +1,5 @@
-//! Files of two formats at once. Most formats are read from the start of a file, zip archives from
-//! its end, and pickles have no fixed start. So one file can be both, and which of them a program
-//! reads depends on the program.
+//! Files with two formats. Most formats are read from the start, zip archives from the end, and
+//! pickles have no fixed start, so programs may read one file differently.
 
 use std::io;
 use std::ops::Range;
@@ -11,24 +10,20 @@ use safetensors_core::framework::OtherFormat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pickled;
 
-/// The fixed part of the record at the end of an archive. A comment follows it.
+/// The fixed part of the record at an archive's end. A comment follows it.
 const END: u64 = 22;
-/// The most bytes of a comment.
 const COMMENT: u64 = u16::MAX as u64;
-/// The record of an archive with large numbers, and the record with its position. Both are before
-/// the end.
+/// For large numbers: their record, and the record with its position. Both precede the end.
 const LARGE_END: u64 = 56;
 const LOCATOR: u64 = 20;
-/// The bytes of a file that show its format.
 const SHOWN: u64 = 512;
 
-/// Fails if a file has two formats at once: if a zip archive ends in a file that begins like
-/// another format, such as a safetensors file; or if a safetensors or GGUF file can be read as a
-/// pickle that imports something.
+/// Fails for a file with two formats: a zip archive at the end of a file that begins like another
+/// format, such as safetensors; or a safetensors or GGUF file that is also a pickle with imports.
 ///
-/// The format allows any values, so such a file may be a valid safetensors file. Opening a
-/// [`TensorFile`](crate::TensorFile) checks this, too. Of nearly every file only the start and the
-/// last 64 KiB are read.
+/// It may be a valid safetensors file, since values can be anything. Opening a
+/// [`TensorFile`](crate::TensorFile) checks this, too. Mostly it reads the start and the last 64
+/// KiB.
 ///
 /// ```
 /// use safetensors_core::{SaveOptions, TensorView, serialize};
@@ -53,8 +48,7 @@ pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
     }
 }
 
-/// Fails if a file is a pickle, and has a format that can be the start of a pickle. Files that
-/// begin with a letter of a zip archive or of NumPy cannot.
+/// A file that begins like a zip archive or NumPy's cannot be a pickle.
 fn check_pickle(source: &impl ReadAt) -> Result<()> {
     let mut start = [0; 16];
     let len = source.byte_len().min(16) as usize;
@@ -72,8 +66,8 @@ fn check_pickle(source: &impl ReadAt) -> Result<()> {
     }
 }
 
-/// Fails if an archive is not all of its file: if its first member begins later, or if anything
-/// follows it. `list` is where the list of members was found.
+/// Fails if anything in the file is before or after the archive. `list`: the position of the list
+/// of members.
 pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Result<()> {
     let bad = |problem: &str| Err(ErrorKind::BadArchive { problem: problem.into() }.into());
     let Some(archive) = find(source)? else {
@@ -86,7 +80,6 @@ pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Resu
     if archive.list == list { Ok(()) } else { bad("the archive has two lists of members") }
 }
 
-/// Returns the error of a file that is also an archive.
 fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
     let at = if archive.start == 0 && begins(source)? { archive.end } else { 0 };
     let file_len = source.byte_len();
@@ -94,7 +87,6 @@ fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
     Ok(ErrorKind::TwoFormats { other, archive, file_len }.into())
 }
 
-/// Returns whether a file begins as an archive.
 fn begins(source: &impl ReadAt) -> io::Result<bool> {
     let mut start = [0; 4];
     let len = source.byte_len().min(4) as usize;
@@ -102,7 +94,6 @@ fn begins(source: &impl ReadAt) -> io::Result<bool> {
     Ok(start == *b"PK\x03\x04" || start == *b"PK\x05\x06")
 }
 
-/// Describes the content of a file from a position on, for an error.
 pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
     let mut bytes = vec![0; source.byte_len().saturating_sub(at).min(SHOWN) as usize];
     source.read_exact_at(&mut bytes, at)?;
@@ -113,16 +104,13 @@ pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
     })
 }
 
-/// A zip archive in a file.
 struct Archive {
-    /// The bytes of the file that it takes.
     place: Range<u64>,
-    /// Where the list of its members begins.
     list: u64,
 }
 
-/// Finds the zip archive that ends last in a file. Only a record of an end that leads to a list of
-/// members counts: the mark alone may be in the values of a tensor.
+/// Finds the zip archive that ends last. The record must lead to a list of members: its mark alone
+/// may be in a tensor.
 fn find(source: &impl ReadAt) -> io::Result<Option<Archive>> {
     let file_len = source.byte_len();
     // Nearly every archive ends without a comment.
@@ -140,7 +128,6 @@ fn find(source: &impl ReadAt) -> io::Result<Option<Archive>> {
     Ok(None)
 }
 
-/// Returns the archive that ends with this record, at this position.
 fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<Archive>> {
     let end = (at + END + number(record, 20, 2)).min(source.byte_len());
     let mut list = (at, number(record, 12, 4), number(record, 16, 4));
@@ -164,7 +151,6 @@ fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<
     Ok(is_list.then_some(Archive { place: begin..end, list }))
 }
 
-/// Returns a number of up to 8 bytes in a record, little-endian.
 fn number(record: &[u8], at: usize, len: usize) -> u64 {
     let bytes = record.get(at..at + len).unwrap_or_default();
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))

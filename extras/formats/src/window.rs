@@ -1,4 +1,4 @@
-//! [`Window`]: a range of a file, or all of it, lent and read as if it were a file.
+//! [`Window`]: a range of a file, or all of it, read like a file.
 
 use std::io;
 
@@ -6,33 +6,29 @@ use safetensors_core::ReadAt;
 use safetensors_core::io::ReadRange;
 use safetensors_core::io::Requests;
 
-/// The bytes at the start and at the end of a range that are read at once. The archive of a single
-/// tensor has everything except the elements there.
+/// Bytes read at both ends of a range at once. An archive of a single tensor has all but its
+/// elements there.
 const AHEAD: u64 = 4 << 10;
 
-/// A range of a file, such as one of several archives in a row.
 #[derive(Debug)]
 pub(crate) struct Window<'a, S> {
     source: &'a S,
     start: u64,
     len: u64,
-    /// Bytes that have been read already, each with the place of the first.
     ahead: Vec<(u64, Vec<u8>)>,
 }
 
 impl<'a, S: ReadAt> Window<'a, S> {
-    /// Selects the bytes from `start` on. `None` if the file ends before.
+    /// `None` if the file ends before `start`.
     pub(crate) fn new(source: &'a S, start: u64, len: u64) -> Option<Self> {
         let end = start.checked_add(len)?;
         (end <= source.byte_len()).then_some(Self { source, start, len, ahead: Vec::new() })
     }
 
-    /// Selects all bytes.
     pub(crate) fn whole(source: &'a S) -> Self {
         Self { source, start: 0, len: source.byte_len(), ahead: Vec::new() }
     }
 
-    /// Reads the first and last bytes of several windows of a file at once.
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };
         let source = first.source;

@@ -1,8 +1,7 @@
-//! [`Zipped`]: a zip archive from anywhere, with members that are read one at a time.
+//! [`Zipped`]: a zip archive, with members read one at a time.
 //!
-//! An archive may be hostile. The list of its members is bounded by [`Limits`]. A member is
-//! unpacked as a stream, by its reader, and never to more than it claims. Its claim can be
-//! [checked](Zipped::check_size) against its bytes in the archive.
+//! It may be hostile. [`Limits`] bounds the list of members. A member is unpacked as a stream,
+//! never to more than it claims, which can be [checked](Zipped::check_size).
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,34 +17,28 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::polyglot;
 
-/// A deflated byte becomes at most this many: a match of 258 bytes takes two bits.
+/// Of a deflated byte: a match of 258 bytes takes two bits.
 const MOST_INFLATED: u64 = 1032;
 
-/// An open archive.
 #[derive(Debug)]
 pub(crate) struct Zipped<S> {
     zip: ZipArchive<Cursor<S>>,
     pub(crate) input: Arc<Input<S>>,
 }
 
-/// The start of the bytes of a tensor, or of its storage.
+/// The start of a tensor's or storage's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// At an offset of the file.
     At(u64),
-    /// This many bytes into a compressed member of the archive.
     Unpacked {
-        /// The position of the member in the archive.
         member: usize,
-        /// The bytes before.
         skipped: u64,
     },
-    /// In memory: they are written in the file in another way, or are few.
+    /// In memory: few bytes, or in another form in the file.
     Held(Arc<[u8]>),
 }
 
 impl Place {
-    /// Returns the place after this many bytes.
     pub(crate) fn after(self, bytes: u64) -> Self {
         match self {
             Self::At(start) => Self::At(start + bytes),
@@ -59,7 +52,6 @@ impl Place {
 }
 
 impl<S: ReadAt> Zipped<S> {
-    /// Reads the list of members.
     pub(crate) fn open(input: Input<S>, limits: &Limits) -> Result<Self> {
         let input = Arc::new(input);
         let opened = Self::list(&input, limits);
@@ -105,20 +97,19 @@ impl<S: ReadAt> Zipped<S> {
         Ok(zip)
     }
 
-    /// Counts the memory of the list of members, which is several times as long as its bytes.
+    /// It takes several times its bytes in memory.
     pub(crate) fn count_list(&self, budget: &Budget) -> Result<()> {
         let len = self.input.source.byte_len().saturating_sub(self.zip.central_directory_start());
         budget.keep_all::<u64>(usize::try_from(len).unwrap_or(usize::MAX))
     }
 
-    /// Returns the names of all members in the order of the archive. The name of a folder ends in
-    /// `/`.
+    /// In order. A folder ends in `/`.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let names = self.zip.file_names().map(|name| Ok(name.map_err(failed)?.into_owned()));
         names.collect::<Result<_>>().map_err(|error| error.in_file(&self.input.file))
     }
 
-    /// Opens a member, unpacked, for `read`. Errors do not name the archive yet.
+    /// Unpacks a member for `read`. Errors do not name the archive yet.
     pub(crate) fn member<T>(
         &self,
         index: usize,
@@ -129,7 +120,6 @@ impl<S: ReadAt> Zipped<S> {
         read(&mut member)
     }
 
-    /// Returns where the bytes of a member begin.
     pub(crate) fn place(&self, index: usize) -> Result<Place> {
         self.member(index, |member| {
             Ok(match (member.compression(), member.data_start()) {
@@ -139,7 +129,6 @@ impl<S: ReadAt> Zipped<S> {
         })
     }
 
-    /// Reads all members, and compares their checksums. Returns how many there are.
     pub(crate) fn verify_checksums(&self) -> Result<u64> {
         let names = self.names()?;
         for (index, name) in names.iter().enumerate() {
@@ -153,7 +142,7 @@ impl<S: ReadAt> Zipped<S> {
         Ok(names.len() as u64)
     }
 
-    /// Fails if members share bytes of the archive, or reach past its end.
+    /// Members must not share bytes, or reach past the end.
     pub(crate) fn check_overlap(&self) -> Result<()> {
         if self.zip.clone().has_overlapping_entries().map_err(failed)? {
             Err(ErrorKind::Overlap.into())
@@ -162,7 +151,6 @@ impl<S: ReadAt> Zipped<S> {
         }
     }
 
-    /// Fails if a member claims to have more bytes than its place in the archive can hold.
     pub(crate) fn check_size(&self, index: usize) -> Result<()> {
         let member = self.zip.by_index_data(index).map_err(failed)?;
         let stored = member.compressed_size();
@@ -179,7 +167,7 @@ impl<S: ReadAt> Zipped<S> {
     }
 }
 
-/// Reads the rest of a member, which should be nothing: at the end the checksum is compared.
+/// Compares the checksum at the end.
 pub(crate) fn expect_end(member: &mut impl Read) -> Result<()> {
     match member.read(&mut [0])? {
         0 => Ok(()),
@@ -190,7 +178,6 @@ pub(crate) fn expect_end(member: &mut impl Read) -> Result<()> {
     }
 }
 
-/// Returns an error of the archive.
 pub(crate) fn failed(error: ZipError) -> Error {
     match error {
         ZipError::Io(error) => error.into(),

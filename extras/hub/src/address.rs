@@ -6,22 +6,19 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name, percent_decoded, percent_encoded};
 
-/// The scheme of the address of something on the Hub.
 const SCHEME: &str = "hf";
 
-/// Returns the text after `scheme://`, which may be in lower or upper case (RFC 3986, 3.1); `None`
-/// if the text is not such an address.
+/// The scheme ignores case (RFC 3986, 3.1).
 pub(crate) fn after_scheme<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     let (found, rest) = text.split_once("://")?;
     found.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// The address of a repository, of a folder or of a file in it, as Python's `huggingface_hub`
-/// writes it: `hf://[models/]owner/name[@revision][/path]`, for other kinds with `datasets`,
-/// `spaces` or `kernels` instead of `models`, or `hf://buckets/owner/name[/path]`.
+/// The address of a repository, or of a folder or file in it, as Python's `huggingface_hub` writes
+/// it: `hf://[models/]owner/name[@revision][/path]`, with `datasets`, `spaces` or `kernels` for
+/// other kinds, or `hf://buckets/owner/name[/path]`.
 ///
-/// A revision that contains `/` is written with `%2F`, except in the forms `refs/pr/1` and
-/// `refs/convert/x`.
+/// A `/` in a revision is `%2F`, except in `refs/pr/1` and `refs/convert/x`.
 ///
 /// ```
 /// use safetensors_hub::HubAddress;
@@ -40,12 +37,6 @@ pub struct HubAddress {
 }
 
 impl HubAddress {
-    /// Parses an address.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadAddress`], [`ErrorKind::BadRepoId`], [`ErrorKind::BadRevision`],
-    /// [`ErrorKind::UnsafeName`].
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let bad = || Error::from(ErrorKind::BadAddress { found: text.into() });
         let rest = after_scheme(text, SCHEME).ok_or_else(bad)?.trim_matches('/');
@@ -80,19 +71,18 @@ impl HubAddress {
         &self.repo
     }
 
-    /// Returns the revision; `main` if the address has none.
+    /// Returns the revision, `main` by default.
     pub fn revision(&self) -> &Revision {
         &self.revision
     }
 
-    /// Returns the path in the repository; empty for the repository itself.
+    /// Returns the path in the repository, empty for the repository.
     pub fn path(&self) -> &str {
         &self.path
     }
 }
 
 impl fmt::Display for HubAddress {
-    /// Writes the address so that `parse` reads it back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}://{}", self.repo)?;
         let revision = self.revision.as_str();
@@ -116,13 +106,11 @@ impl FromStr for HubAddress {
     }
 }
 
-/// Returns where the revision at the start of a text ends.
 fn revision_end(text: &str) -> usize {
     special_ref(text).or_else(|| text.find('/')).unwrap_or(text.len())
 }
 
-/// Returns the length of `refs/pr/1` or `refs/convert/x` at the start of a text. These have `/` in
-/// them and need no escape.
+/// These need no escape.
 fn special_ref(text: &str) -> Option<usize> {
     let (before, rest, is_part): (_, _, fn(char) -> bool) =
         if let Some(rest) = text.strip_prefix("refs/pr/") {

@@ -1,4 +1,4 @@
-//! The environment variables that Python's `huggingface_hub` reads, with their defaults.
+//! The environment variables of Python's `huggingface_hub`, with their defaults.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,23 +12,20 @@ use crate::error::{ErrorKind, Result};
 #[cfg(feature = "download")]
 use crate::token::Token;
 
-/// The Hub itself.
 #[cfg(feature = "download")]
 pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// Looks environment variables up. An empty variable counts as one that is not set.
+/// Looks up environment variables. An empty one counts as not set.
 pub(crate) struct Environment<'a> {
     get: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
 impl Environment<'static> {
-    /// The environment of this process.
     pub(crate) const PROCESS: Self = Self { get: &|name| env::var_os(name) };
 }
 
 impl Environment<'_> {
-    /// Returns the cache of the Hub: `HF_HUB_CACHE`, under its older name `HUGGINGFACE_HUB_CACHE`,
-    /// or `hub` in the home of everything.
+    /// `HF_HUB_CACHE`, the older `HUGGINGFACE_HUB_CACHE`, or `hub` in the home.
     pub(crate) fn cache(&self) -> Result<PathBuf> {
         match self.path("HF_HUB_CACHE").or_else(|| self.path("HUGGINGFACE_HUB_CACHE")) {
             Some(cache) => Ok(cache),
@@ -36,7 +33,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the home of the Hub's files: `HF_HOME`, or `huggingface` in the user's cache.
+    /// `HF_HOME`, or `huggingface` in the user's cache.
     fn home(&self) -> Result<PathBuf> {
         if let Some(home) = self.path("HF_HOME") {
             return Ok(home);
@@ -53,8 +50,7 @@ impl Environment<'_> {
         (self.get)(name).filter(|home| !home.is_empty()).map(PathBuf::from)
     }
 
-    /// Returns a path, with `~` for the user's directory, and then `$NAME` and `${NAME}` for
-    /// variables.
+    /// Replaces `~`, and then `$NAME` and `${NAME}`.
     fn path(&self, name: &str) -> Option<PathBuf> {
         let path = (self.get)(name).filter(|path| !path.is_empty()).map(PathBuf::from)?;
         let path = match (path.strip_prefix("~"), self.user()) {
@@ -67,8 +63,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Replaces variables in a text by their values. As in Python, one that is not set stays as it
-    /// is written, and values are not searched again.
+    /// As in Python, unknown variables stay as written, and values are not searched again.
     fn with_variables(&self, text: &str) -> OsString {
         let mut parts = text.split('$');
         let mut whole = OsString::from(parts.next().unwrap_or_default());
@@ -95,13 +90,11 @@ impl Environment<'_> {
 
 #[cfg(feature = "download")]
 impl Environment<'_> {
-    /// Returns the address of the Hub: `HF_ENDPOINT`.
     pub(crate) fn endpoint(&self) -> String {
         self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
     }
 
-    /// Returns `true` if no request may be made: `HF_HUB_OFFLINE` or, if that is not set at all,
-    /// `TRANSFORMERS_OFFLINE`.
+    /// `HF_HUB_OFFLINE` or, if that is not set at all, `TRANSFORMERS_OFFLINE`.
     pub(crate) fn is_offline(&self) -> bool {
         match self.text("HF_HUB_OFFLINE") {
             Some(_) => self.is_true("HF_HUB_OFFLINE"),
@@ -109,9 +102,8 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the token: `HF_TOKEN`, under its older name `HUGGING_FACE_HUB_TOKEN`, or the file
-    /// that `HF_TOKEN_PATH` names, or the file `token` in the home of everything. `None` if there
-    /// is none, or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` forbids tokens that the caller does not give.
+    /// `HF_TOKEN`, the older `HUGGING_FACE_HUB_TOKEN`, the file of `HF_TOKEN_PATH`, or `token` in
+    /// the home. `None` also if `HF_HUB_DISABLE_IMPLICIT_TOKEN` is set.
     pub(crate) fn token(&self) -> Result<Option<Token>> {
         if self.is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
             return Ok(None);
@@ -136,14 +128,13 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the file with the certificates that replace the built-in ones: `SSL_CERT_FILE`, or
-    /// `REQUESTS_CA_BUNDLE`.
+    /// They replace the built-in ones: `SSL_CERT_FILE`, or `REQUESTS_CA_BUNDLE`.
     pub(crate) fn certificates(&self) -> Option<PathBuf> {
         self.path("SSL_CERT_FILE").or_else(|| self.path("REQUESTS_CA_BUNDLE"))
     }
 
-    /// Returns the value of a variable about proxies, given its name in upper case. As in Python,
-    /// the name in lower case takes precedence, and if it is empty there is no proxy.
+    /// Takes the name in upper case. As in Python, lower case takes precedence; if empty, there is
+    /// no proxy.
     pub(crate) fn proxy(&self, name: &str) -> Option<String> {
         // A web server sets this one from the header `Proxy` of a request.
         let is_of_client = name == "HTTP_PROXY" && (self.get)("REQUEST_METHOD").is_some();
@@ -162,13 +153,11 @@ impl Environment<'_> {
     }
 }
 
-/// Reads a file of certificates that a variable names.
 #[cfg(feature = "download")]
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| Error::io(error, path))
 }
 
-/// Calls a function with the environment of these pairs.
 #[cfg(test)]
 pub(crate) fn with<T>(pairs: &[(&str, &str)], check: impl FnOnce(Environment<'_>) -> T) -> T {
     let get = |name: &str| {

@@ -1,4 +1,4 @@
-//! [`ErrorKind`]: failures of this crate alone, and their place in the library's errors.
+//! [`ErrorKind`]: failures of this crate, as kinds of the library's errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,30 +17,25 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// Returns whether an error of the system says that there is no such file.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Returns whether an error says that a file is not the expected one.
 #[cfg(feature = "download")]
 pub(crate) fn is_wrong(error: &Error) -> bool {
     matches!(error.other(), Some(ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. }))
 }
 
-/// Returns the error of cancelled work.
 #[cfg(feature = "download")]
 pub(crate) fn cancelled() -> Error {
     safetensors_core::ErrorKind::Cancelled.into()
 }
 
-/// Fails as [`cancelled`] if the flag says that the work is to stop.
 #[cfg(feature = "download")]
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Ordering::Relaxed) { Err(cancelled()) } else { Ok(()) }
 }
 
-/// Converts the error to an I/O error: not found, permission denied, storage full, or the like.
 #[cfg(feature = "download")]
 pub(crate) fn to_io(error: Error) -> io::Error {
     let kind = match (error.kind(), error.other()) {
@@ -52,15 +47,12 @@ pub(crate) fn to_io(error: Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Failures of the Hub, a download or the cache, with the expected and the found values.
+/// A failure of the Hub, a download or the cache, as
+/// [`ErrorKind::Other`](safetensors_core::ErrorKind::Other) of an [`Error`]. Its
+/// [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path.
 ///
-/// An [`Error`] has it as [`ErrorKind::Other`](safetensors_core::ErrorKind::Other), and names the
-/// repository and file: its [`file`](Error::file) is `owner/name`, `owner/name: file`, or a path on
-/// the disk. Failures that other crates share have a kind of the core: `Io` for I/O errors,
-/// `Cancelled` if a progress callback stopped the work.
-///
-/// Sizes are in bytes. Messages shorten text from outside, fields do not. No error has a token, or
-/// the query of a signed address.
+/// Sizes are in bytes. Messages shorten text from outside, fields do not. No error shows a token,
+/// or the query of a signed address.
 ///
 /// ```
 /// use safetensors_hub::{ErrorKind, RepoId};
@@ -73,62 +65,61 @@ pub(crate) fn to_io(error: Error) -> io::Error {
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
 pub enum ErrorKind {
     // From the caller or the environment.
-    /// A text is not the name of a repository.
+    /// A text that is not the name of a repository.
     #[error("{} is no repository; expected owner/name", Quoted(.found))]
     BadRepoId { found: String },
-    /// A text cannot be a branch, a tag or a commit.
+    /// A text that is not a branch, tag or commit.
     #[error("{} is no revision; expected a branch, a tag or a commit", Quoted(.found))]
     BadRevision { found: String },
-    /// A text is not an address such as `hf://owner/name[@revision][/file]`.
+    /// A text that is not like `hf://owner/name[@revision][/file]`.
     #[error(
         "{} is no address; expected hf://owner/name[@revision][/file], for other kinds with \
          datasets/, spaces/, kernels/ or buckets/ before the owner; buckets have no revisions",
         Quoted(.found)
     )]
     BadAddress { found: String },
-    /// The name of a file leads out of its repository, or is not a plain path.
+    /// A file name that leads out of its repository, or is not a plain path.
     #[error("the file name {} is not a plain relative path; it is refused", Quoted(.found))]
     UnsafeName { found: String },
-    /// A pattern of file names cannot be used.
+    /// An unusable pattern of file names.
     #[error("{} is no pattern of file names: {problem}", Quoted(.pattern))]
     BadPattern { pattern: String, problem: String },
-    /// The endpoint is not the address of a server.
+    /// An endpoint that is not the address of a server.
     #[error("{} is no endpoint: {problem}", Quoted(.found))]
     BadEndpoint { found: String, problem: &'static str },
-    /// A setting, such as the token or a certificate file, cannot be used. Its value may be secret
-    /// and is not shown.
+    /// An unusable setting, such as a token. Its value is not shown.
     #[error("{setting}: {problem}")]
     BadSetting { setting: &'static str, problem: String },
-    /// Neither the options nor the environment say where the cache is.
+    /// An unknown place of the cache.
     #[error("there is no home directory; set HF_HOME, or name a cache directory")]
     NoHome,
 
     // From the Hub.
-    /// The repository does not exist, or is private.
+    /// A repository that does not exist, or is private.
     #[error(
         "there is no such repository, or it is private; check the name{}",
         if *has_token { " and what the token may read" } else { ", and set HF_TOKEN" }
     )]
     RepoNotFound { has_token: bool },
-    /// The repository has no such branch, tag or commit.
+    /// A repository without this branch, tag or commit.
     #[error("the repository has no revision {}; check the branch or commit", Quoted(.revision))]
     RevisionNotFound { revision: String },
-    /// The repository has no such file in this revision.
+    /// A revision without this file.
     #[error("the repository has no such file in this revision")]
     FileNotFound,
-    /// Its owners must allow access to the repository.
+    /// A repository to which the owners must allow access.
     #[error(
         "access is restricted; accept the conditions at {page}{}",
         if *has_token { " with the account of the token" } else { ", and then set HF_TOKEN" }
     )]
     Gated { page: String, has_token: bool },
-    /// The Hub refuses the request. `status` is 401 or 403.
+    /// A refusal with the status 401 or 403.
     #[error(
         "the Hub refuses the request with status {status}; {}",
         if *has_token { "the token is not valid for it" } else { "set HF_TOKEN" }
     )]
     Refused { status: u16, has_token: bool },
-    /// The repository has another name now. [`ClientOptions::follow_renames`] downloads from there.
+    /// A renamed repository. [`ClientOptions::follow_renames`] follows.
     ///
     /// [`ClientOptions::follow_renames`]: crate::client::ClientOptions::follow_renames
     #[error(
@@ -136,68 +127,67 @@ pub enum ErrorKind {
          `ClientOptions::follow_renames`, `safetensors download --follow-renames`"
     )]
     Renamed { to: String },
-    /// Too many requests, and the Hub asks for a longer pause than the options allow.
+    /// Too many requests: the Hub asks for a longer pause than allowed.
     #[error(
         "too many requests; {}{}",
         .wait.map_or("try again later".into(), |wait| format!("try again in {} s", wait.as_secs())),
         if *has_token { "" } else { ", or set HF_TOKEN for a higher limit" }
     )]
     RateLimited { wait: Option<Duration>, has_token: bool },
-    /// The server answers with an unexpected status, again and again.
+    /// An unexpected status, repeatedly.
     #[error("{host} answers with status {status}{}", Detail(.detail))]
     Status { host: String, status: u16, detail: String },
-    /// The server cannot be reached, or the connection breaks, again and again.
+    /// A server that cannot be reached, or a broken connection, repeatedly.
     #[error("{host}: {}", Escaped(.problem))]
     Network { host: String, problem: String },
-    /// The server's answer breaks a rule of HTTP or of the Hub.
+    /// An answer that breaks a rule of HTTP or of the Hub.
     #[error("{host}: {}", Escaped(.problem))]
     BadAnswer { host: String, problem: String },
-    /// A file changed on the Hub while it was read.
+    /// A file that changed on the Hub while it was read.
     #[error("it changed on the Hub: its {what} was {}, and is {}", Escaped(.before), Escaped(.now))]
     Changed { what: &'static str, before: String, now: String },
 
     // About the data that arrived.
-    /// The file does not have the size that the Hub reports.
+    /// A size that differs from the Hub's.
     #[error("expected {expected} bytes, found {found}")]
     WrongSize { expected: u64, found: u64 },
-    /// The file does not have the digest that the Hub reports.
+    /// A digest that differs from the Hub's.
     #[error("expected the {algorithm} {expected}, found {found}")]
     WrongDigest { algorithm: &'static str, expected: String, found: String },
-    /// The disk has less room than the download needs.
+    /// Too little space for the download.
     #[error("the download needs {}, but the disk has only {} free", Bytes(*.needed), Bytes(*.free))]
     NoSpace { needed: u64, free: u64 },
 
-    /// The disk became full. Written bytes stay there, and the next attempt continues with them.
+    /// A full disk. The next attempt continues.
     #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
     DiskFull { written: u64, free: u64, error: io::Error },
 
     // The cache, and directories of the user.
-    /// Files in the directory are not as an earlier download left them.
+    /// Files in the directory that are not from an earlier download.
     #[error(
         "files that are not as a download left them would be lost: {}; --force replaces them",
         NameList(.files)
     )]
     LocalChanges { files: Vec<String> },
-    /// The cache, or the directory, does not have the wanted file, and no request may be made.
+    /// A file that is not in the cache or directory, without permission for requests.
     #[error("{} is not in {}, and {reason}", Quoted(.what), Escaped(&.cache.to_string_lossy()))]
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
-    /// A bucket is read in place, or copied.
+    /// A bucket, which cannot be downloaded into the cache.
     #[error(
         "a bucket has no commits, and is not downloaded into the cache; \
          `safetensors convert hf://{bucket} OUT` copies it"
     )]
     Bucket { bucket: String },
-    /// No file of the repository matches the pattern.
+    /// A pattern that matches no file.
     #[error("no file matches {}; the repository has {}", Quoted(.pattern), NameList(.found))]
     NoMatch { pattern: String, found: Vec<String> },
-    /// The index of a checkpoint names a file that the repository does not have.
+    /// A shard of the index that the repository lacks.
     #[error("the index names {}, which the repository does not have", Quoted(.shard))]
     ShardNotFound { shard: String },
 }
 
 #[cfg(feature = "download")]
 impl ErrorKind {
-    /// Returns the matching kind of I/O error.
     fn of_system(&self) -> io::ErrorKind {
         match self {
             Self::RepoNotFound { .. }
@@ -213,7 +203,6 @@ impl ErrorKind {
     }
 }
 
-/// Displays the text of a server's answer after a colon, if there is any.
 struct Detail<'a>(&'a str);
 
 impl std::fmt::Display for Detail<'_> {

@@ -1,7 +1,7 @@
-//! [`Etag`]: the Hub's identifier of a file's content, and the check that a file has it.
+//! [`Etag`]: the Hub's identifier of a file's content, and its check.
 //!
-//! The digests come from `ring`, which TLS needs anyway: it is assembly, and so as fast in a debug
-//! build, where other crates take minutes for a model.
+//! `ring` computes the digests, since TLS needs it anyway: it is assembly, and fast in a debug
+//! build.
 
 use std::fmt;
 use std::io::Read;
@@ -15,31 +15,27 @@ use safetensors_core::io::FileSource;
 use crate::error::{Error, ErrorKind, Result, check_stop};
 use crate::repo::{Revision, is_hex};
 
-/// The most bytes of an ETag.
 const LONGEST: usize = 128;
 
-/// The identifier of a file's content. In a cache it is the name of the blob.
+/// In a cache, the name of the blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Etag {
     text: String,
     digest: Algorithm,
 }
 
-/// The algorithm of an ETag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
-    /// The SHA-256 of the content, as for every large file on the Hub.
+    /// Of the content of a large file.
     Sha256,
-    /// The SHA-1 of git's object, as for every small file on the Hub. Some mirrors have the SHA-1
-    /// of the content itself instead.
+    /// Of git's object of a small file. Some mirrors use the SHA-1 of the content.
     Sha1,
-    /// It cannot be checked.
     Unknown,
 }
 
 impl Etag {
-    /// Parses the ETag in a header, with its quotes. `is_linked` means that it belongs to a large
-    /// file, from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
+    /// Parses a quoted ETag. `is_linked` if it is from `X-Linked-Etag`, which large files have.
+    /// `None` if it cannot name a file.
     pub(crate) fn of_header(header: &str, is_linked: bool) -> Option<Self> {
         let text = Self::text_of(header);
         let is_name = (1..=LONGEST).contains(&text.len())
@@ -53,20 +49,17 @@ impl Etag {
         is_name.then(|| Self { text: text.into(), digest })
     }
 
-    /// Returns the text of an ETag in a header, without its quotes and without the mark of a weak
-    /// one.
+    /// Also removes the mark of a weak ETag.
     pub(crate) fn text_of(header: &str) -> &str {
         let text = header.strip_prefix("W/").unwrap_or(header);
         text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
     }
 
-    /// Returns whether the content of a whole file can be checked against the ETag.
     pub(crate) fn is_digest(&self) -> bool {
         self.digest != Algorithm::Unknown
     }
 
-    /// Returns the name of the blob of a file in a cache. A text that is no digest may belong to
-    /// two files of the same length, as with nginx, so the name identifies the file.
+    /// Files of one length may share a text that is not a digest, as with nginx.
     pub(crate) fn blob(&self, commit: &Revision, path: &str, size: u64) -> Self {
         if self.is_digest() {
             return self.clone();
@@ -84,17 +77,12 @@ impl Etag {
         &self.text
     }
 
-    /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is
-    /// the length that the Hub reports.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; `Io`; `Cancelled`.
+    /// Compares a file with the ETag, and with the size that the Hub reports.
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
         self.check_while(path, size, stop, &mut || ())
     }
 
-    /// Like [`check`](Etag::check), and calls a function for each piece of the file.
+    /// Calls `work` for each piece.
     pub(crate) fn check_while(
         &self,
         path: &Path,

@@ -1,5 +1,4 @@
-//! Checkpoints that are not on this machine yet: downloads from the Hugging Face Hub, and reading
-//! from object stores.
+//! Downloads checkpoints from the Hugging Face Hub, and reads them from object stores.
 //!
 //! | to | use | feature |
 //! |---|---|---|
@@ -23,10 +22,10 @@
 //!
 //! # Guarantees
 //!
-//! A server is not trusted. Names of files that lead out of the cache are refused, and so is an
-//! index that core would refuse. A file is in the cache under its name only if it has the size and
-//! the digest that the Hub reports. Every broken or wrong answer is overcome or is an [`Error`]
-//! that names its place. The token goes to the Hub's own address only, and is never shown.
+//! A server is not trusted: unsafe file names and indexes are refused, and a file gets its name in
+//! the cache only with the Hub's size and digest. Broken or wrong answers are retried, or an
+//! [`Error`] that names the place. Only the Hub's own address gets the token, and no message shows
+//! it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "download"), allow(rustdoc::broken_intra_doc_links))]
 #![forbid(unsafe_code)]
@@ -60,7 +59,6 @@ pub use download::{DownloadOptions, DownloadProgress, PreviewedFile, Snapshot, d
 pub use error::{Error, ErrorKind, Result};
 pub use repo::{RepoId, Revision};
 
-/// The README: its example is tested.
 #[cfg(all(doctest, feature = "remote"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,4 +1,4 @@
-//! [`each`]: works on files, and ranges of them, in several threads.
+//! [`each`]: works on items in several threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,7 @@ use safetensors_core::lock;
 
 use crate::error::{Error, Result, cancelled};
 
-/// Does `work` for each item on up to `threads` threads, and returns the results in the order of
-/// the items. The first failure sets `stop`, so that the items that are worked on end too, and is
-/// the error.
+/// Returns the results in order. The first failure is the error, and sets `stop` to end other work.
 pub(crate) fn each<I, T: Send>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
@@ -37,7 +35,6 @@ pub(crate) fn each<I, T: Send>(
     cause.map_or_else(|| results, Err)
 }
 
-/// Stops the transfers of the other threads, too, when a thread panics.
 struct OnPanic<'a>(&'a AtomicBool);
 
 impl Drop for OnPanic<'_> {

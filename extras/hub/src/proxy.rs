@@ -1,11 +1,8 @@
 //! [`Proxies`]: chooses the proxy of a request.
 //!
-//! There are two HTTP clients. `object_store` needs an asynchronous one, `reqwest` on `tokio`: the
-//! feature `remote` adds some 130 crates. Downloads read into the thread that writes the file, by
-//! `ureq`: the feature `download` adds 22. So a program that only downloads stays small.
-//!
-//! Neither client may read the environment: they read it differently, and silently ignore proxies
-//! that they do not understand.
+//! The feature `remote` needs `reqwest` on `tokio`, some 130 crates; `download` uses `ureq`, 22.
+//! Neither may read the environment: they do so differently, and silently ignore unsupported
+//! proxies.
 
 use std::net::IpAddr;
 
@@ -14,7 +11,6 @@ use safetensors_core::framework::Quoted;
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The proxies for requests, and the hosts that are reached without one.
 #[derive(Default)]
 pub(crate) struct Proxies {
     http: Option<Proxy>,
@@ -22,7 +18,7 @@ pub(crate) struct Proxies {
     direct: Vec<Direct>,
 }
 
-/// A proxy that both clients can use. `Debug` would show its password.
+/// `Debug` would show its password.
 #[derive(Clone)]
 pub(crate) struct Proxy {
     pub(crate) ureq: ureq::Proxy,
@@ -31,13 +27,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxies {
-    /// Reads the proxies that the environment names, as the clients of Python understand it:
-    /// `HTTPS_PROXY` or `HTTP_PROXY` by the scheme of the address, otherwise `ALL_PROXY`, for all
-    /// hosts except `NO_PROXY`. A name in lower case takes precedence.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used.
+    /// Like Python: `HTTPS_PROXY` or `HTTP_PROXY` by scheme, otherwise `ALL_PROXY`, except for
+    /// `NO_PROXY`. Lower case takes precedence.
     pub(crate) fn of_environment(environment: &Environment<'_>) -> Result<Self> {
         let direct = parse_all(&environment.proxy("NO_PROXY").unwrap_or_default());
         // A user who wants no proxy at all need not correct its variables.
@@ -52,19 +43,13 @@ impl Proxies {
         Ok(Self { http: proxy("HTTP_PROXY")?, https: proxy("HTTPS_PROXY")?, direct })
     }
 
-    /// Uses one proxy for all hosts except a list, which is written like `NO_PROXY`. `setting` is
-    /// the name of the option that has its address.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used.
+    /// `except` is like `NO_PROXY`. `setting` names the option in errors.
     #[cfg(feature = "remote")]
     pub(crate) fn through(setting: &'static str, address: &str, except: &str) -> Result<Self> {
         let proxy = Some(Proxy::parse(setting, address)?);
         Ok(Self { http: proxy.clone(), https: proxy, direct: parse_all(except) })
     }
 
-    /// Returns the proxy for an address; `None` if it is reached directly.
     pub(crate) fn of(&self, scheme: &str, host: &str, port: Option<u16>) -> Option<&Proxy> {
         let is_encrypted = scheme == "https";
         let proxy = if is_encrypted { &self.https } else { &self.http }.as_ref()?;
@@ -76,7 +61,6 @@ impl Proxies {
 }
 
 impl Proxy {
-    /// Parses the address of a proxy. Without a scheme it is an HTTP proxy.
     fn parse(setting: &'static str, value: &str) -> Result<Self> {
         let bad = |problem: String| Error::from(ErrorKind::BadSetting { setting, problem });
         let (scheme, rest) = value.split_once("://").unwrap_or(("http", value));
@@ -112,19 +96,16 @@ impl Proxy {
     }
 }
 
-/// An entry of `NO_PROXY`.
 struct Direct {
     scheme: Option<String>,
     hosts: Hosts,
     port: Option<u16>,
 }
 
-/// The hosts that an entry means.
 enum Hosts {
     All,
-    /// The addresses that begin with the same bits, and how many bits that are.
+    /// With the number of equal first bits.
     Network(IpAddr, u32),
-    /// The domain and all below it.
     Domain(String),
 }
 
@@ -133,7 +114,6 @@ fn parse_all(list: &str) -> Vec<Direct> {
 }
 
 impl Direct {
-    /// Reads an entry of `NO_PROXY`; `None` for an entry without a host.
     fn from_entry(entry: &str) -> Option<Self> {
         let entry = entry.trim().to_ascii_lowercase();
         let (scheme, rest) = match entry.split_once("://") {
@@ -159,7 +139,6 @@ impl Direct {
         (!is_empty).then(|| Self { scheme: scheme.map(str::to_owned), hosts, port })
     }
 
-    /// Returns whether no host has a proxy.
     fn is_everything(&self) -> bool {
         matches!(self, Self { scheme: None, hosts: Hosts::All, port: None })
     }
@@ -179,8 +158,7 @@ impl Direct {
     }
 }
 
-/// Returns an address such as `10.0.0.1`, or a network such as `10.0.0.0/8`: the address and the
-/// number of bits that count.
+/// Parses `10.0.0.1`, or `10.0.0.0/8`, with the number of bits that count.
 fn network(text: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits.parse().ok()?)),
@@ -206,7 +184,6 @@ mod tests {
     use super::*;
     use crate::environment::with;
 
-    /// Returns the host of the proxy for an address, with these variables.
     fn proxy(pairs: &[(&str, &str)], scheme: &str, host: &str, port: Option<u16>) -> String {
         let proxies = with(pairs, |environment| Proxies::of_environment(&environment)).unwrap();
         let found = proxies.of(scheme, host, port);

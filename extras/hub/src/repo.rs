@@ -5,19 +5,18 @@ use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most bytes of an owner, and of a name.
+/// Bytes of an owner, and of a name.
 const LONGEST_NAME: usize = 96;
 
-/// The kinds of repositories. Each begins an address.
 const KINDS: [&str; 5] = [MODELS, "datasets", "spaces", "kernels", BUCKETS];
 const MODELS: &str = "models";
 const BUCKETS: &str = "buckets";
 
 /// The name of a repository of models, `owner/name`, or of another kind: `datasets/owner/name`,
-/// `spaces/...`, `kernels/...`. A few old ones have no owner: `gpt2`. `buckets/owner/name` has no
-/// commits, and is not downloaded into the cache.
+/// `spaces/...`, `kernels/...`, `buckets/...`. A few old ones have no owner: `gpt2`. A bucket has
+/// no commits, and is not downloaded into the cache.
 ///
-/// It has letters, digits, `-`, `_`, `.` and `/` only, so it is safe in a path and in a URL.
+/// It only has letters, digits, `-`, `_`, `.` and `/`: safe in a path and in a URL.
 ///
 /// ```
 /// use safetensors_hub::RepoId;
@@ -34,11 +33,6 @@ const BUCKETS: &str = "buckets";
 pub struct RepoId(String);
 
 impl RepoId {
-    /// Checks a name.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadRepoId`].
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let is_name = |name: &str| {
             let is_inner = |c: char| matches!(c, '-' | '.');
@@ -62,28 +56,24 @@ impl RepoId {
         }
     }
 
-    /// Returns `true` if a part of an address is the kind of a repository.
     pub(crate) fn is_kind(part: &str) -> bool {
         KINDS.contains(&part)
     }
 
-    /// Returns the name with its kind, as in addresses of the Hub's API.
     pub(crate) fn with_kind(&self) -> String {
         let (kind, rest) = kind_and_rest(&self.0);
         format!("{kind}/{rest}")
     }
 
-    /// Returns whether it has no commits.
     pub(crate) fn is_bucket(&self) -> bool {
         kind_and_rest(&self.0).0 == BUCKETS
     }
 
-    /// Returns the name of the repository's folder in a cache, such as `models--owner--name`.
+    /// Such as `models--owner--name`.
     pub(crate) fn folder(&self) -> String {
         self.with_kind().replace('/', "--")
     }
 
-    /// Returns the repository that a folder of a cache belongs to.
     pub(crate) fn of_folder(folder: &str) -> Option<Self> {
         let (kind, rest) = folder.split_once("--")?;
         let repo = Self::parse(&format!("{kind}/{}", rest.replacen("--", "/", 1))).ok()?;
@@ -91,7 +81,7 @@ impl RepoId {
     }
 }
 
-/// Divides the name of a repository into its kind, models by default, and the rest.
+/// Models by default.
 fn kind_and_rest(text: &str) -> (&str, &str) {
     text.split_once('/').filter(|(kind, _)| KINDS.contains(kind)).unwrap_or((MODELS, text))
 }
@@ -110,11 +100,7 @@ fn kind_and_rest(text: &str) -> (&str, &str) {
 pub struct Revision(String);
 
 impl Revision {
-    /// Checks a revision by git's rules for the names of references.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadRevision`].
+    /// Applies git's rules for references.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let is_part = |part: &str| {
             !part.is_empty() && !part.starts_with('.') && !part.ends_with('.') && part != "@"
@@ -135,13 +121,11 @@ impl Revision {
         &self.0
     }
 
-    /// Returns the branch `main`.
     pub(crate) fn main() -> Self {
         Self("main".into())
     }
 
-    /// Returns `true` for a complete commit id: 40 lower-case hex digits. Its content never
-    /// changes.
+    /// A complete commit: 40 lower-case hex digits. Its content never changes.
     pub(crate) fn is_commit(&self) -> bool {
         is_hex(&self.0, 40)
     }
@@ -149,7 +133,6 @@ impl Revision {
 
 #[cfg(feature = "download")]
 impl Revision {
-    /// Fails if this is a commit, and another was found.
     pub(crate) fn check_commit(&self, found: &Self) -> Result<()> {
         if !self.is_commit() || self == found {
             return Ok(());
@@ -160,13 +143,11 @@ impl Revision {
 }
 
 impl Default for Revision {
-    /// Returns the branch `main`.
     fn default() -> Self {
         Self::main()
     }
 }
 
-/// Implements text conversions for both types.
 macro_rules! text {
     ($($name:ident),+) => {$(
         impl AsRef<str> for $name {
@@ -193,16 +174,12 @@ macro_rules! text {
 
 text!(RepoId, Revision);
 
-/// Returns whether a text has `digits` lower-case hex digits, and nothing else.
+/// Lower-case only.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Checks the name of a file in a repository: a relative path of plain parts, on every system.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnsafeName`].
+/// Requires a relative path of plain parts, on every system.
 pub(crate) fn check_file_name(name: &str) -> Result<()> {
     let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
     let is_char = |c: char| !c.is_control() && !matches!(c, '\\' | ':');
@@ -213,7 +190,6 @@ pub(crate) fn check_file_name(name: &str) -> Result<()> {
     }
 }
 
-/// Encodes a text for the path of a URL. `/` stays if `keep_slash` is true.
 pub(crate) fn percent_encoded(text: &str, keep_slash: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -228,7 +204,7 @@ pub(crate) fn percent_encoded(text: &str, keep_slash: bool) -> String {
     out
 }
 
-/// Decodes escapes such as `%2F` to bytes. `None` if two hexadecimal digits are missing.
+/// `None` if two hex digits are missing.
 pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Displays a number of bytes with a decimal unit, such as `1.5 GB`.
+/// Such as `1.5 GB`, with decimal units.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {

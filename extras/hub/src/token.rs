@@ -4,17 +4,12 @@ use std::fmt;
 
 use crate::error::{ErrorKind, Result};
 
-/// A token of the Hub. `Debug` does not show it, and it has no `Display`.
+/// `Debug` hides it, and it has no `Display`.
 #[derive(Clone)]
 pub(crate) struct Token(String);
 
 impl Token {
-    /// Makes a token of a text, without the space and line ends around it.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadSetting`] if it has characters that no header may have. The error does not
-    /// show it.
+    /// Trims space and line ends. The error for a malformed token hides it.
     pub(crate) fn new(text: &str) -> Result<Self> {
         let token = text.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -24,7 +19,6 @@ impl Token {
         Ok(Self(token.into()))
     }
 
-    /// Returns the secret itself.
     pub(crate) fn secret(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! The signature file: a Sigstore bundle of version 0.3 with an envelope of DSSE.
+//! The signature file: a Sigstore bundle, version 0.3, with a DSSE envelope.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -13,37 +13,32 @@ use crate::error::ErrorKind;
 use crate::json;
 use crate::key::hint_of;
 
-/// The most bytes of a signature file. One file of a model takes some 250 bytes in it.
+/// In bytes. One file of a model takes about 250.
 const MAX_LEN: u64 = 64 << 20;
 
-/// The most certificates of a signature, and the most bytes of each.
+/// Certificates in a signature, and bytes of each.
 const MAX_CERTIFICATES: (usize, usize) = (16, 64 << 10);
 
 const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 
-/// Stands in payloads of model-signing 0.2.0, which signed them in another form.
 const OLD_PREDICATE: &[u8] = b"https://model_signing/Digests/v0.1";
 
-/// A signature and its signed content, as far as they are known without the key.
+/// A signature and its signed content. Nothing in it is verified.
 pub(crate) struct Bundle {
     pub(crate) material: Material,
-    /// Whoever reads this must have verified the signature.
+    /// Read it only after the signature is verified.
     pub(crate) payload: Vec<u8>,
-    /// In DER.
     pub(crate) signature: Vec<u8>,
 }
 
-/// The key of a signature, as the file describes it.
 pub(crate) enum Material {
-    /// The name of a key, if the signature has it.
     Key(Option<String>),
-    /// Certificates in DER: the key's, and its issuers'.
     Certificates { leaf: Vec<u8>, issuers: Vec<Vec<u8>> },
 }
 
 impl Material {
-    /// Takes certificates, the key's first, within the limits of the format.
+    /// In DER, the key's first.
     pub(crate) fn certificates(mut der: Vec<Vec<u8>>) -> Result<Self> {
         let (most, longest) = MAX_CERTIFICATES;
         if der.is_empty() || der.len() > most {
@@ -59,7 +54,6 @@ impl Material {
 }
 
 impl Bundle {
-    /// Reads a file, which must be a regular one. Nothing in it is verified yet.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = FileSource::open(path)?;
         let mut text = Vec::new();
@@ -68,7 +62,6 @@ impl Bundle {
         Self::parse(&text)
     }
 
-    /// Reads the text of a file.
     pub(crate) fn parse(text: &[u8]) -> Result<Self> {
         if text.len() as u64 > MAX_LEN {
             return Err(ErrorKind::TooLarge { limit: MAX_LEN }.into());
@@ -88,14 +81,12 @@ impl Bundle {
         })
     }
 
-    /// Returns the error of a wrong signature. A signature of model-signing 0.2.0 always is one,
-    /// since that version signed the text that Python prints for the payload.
+    /// Such a signature of model-signing 0.2.0 is always wrong: it signed Python's text.
     pub(crate) fn wrong_signature(&self) -> Error {
         let is_old = self.payload.windows(OLD_PREDICATE.len()).any(|part| part == OLD_PREDICATE);
         if is_old { ErrorKind::OldFormat.into() } else { ErrorKind::WrongSignature.into() }
     }
 
-    /// Returns the text of the file.
     pub(crate) fn to_json(&self) -> Result<String> {
         // The reference reads no file without this list.
         let tlog_entries = Some(Vec::new());
@@ -128,13 +119,12 @@ impl Bundle {
     }
 }
 
-/// Returns the bytes that are signed instead of a payload: DSSE's pre-authentication encoding.
+/// Returns the signed bytes: DSSE's pre-authentication encoding.
 pub(crate) fn message(payload: &[u8]) -> Vec<u8> {
     let start = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len());
     [start.as_bytes(), payload].concat()
 }
 
-/// Fails unless a text is the only one that is supported.
 pub(crate) fn expect(what: &'static str, expected: &'static str, found: &str) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -166,7 +156,6 @@ struct VerificationMaterial {
     public_key: Option<KeyName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     x509_certificate_chain: Option<Chain>,
-    /// Only a keyless signature has it.
     #[serde(skip_serializing)]
     certificate: Option<Value>,
     #[serde(default)]
@@ -178,7 +167,7 @@ struct VerificationMaterial {
 struct KeyName {
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    /// Before model-signing 1.1.0: the PEM text of the key.
+    /// The key in PEM, before model-signing 1.1.0.
     #[serde(skip_serializing)]
     raw_bytes: Option<String>,
 }
@@ -205,7 +194,6 @@ struct Envelope {
 #[derive(Serialize, Deserialize)]
 struct Signature {
     sig: String,
-    /// Means nothing in this format.
     keyid: Option<Value>,
 }
 

@@ -1,4 +1,4 @@
-//! The files of a model on the disk.
+//! Lists the files of a model on disk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -10,35 +10,29 @@ use safetensors_core::{Error, Result};
 use crate::error::ErrorKind;
 use crate::names::SINGLE_FILE;
 
-/// A file that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
-    /// Shows whether the file was written to in between, as far as the file system records it.
+    /// Shows writes in between, if the file system records them.
     modified: Option<SystemTime>,
 }
 
-/// The entries of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
-    /// By their names, with `/` between the parts.
+    /// By name, with `/` between the parts.
     pub(crate) files: BTreeMap<String, File>,
-    /// Links that lead out of the directory.
     pub(crate) links_outside: Vec<String>,
 }
 
-/// How a model is listed.
 pub(crate) struct Rules<'a> {
     pub(crate) allow_symlinks: bool,
-    /// Whether a path is skipped, with everything below it.
     pub(crate) is_left_out: &'a dyn Fn(&str) -> bool,
-    /// Whether a path that cannot be signed, such as a FIFO, is skipped instead of an error.
+    /// Skips a path that cannot be signed, such as a FIFO, instead of an error.
     pub(crate) is_tolerated: &'a dyn Fn(&str) -> bool,
 }
 
-/// Lists the files of a model: of a directory with everything below it, or a single file. Links are
-/// not followed, unless the rules allow it; the path itself may be one.
+/// Lists a directory recursively, or a single file. The path itself may be a link.
 pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
     let mut listing = Listing::default();
     let found = fs::metadata(model).map_err(|error| Error::io(error, model))?;
@@ -85,7 +79,6 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
 
 enum Entry {
     Directory,
-    /// Whether it was reached by a link.
     File(Metadata, bool),
 }
 
@@ -121,7 +114,7 @@ impl File {
     }
 }
 
-/// Returns the name of a file in a model, if it is below it. The file need not exist.
+/// The file need not exist.
 pub(crate) fn name_in(model: &Path, file: &Path) -> Option<String> {
     let parent = match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,4 +1,4 @@
-//! Hashes of files: [`HashAlgorithm`], and many files at once.
+//! Hashes many files at once: [`HashAlgorithm`].
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -14,19 +14,18 @@ use sha2::{Digest as _, Sha256};
 use crate::error::ErrorKind;
 use crate::files::File;
 
-/// How the content of files is hashed.
+/// The hash of a file's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HashAlgorithm {
     /// SHA-256, which every verifier supports.
     #[default]
     Sha256,
-    /// BLAKE3, which is faster where the processor has no instructions for SHA-256.
+    /// BLAKE3, faster without instructions for SHA-256.
     Blake3,
 }
 
 impl HashAlgorithm {
-    /// Returns the name in signatures.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -43,14 +42,12 @@ impl HashAlgorithm {
     }
 }
 
-/// The bytes that a thread reads at once.
 const BUFFER: usize = 1 << 20;
 
-/// Is called with the bytes done and all bytes.
+/// Gets the bytes done and all bytes.
 pub(crate) type Callback = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 
-/// Hashes files by several threads, the largest first, so that no thread begins it when the others
-/// have finished. The digests are in the order of the files.
+/// Hashes the largest files first, so that none begins last. Digests are in the order of the files.
 pub(crate) fn hash_files(
     files: &[&File],
     algorithm: HashAlgorithm,
@@ -87,7 +84,6 @@ pub(crate) fn hash_files(
     Ok(digests)
 }
 
-/// Passes on all bytes of a file.
 fn read(
     path: &Path,
     buffer: &mut Vec<u8>,

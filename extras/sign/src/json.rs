@@ -1,4 +1,4 @@
-//! JSON from outside: bounded depth, a bounded number of values, and no key twice in an object.
+//! JSON from outside: bounded depth and number of values, no duplicate keys.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,17 +11,14 @@ use serde_json::{Map, Value};
 
 use crate::error::ErrorKind;
 
-/// How deeply objects and arrays may nest. The format needs six levels.
+/// The format needs six levels.
 const MAX_DEPTH: usize = 16;
 
-/// The most values of a text, since in memory each takes up to 16 times its bytes in the text. A
-/// signed file is four values, and a signature file within its limit has fewer than these.
+/// A value takes up to 16 times its text in memory. A signed file is four values.
 const MAX_VALUES: usize = 2 << 20;
 
-/// Reads one JSON value into a type, and ignores the keys that the type does not have.
-///
-/// The text becomes a [`Value`] first, because a derived type would not see that a key which it
-/// ignores is there twice, and another reader may take either of the two.
+/// Ignores unknown keys. Parses a [`Value`] first: a derived type accepts duplicates of an ignored
+/// key.
 pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
     let value = || {
         let mut text = serde_json::Deserializer::from_slice(text);
@@ -40,7 +37,6 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
 #[derive(Clone, Copy)]
 struct Unique<'a> {
     depth: usize,
-    /// How many more values may come.
     left: &'a Cell<usize>,
 }
 

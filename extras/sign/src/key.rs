@@ -1,4 +1,4 @@
-//! Keys of the format's three curves: [`PrivateKey`] signs, [`PublicKey`] verifies.
+//! Keys of three curves: [`PrivateKey`] signs, [`PublicKey`] verifies.
 
 use std::fmt;
 
@@ -18,10 +18,8 @@ use x509_cert::der::{Decode as _, Document, SecretDocument};
 use crate::error::ErrorKind;
 use crate::pem::blocks;
 
-/// The object identifier of keys of elliptic curves.
 const EC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 
-/// The three hashes that signatures are made over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignatureHash {
     Sha256,
@@ -40,16 +38,13 @@ impl SignatureHash {
 }
 
 // `ring` has neither P-521 nor keys of SEC1, and needs a C compiler.
-/// Declares the curves: each with its crate, the object identifier of its name, and its hash.
 macro_rules! curves {
     ($($name:ident: $curve:ident, $oid:literal, $hash:ident;)*) => {
-        /// A private key. Its own memory is cleared when it is dropped; the text that it was read
-        /// from is the caller's.
+        /// Clears its memory on drop. The text it was parsed from belongs to the caller.
         pub(crate) enum PrivateKey {
             $($name($curve::ecdsa::SigningKey),)*
         }
 
-        /// A public key, which is a point on its curve.
         #[derive(Clone, PartialEq, Eq)]
         pub(crate) enum PublicKey {
             $($name($curve::PublicKey),)*
@@ -78,8 +73,7 @@ macro_rules! curves {
                 }
             }
 
-            /// Returns the signature of a message, in DER. Equal messages give equal signatures
-            /// (RFC 6979), so no random numbers are needed.
+            /// Deterministic (RFC 6979), in DER.
             pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>> {
                 match self {
                     $(Self::$name(key) => {
@@ -93,7 +87,6 @@ macro_rules! curves {
         }
 
         impl PublicKey {
-            /// Reads a SubjectPublicKeyInfo in DER.
             pub(crate) fn from_der(der: &[u8]) -> Result<Self> {
                 let info = SubjectPublicKeyInfoRef::try_from(der).map_err(|_| malformed())?;
                 let curve = curve_of(info.algorithm.oid, info.algorithm.parameters)?;
@@ -111,14 +104,12 @@ macro_rules! curves {
                 pem.map_err(|_| malformed())
             }
 
-            /// Returns the hash that a signature of this curve is made over.
             pub(crate) fn hash(&self) -> SignatureHash {
                 match self {
                     $(Self::$name(_) => SignatureHash::$hash,)*
                 }
             }
 
-            /// Returns `true` if a signature in DER matches a message, hashed by `hash`.
             pub(crate) fn is_signed(
                 &self,
                 message: &[u8],
@@ -143,7 +134,6 @@ macro_rules! curves {
             }
         }
 
-        /// The curve, such as `P256`.
         impl fmt::Debug for PublicKey {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {
@@ -161,7 +151,7 @@ curves! {
 }
 
 impl PrivateKey {
-    /// Reads a key in PEM: PKCS#8 or SEC1, not encrypted.
+    /// Parses PEM: PKCS#8 or SEC1, not encrypted.
     pub(crate) fn parse(pem: &str) -> Result<Self> {
         let all = blocks(pem);
         // `openssl ecparam -genkey` writes the name of the curve before the key.
@@ -194,7 +184,6 @@ impl PrivateKey {
 }
 
 impl PublicKey {
-    /// Reads a key in PEM.
     pub(crate) fn parse(pem: &str) -> Result<Self> {
         let [block] = &blocks(pem)[..] else {
             return Err(bad_key("expected one public key in PEM"));
@@ -214,18 +203,16 @@ impl PublicKey {
         }
     }
 
-    /// Returns the name of the key in a signature: the SHA-256 of its PEM text, in hexadecimal.
+    /// The key's name in a signature: the SHA-256 of its PEM, in hexadecimal.
     pub(crate) fn hint(&self) -> Result<String> {
         Ok(hint_of(self.to_pem()?.as_bytes()))
     }
 }
 
-/// Returns the name of the key with this PEM text.
 pub(crate) fn hint_of(pem: &[u8]) -> String {
     HEXLOWER.encode(&Sha256::digest(pem))
 }
 
-/// Returns the curve that a key names.
 fn curve_of(
     algorithm: ObjectIdentifier,
     parameters: Option<AnyRef<'_>>,

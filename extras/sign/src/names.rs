@@ -1,15 +1,14 @@
-//! Names of files in a signature: relative to the model, with `/` between their parts.
+//! Names of files in a signature: relative to the model, with `/`.
 
 use std::path::{Component, Path};
 
-/// The paths that every signature omits, at the top of the model.
+/// Every signature omits these, at the top of the model.
 pub(crate) const GIT: [&str; 4] = [".git", ".gitattributes", ".github", ".gitignore"];
 
-/// The name of a file that is the entire model, as the reference writes it.
+/// The name of a model that is one file, as in the reference.
 pub(crate) const SINGLE_FILE: &str = ".";
 
-/// Returns `true` if a name is a plain path below the model: no part of it is empty, `.` or `..`,
-/// and no part means something else on this system, such as a drive.
+/// No part is empty, `.`, `..`, or special on this system.
 pub(crate) fn is_plain(name: &str) -> bool {
     let parts = || name.split('/');
     let is_normal = |(part, component): (&str, _)| component == Component::Normal(part.as_ref());
@@ -18,7 +17,7 @@ pub(crate) fn is_plain(name: &str) -> bool {
         && parts().zip(Path::new(name).components()).all(is_normal)
 }
 
-/// Returns `true` if a name is a path, or below it. A path that is not plain has nothing below it.
+/// Nothing is below a path that is not plain.
 pub(crate) fn is_below(name: &str, path: &str) -> bool {
     let path = path.strip_suffix('/').unwrap_or(path);
     name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! Texts in PEM: finds the blocks in a text that may have comments and other blocks.
+//! Finds the blocks in a PEM text, which may have comments.
 
 use std::path::Path;
 
@@ -6,14 +6,13 @@ use safetensors_core::Result;
 
 use crate::error::ErrorKind;
 
-/// A block: its label, such as `PUBLIC KEY`, and its text with both boundaries.
 pub(crate) struct Block<'a> {
     pub(crate) label: &'a str,
     pub(crate) text: &'a str,
 }
 
 impl Block<'_> {
-    /// Returns whether an old header says that the content is encrypted.
+    /// Old PEM headers mark encryption.
     pub(crate) fn has_encryption_header(&self) -> bool {
         self.text.contains("Proc-Type:") && self.text.contains("ENCRYPTED")
     }
@@ -22,7 +21,7 @@ impl Block<'_> {
 const BEGIN: &str = "-----BEGIN ";
 const DASHES: &str = "-----";
 
-/// Fails if a path is the text of a key instead, which no error may show.
+/// Fails for the text of a key instead of a path, which no error may show.
 pub(crate) fn refuse_pem(path: &Path) -> Result<()> {
     if !path.to_string_lossy().contains(BEGIN) {
         return Ok(());
@@ -30,7 +29,6 @@ pub(crate) fn refuse_pem(path: &Path) -> Result<()> {
     Err(ErrorKind::BadKey { problem: "a path is expected, not a text in PEM".to_owned() }.into())
 }
 
-/// Returns the blocks of a text, in order. A block without its end is skipped.
 pub(crate) fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut rest = text;

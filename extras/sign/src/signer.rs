@@ -25,10 +25,7 @@ use crate::statement::Manifest;
 /// Signs the files of a model with a key, or with a key and its certificates.
 ///
 /// The signature omits itself, `.git`, `.github`, `.gitattributes` and `.gitignore` at the top, and
-/// the paths that are [ignored](Signer::ignore). It names the omitted paths.
-///
-/// Verifiers look at the bytes on the disk. If a directory holds a delta, or some shards of a
-/// checkpoint, the signature covers these files and not the model made from them.
+/// [ignored](Signer::ignore) paths, which it names.
 pub struct Signer {
     key: PrivateKey,
     certificates: Vec<Certificate>,
@@ -40,7 +37,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Reads a private key of the curve P-256, P-384 or P-521 in PEM: PKCS#8 or SEC1.
+    /// Reads a private key of P-256, P-384 or P-521 in PEM: PKCS#8 or SEC1.
     ///
     /// # Errors
     ///
@@ -57,13 +54,13 @@ impl Signer {
         })
     }
 
-    /// Puts certificates in PEM into the signature: first the key's, then its issuers'. A verifier
-    /// needs only their root, so the root itself is better omitted.
+    /// Adds certificates in PEM: the key's first, then its issuers'. Omit the root, which the
+    /// verifier has.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadCertificate`] if the first does not belong to the key, or is not meant for
-    /// signatures; [`ErrorKind::BadCertificates`].
+    /// [`ErrorKind::BadCertificate`] if the first is not for this key, or not for signatures;
+    /// [`ErrorKind::BadCertificates`].
     pub fn certificates(mut self, pem: &str) -> Result<Self> {
         self.certificates = Certificate::parse_all(pem)?;
         if let [leaf, ..] = &self.certificates[..] {
@@ -77,37 +74,37 @@ impl Signer {
         Ok(self)
     }
 
-    /// Sets how files are hashed: SHA-256 by default.
+    /// Sets the hash of the files: SHA-256 by default.
     #[must_use]
     pub fn hash(mut self, hash: HashAlgorithm) -> Self {
         self.hash = hash;
         self
     }
 
-    /// Omits a file, or a directory with everything below it. The path is relative to the model,
-    /// with `/` between its parts, and has no wildcards.
+    /// Omits a file, or a directory with its content. The path is relative to the model, with `/`,
+    /// without wildcards.
     #[must_use]
     pub fn ignore(mut self, path: impl Into<String>) -> Self {
         self.ignored.push(path.into());
         self
     }
 
-    /// Sets whether symbolic links to files are followed. By default one is an error.
+    /// Follows symbolic links to files. By default they are an error.
     #[must_use]
     pub fn allow_symlinks(mut self, allow_symlinks: bool) -> Self {
         self.allow_symlinks = allow_symlinks;
         self
     }
 
-    /// Sets whether an existing signature is replaced, also one in a cache of the Hub. By default
-    /// it is an error. Links and files that are no signatures are never replaced.
+    /// Replaces an existing signature, even in a cache of the Hub. By default it is an error. Links
+    /// and other files are never replaced.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Sets a callback that gets the bytes hashed and all bytes, from any thread. It can cancel.
+    /// Sets a callback that gets the bytes hashed and all bytes, from any thread, and can cancel.
     #[must_use]
     pub fn progress(
         mut self,
@@ -117,26 +114,19 @@ impl Signer {
         self
     }
 
-    /// Signs a directory, or one file, and writes the signature. The file is complete or does not
-    /// appear; it may be in the directory.
-    ///
-    /// The directory must not change at the same time. A file that does, by its length, its time or
-    /// its name, is an error.
+    /// Signs a directory or a file, and writes the signature, completely or not at all.
     ///
     /// # Errors
     ///
     /// [`FileExists`](CoreKind::FileExists), [`ErrorKind::NotASignature`]; [`ErrorKind::NoFiles`];
     /// [`ErrorKind::Link`] and others for entries that cannot be signed; [`ErrorKind::Unfinished`];
-    /// [`ErrorKind::ChangedMeanwhile`]. I/O errors.
+    /// [`ErrorKind::ChangedMeanwhile`] if a length, time or name changes. I/O errors.
     pub fn sign(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         self.sign_or_plan(model.as_ref(), signature.as_ref(), false)
     }
 
-    /// Returns the report of [`sign`](Self::sign) without hashing or writing a file.
-    ///
-    /// # Errors
-    ///
-    /// As for `sign`, before it hashes.
+    /// Returns the report of [`sign`](Self::sign) without hashing or writing. Fails like `sign`
+    /// before hashing.
     pub fn plan(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         self.sign_or_plan(model.as_ref(), signature.as_ref(), true)
     }
@@ -181,7 +171,7 @@ impl Signer {
         Ok(report)
     }
 
-    /// Fails unless the path is free, or has a signature that may be replaced and is not signed.
+    /// The path must be free, or have a replaceable, unsigned signature.
     fn check_replaced(&self, signature: &Path, listing: &Listing) -> Result<()> {
         let Ok(found) = signature.symlink_metadata() else { return Ok(()) };
         let error = |kind: Error| Err(kind.in_path(signature));
@@ -199,14 +189,12 @@ impl Signer {
         Ok(())
     }
 
-    /// Returns the omitted paths, with the signature if it is in the model.
+    /// With the signature, if it is in the model.
     fn left_out(&self, signature: Option<String>) -> BTreeSet<String> {
         let ignored = self.ignored.iter().map(|path| path.trim_end_matches('/').to_owned());
         ignored.chain(GIT.map(str::to_owned)).chain(signature).collect()
     }
 
-    /// Returns the description of the key in the signature, and the report. Fails for files that
-    /// cannot be signed.
     fn report(&self, model: &Path, listing: &Listing) -> Result<(Material, Report)> {
         if listing.files.is_empty() {
             return Err(Error::from(ErrorKind::NoFiles).in_path(model));
@@ -227,7 +215,6 @@ impl Signer {
         Ok((material, report))
     }
 
-    /// Returns the text of the signature.
     fn bundle(
         &self,
         model: &Path,
@@ -251,7 +238,6 @@ impl Signer {
         Ok(text)
     }
 
-    /// Returns the descriptions of the key for the signature and for a report.
     fn material(&self) -> Result<(Material, String)> {
         if let [leaf, ..] = &self.certificates[..] {
             let der = self.certificates.iter().map(|it| it.der().to_vec()).collect();
@@ -263,21 +249,18 @@ impl Signer {
     }
 }
 
-/// Without the private key.
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signer").field("key", &self.key.public_key()).finish_non_exhaustive()
     }
 }
 
-/// Returns the last part of a path, also of a path such as `..`.
 fn base_name(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = path.file_name().or_else(|| absolute.file_name());
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Returns the path of a file that one listing has otherwise than another.
 fn first_difference(before: &Listing, after: &Listing, model: &Path) -> PathBuf {
     let differs = |name: &&String| before.files.get(*name) != after.files.get(*name);
     let name = before.files.keys().chain(after.files.keys()).find(differs);

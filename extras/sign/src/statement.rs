@@ -1,4 +1,4 @@
-//! The signed content: a statement of in-toto, which lists the digest of each file.
+//! The signed content: an in-toto statement with the digest of each file.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,17 @@ use crate::names::{SINGLE_FILE, is_plain};
 const STATEMENT: &str = "https://in-toto.io/Statement/v1";
 const PREDICATE: &str = "https://model_signing/signature/v1.0";
 
-/// The digest of each file, by its name.
 pub(crate) type Digests = BTreeMap<String, [u8; 32]>;
 
-/// The signed list of files.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) hash: HashAlgorithm,
-    /// Paths that the signer omitted.
     pub(crate) ignored: Vec<String>,
     pub(crate) files: Digests,
 }
 
 impl Manifest {
-    /// Reads a payload. Its signature must have been verified.
+    /// Verify the signature first.
     pub(crate) fn parse(payload: &[u8]) -> Result<Self> {
         let Statement { kind, subject, predicate_type, predicate } = json::parse(payload)?;
         expect("the type of the statement", STATEMENT, &kind)?;
@@ -69,8 +66,7 @@ impl Manifest {
         Ok(Self { hash, ignored: serialization.ignore_paths, files })
     }
 
-    /// Returns the payload to sign. It also has the name of the model and whether links were
-    /// followed. Files are in the order of their names, as the specification asks.
+    /// Adds the name of the model, and whether links were followed. Sorts by name, as specified.
     pub(crate) fn to_json(&self, model: String, allow_symlinks: bool) -> Result<Vec<u8>> {
         let mut list = Sha256::new();
         let mut resource = |(name, digest): (&String, &[u8; 32])| {

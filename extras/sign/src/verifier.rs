@@ -20,13 +20,10 @@ use crate::pem::refuse_pem;
 use crate::report::Report;
 use crate::statement::{Digests, Manifest};
 
-/// Verifies the signature of a model with a key, or with certificates that are trusted.
+/// Verifies the signature of a model with a key, or with trusted certificates.
 ///
-/// The order is fixed: the signature file is parsed with limits, its key is compared, the signature
-/// is verified, and only then is the signed list read and compared with the files.
-///
-/// A result holds for the bytes on the disk at that time. A later load reads the files again, so
-/// nobody else may be able to write to them in between.
+/// A result holds for the bytes on disk at that time. A later load reads the files again, so nobody
+/// else may be able to write them.
 pub struct Verifier {
     trust: Trust,
     ignored: Vec<String>,
@@ -42,7 +39,7 @@ enum Trust {
 }
 
 impl Verifier {
-    /// Trusts the holder of a key: a public key of the curve P-256, P-384 or P-521 in PEM.
+    /// Trusts a public key of P-256, P-384 or P-521 in PEM.
     ///
     /// # Errors
     ///
@@ -52,10 +49,10 @@ impl Verifier {
     }
 
     /// Trusts every certificate that leads to one of these roots, in PEM. Certificates that do not
-    /// sign themselves may be among them; they are not trusted, but help to find the way.
+    /// sign themselves are not trusted, but can complete a path.
     ///
-    /// Compare [`Report::signer`] with the name that you expect: a root may have issued
-    /// certificates to many.
+    /// Compare [`Report::signer`] with the expected name: a root may have issued certificates to
+    /// many.
     ///
     /// # Errors
     ///
@@ -80,41 +77,39 @@ impl Verifier {
         }
     }
 
-    /// Allows unsigned files at a path and below it, in addition to the paths that the signature
-    /// names. It is relative to the model, with `/` between its parts. Signed files are compared
-    /// everywhere.
+    /// Allows unsigned files at a path and below it, in addition to the paths in the signature. It
+    /// is relative to the model, with `/`. Signed files are always compared.
     #[must_use]
     pub fn ignore(mut self, path: impl Into<String>) -> Self {
         self.ignored.push(path.into());
         self
     }
 
-    /// Sets whether unsigned files are allowed everywhere. By default they are an error.
+    /// Allows unsigned files everywhere. By default they are an error.
     #[must_use]
     pub fn ignore_unsigned_files(mut self, ignore: bool) -> Self {
         self.ignore_unsigned = ignore;
         self
     }
 
-    /// Sets whether symbolic links to files are followed, regardless of the signer. By default one
-    /// is an error.
+    /// Follows symbolic links to files, regardless of the signer. By default they are an error.
     #[must_use]
     pub fn allow_symlinks(mut self, allow_symlinks: bool) -> Self {
         self.allow_symlinks = allow_symlinks;
         self
     }
 
-    /// Sets whether the certificates need to have been valid only when the key's certificate became
-    /// valid, as in the reference. By default they must be valid now.
+    /// Accepts certificates that were valid when the key's certificate became valid, like the
+    /// reference. By default they must be valid now.
     ///
-    /// A signature proves no date. So with this, anyone who gets an expired key can still sign.
+    /// A signature proves no date, so anyone with an expired key can then still sign.
     #[must_use]
     pub fn allow_expired_certificates(mut self, allow: bool) -> Self {
         self.allow_expired = allow;
         self
     }
 
-    /// Sets a callback that gets the bytes hashed and all bytes, from any thread. It can cancel.
+    /// Sets a callback that gets the bytes hashed and all bytes, from any thread, and can cancel.
     #[must_use]
     pub fn progress(
         mut self,
@@ -124,13 +119,13 @@ impl Verifier {
         self
     }
 
-    /// Verifies a signature file, and compares a directory, or one file, with it.
+    /// Verifies a signature file, and compares a directory or a file with it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FilesDiffer`] with a report of the differences; [`ErrorKind::WrongSignature`],
+    /// [`ErrorKind::FilesDiffer`] with a report; [`ErrorKind::WrongSignature`],
     /// [`ErrorKind::OtherKey`], [`ErrorKind::BadCertificate`]; [`ErrorKind::BadBundle`],
-    /// [`ErrorKind::Keyless`] and others for a file that cannot be used. I/O errors.
+    /// [`ErrorKind::Keyless`] and others for an unusable file. I/O errors.
     pub fn verify(&self, model: impl AsRef<Path>, signature: impl AsRef<Path>) -> Result<Report> {
         let model = model.as_ref();
         let signature = signature.as_ref();
@@ -146,7 +141,6 @@ impl Verifier {
         Err(Error::from(ErrorKind::FilesDiffer { report: Box::new(report) }).in_path(model))
     }
 
-    /// Returns the signed list and its signer, after everything about the signature is verified.
     fn open(&self, bundle: &Bundle) -> Result<(Manifest, String)> {
         let (key, signer) = self.key(&bundle.material)?;
         if !key.is_signed(&message(&bundle.payload), key.hash(), &bundle.signature) {
@@ -155,7 +149,6 @@ impl Verifier {
         Ok((Manifest::parse(&bundle.payload)?, signer))
     }
 
-    /// Returns the key that the signature must be of, and its holder.
     fn key(&self, material: &Material) -> Result<(PublicKey, String)> {
         match (&self.trust, material) {
             (Trust::Key(key), Material::Key(named)) => {
@@ -182,7 +175,7 @@ impl Verifier {
         }
     }
 
-    /// Compares the files on the disk with the signed ones. `own` is the name of the signature.
+    /// `own` is the name of the signature.
     fn compare(&self, model: &Path, manifest: &Manifest, own: Option<String>) -> Result<Report> {
         let signed = &manifest.files;
         let ignored = || self.ignored.iter().map(String::as_str).chain(GIT);
@@ -227,7 +220,6 @@ impl Verifier {
         Ok(report)
     }
 
-    /// Returns which signed files are missing or changed.
     fn compare_signed(
         &self,
         found: &BTreeMap<String, File>,
@@ -253,7 +245,7 @@ impl Verifier {
         Ok(report)
     }
 
-    /// Finds missing files among the unsigned ones. These are hashed only if something is missing.
+    /// Hashes the unsigned files only if something is missing.
     fn find_renamed(
         &self,
         found: &BTreeMap<String, File>,
@@ -270,9 +262,7 @@ impl Verifier {
     }
 }
 
-/// Pairs each missing file with the first unsigned one that has its digest and is not paired yet.
-/// `digests` belong to the unsigned files. Either may be a million files of a stranger, so each is
-/// looked at once.
+/// Looks at each file once: there may be a million of either.
 fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
     let mut unsigned: Vec<_> = report.unsigned.drain(..).map(Some).collect();
     let mut alike: HashMap<_, Vec<usize>> = HashMap::new();
@@ -288,7 +278,7 @@ fn pair_renamed(signed: &Digests, digests: Vec<[u8; 32]>, report: &mut Report) {
     report.unsigned = unsigned.into_iter().flatten().collect();
 }
 
-/// Gives a file that is the entire model its name in the signature: `.`, or its own name.
+/// In its signature, a single file is `.`, or has its own name.
 fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model: &Path) {
     let name = model.file_name().and_then(|name| name.to_str()).unwrap_or(SINGLE_FILE);
     if signed.contains_key(name)
@@ -299,7 +289,6 @@ fn adopt_single_name(files: &mut BTreeMap<String, File>, signed: &Digests, model
     }
 }
 
-/// Shows the kind of trust.
 impl fmt::Debug for Verifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let trust = match &self.trust {
@@ -314,7 +303,6 @@ impl fmt::Debug for Verifier {
 mod tests {
     use super::*;
 
-    /// Returns a digest that several numbers share.
     fn digest(number: usize) -> [u8; 32] {
         std::array::from_fn(|at| if at < 8 { (number / 3).to_le_bytes()[at] } else { 0 })
     }

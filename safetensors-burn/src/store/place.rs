@@ -1,37 +1,34 @@
-//! [`StorePlace`]: where a store loads from and saves to: the disk, memory, an open checkpoint.
+//! [`StorePlace`]: the disk, memory, or an open checkpoint.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use safetensors_core::checkpoint::Computed;
-use safetensors_core::framework::prepare;
+use safetensors_core::framework::{into_view, prepare};
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::StoreError;
 
-/// Stands for the path of a file in memory, in errors.
+/// The path of bytes in memory, in errors.
 const IN_MEMORY: &str = "bytes in memory";
 
-/// A tensor of the checkpoint of a store.
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
-/// An open checkpoint with quantised weights as numbers, or the reason why it cannot be read.
+/// A checkpoint with quantised weights as numbers.
 type Opened = Result<Checkpoint<Computed<Box<dyn ReadAt>>>>;
 
-/// The place of a store's checkpoint.
 #[derive(Debug)]
 pub(crate) enum StorePlace {
     /// A file, an index or a directory.
     Path(PathBuf),
-    /// The bytes of a file. `None` until a module is saved.
+    /// `None` until a module is saved.
     Memory(Option<Bytes>),
-    /// A checkpoint that is open already, and its path. Each load reads the same files.
+    /// Each load reads the same files.
     Open(Box<Opened>, PathBuf),
 }
 
 impl StorePlace {
-    /// A checkpoint that is open already.
     pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
         let first = checkpoint.files().first().map(|file| file.path());
         let path = checkpoint.index_path().or(first).unwrap_or(Path::new("")).to_owned();
@@ -39,17 +36,16 @@ impl StorePlace {
         Self::Open(Box::new(as_stored), path)
     }
 
-    /// Opens the checkpoint. Reads only headers, and the description of quantised weights that are
-    /// read as numbers.
+    /// Reads only headers, and the description of quantised weights that are read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
-            Self::Path(path) => Ok(prepare(Checkpoint::open(path)?, options)?.into_boxed()),
+            Self::Path(path) => into_view(Checkpoint::open(path)?, options),
             Self::Memory(Some(bytes)) => {
                 let checkpoint = Checkpoint::from_source(bytes.clone(), IN_MEMORY)?;
-                Ok(prepare(checkpoint, options)?.into_boxed())
+                into_view(checkpoint, options)
             }
             Self::Open(checkpoint, _) => match &**checkpoint {
-                Ok(checkpoint) => Ok(prepare(checkpoint.clone(), options)?.into_boxed()),
+                Ok(checkpoint) => into_view(checkpoint.clone(), options),
                 Err(error) => {
                     let error = io::Error::other(error.to_string());
                     Err(self.locate(ErrorKind::Io(error).into()))
@@ -59,7 +55,6 @@ impl StorePlace {
         }
     }
 
-    /// Adds the path to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
         match self {
             Self::Path(path) | Self::Open(_, path) => error.in_path(path),

@@ -161,13 +161,13 @@ mod what {
     use std::process::ExitCode;
 
     use safetensors_hub::client::ClientOptions;
-    use safetensors_hub::{DownloadOptions, HubAddress, RepoId, Revision, Snapshot};
+    use safetensors_hub::{DownloadOptions, HubAddress, PreviewedFile, RepoId, Revision, Snapshot};
 
     use super::Args;
     use crate::terminal::progress::Progress;
     use crate::terminal::report::wrong_usage;
     use crate::terminal::stdout::Out;
-    use crate::terminal::table::{self, Column};
+    use crate::terminal::table::{self, Column, Columns};
     use crate::terminal::{screen, text};
 
     /// The files that the arguments ask for.
@@ -257,19 +257,17 @@ mod what {
         pub(super) fn preview(&self, args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
             let files =
                 safetensors_hub::preview(&self.repo, &self.options(args, &Progress::hidden()))?;
-            let columns = [
-                Column::name("file").rank(0).distinct(),
-                Column::number("size").rank(1),
-                Column::text("state").rank(2),
-            ];
             let present = if args.local_dir.is_some() { "present" } else { "cached" };
-            table::write(&columns, out, |rows| {
-                for file in &files {
-                    let state = if file.is_cached { present } else { "-" };
-                    let name = text::printable(&file.name).to_string();
-                    rows.row([name, text::size(file.byte_len), state.into()]);
-                }
-            })?;
+            let columns: &Columns<'_, &PreviewedFile> = &[
+                (Column::name("file").rank(0).distinct(), &|file| {
+                    text::printable(&file.name).to_string()
+                }),
+                (Column::number("size").rank(1), &|file| text::size(file.byte_len)),
+                (Column::text("state").rank(2), &|file| {
+                    if file.is_cached { present } else { "-" }.to_owned()
+                }),
+            ];
+            table::list(files.iter(), columns, out)?;
             if !screen::is_for_programs() {
                 let missing: Vec<_> = files.iter().filter(|file| !file.is_cached).collect();
                 let bytes = missing.iter().map(|file| u128::from(file.byte_len)).sum::<u128>();

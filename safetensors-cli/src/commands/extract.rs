@@ -73,10 +73,6 @@ const INSTEAD: &str =
     "name a .safetensors file, use --raw, or make it F32 with `safetensors convert --dtype f32`";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if self.output == Path::new("-") {
             stdout::refuse_terminal()?;

@@ -15,7 +15,7 @@ use crate::input;
 use crate::input::address;
 use crate::input::targets::{self, Target};
 use crate::model::totals::Totals;
-use crate::terminal::report::{report, wrong_usage};
+use crate::terminal::report::{self, wrong_usage};
 use crate::terminal::table::{self, Column};
 use crate::terminal::{json, pager, screen, text};
 
@@ -210,6 +210,8 @@ impl<'o, W: Write> Several<'o, W> {
         show: impl FnOnce(&mut dyn Write) -> anyhow::Result<ShownInput>,
     ) -> anyhow::Result<()> {
         let mut part = Vec::new();
+        // Messages about an input come after its part.
+        let is_held = report::hold();
         match show(&mut part) {
             Ok(shown) => {
                 self.put(target, None, &part)?;
@@ -225,13 +227,14 @@ impl<'o, W: Write> Several<'o, W> {
                     self.put(target, Some(&error), &part)?;
                 }
                 if !self.json {
-                    // Standard error is not buffered. Its lines must not overtake lines of earlier
-                    // inputs.
-                    self.out.flush()?;
-                    report(error);
+                    report::report(error);
                 }
                 self.failed += 1;
             }
+        }
+        if is_held {
+            self.out.flush()?;
+            report::release();
         }
         Ok(())
     }

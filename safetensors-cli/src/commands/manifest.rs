@@ -56,10 +56,6 @@ Exit codes: 0 written, 1 a tensor or file cannot be in a manifest, or reading or
 2 wrong usage.";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if input::is_stdin(self.input.path()) {
             return Err(wrong_usage("a manifest is of files, and standard input is none"));
@@ -88,10 +84,8 @@ impl Run for Args {
 /// An address as readers ask for it. The path of a web address has been decoded, and is encoded again.
 /// Readers of buckets and of the Hub take names as they are.
 fn as_asked_for(address: &str) -> String {
-    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
-    if !["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)) {
-        return address.to_owned();
-    }
+    let of_web = address.split_once("://").filter(|_| address::is_web(address));
+    let Some((scheme, rest)) = of_web else { return address.to_owned() };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let encoded = path.bytes().map(|byte| match byte {
         b'/' | b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {

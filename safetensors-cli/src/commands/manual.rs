@@ -40,10 +40,6 @@ Examples:
 Exit codes: 0 written, 1 DIR cannot be written, 2 wrong usage.";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         run(self, Cli::command(), out)
     }

@@ -91,8 +91,8 @@ and of diff also a file that is malformed or unreadable.";
 
 /// The operations of every command. The defaults suit a command that only reads.
 pub(crate) trait Run {
-    /// Returns `true` if it may write files, and so have temporary ones.
-    fn writes_files(&self) -> bool {
+    /// Returns `true` if it reacts to signals itself. It writes no files then.
+    fn handles_signals(&self) -> bool {
         false
     }
 

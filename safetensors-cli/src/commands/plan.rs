@@ -16,7 +16,7 @@ use crate::model::ranks::{Rules, advise, read_plan, warn_of_split_heads, world_s
 use crate::output::writing::Writing;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::stdout::Out;
-use crate::terminal::table::Column;
+use crate::terminal::table::{Column, Columns};
 use crate::terminal::{json, table, text};
 
 /// Show which part of each tensor each rank of a job holds, and how many bytes that is.
@@ -84,10 +84,6 @@ Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be rea
 2 wrong usage.";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         self.output.is_none()
     }
@@ -220,25 +216,14 @@ fn whole_len(tensor: &RankTensor) -> u64 {
 /// Every tensor.
 fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let held = plan.tensors().map(|tensor| held([tensor])).collect::<anyhow::Result<Vec<_>>>()?;
-    let columns = [
-        Column::name("name").rank(0).distinct(),
-        Column::word("dtype").rank(3),
-        Column::name("shape").rank(4),
-        Column::word("division").rank(1),
-        Column::number("each rank holds").rank(2),
+    let columns: &Columns<'_, (&RankTensor, &String)> = &[
+        (Column::name("name").rank(0).distinct(), &|(tensor, _)| text::name(tensor.name())),
+        (Column::word("dtype").rank(3), &|(tensor, _)| tensor.dtype().to_string()),
+        (Column::name("shape").rank(4), &|(tensor, _)| text::shape(tensor.shape())),
+        (Column::word("division").rank(1), &|(tensor, _)| shown(tensor)),
+        (Column::number("each rank holds").rank(2), &|(_, held)| (*held).clone()),
     ];
-    table::write(&columns, out, |table| {
-        for (tensor, held) in plan.tensors().zip(&held) {
-            table.row([
-                text::name(tensor.name()),
-                tensor.dtype().to_string(),
-                text::shape(tensor.shape()),
-                shown(tensor),
-                held.clone(),
-            ]);
-        }
-    })?;
-    Ok(())
+    Ok(table::list(plan.tensors().zip(&held), columns, out)?)
 }
 
 /// The plan for programs.

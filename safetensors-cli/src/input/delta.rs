@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::checkpoint::store::{Boxed, LocalStore};
 use safetensors_core::{Error, ErrorKind, Limits};
 
-use super::source::{Boxed, Source};
+use super::source::Source;
 use super::{address, is_stdin};
 use crate::terminal::report::wrong_usage;
 

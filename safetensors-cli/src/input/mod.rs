@@ -175,10 +175,15 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// Returns the path that a checkpoint has opened by: its index, or its first file.
+/// Returns the text of the path that a checkpoint has opened by.
 pub(crate) fn opened_path<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> String {
+    path_of(checkpoint).map(text::path).unwrap_or_default()
+}
+
+/// Returns the path of the index, or of the first file.
+pub(crate) fn path_of<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> Option<&Path> {
     let first = checkpoint.files().first().map(CheckpointFile::path);
-    checkpoint.index_path().or(first).map(text::path).unwrap_or_default()
+    checkpoint.index_path().or(first)
 }
 
 /// A shard's path relative to its index.

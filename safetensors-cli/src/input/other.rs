@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::checkpoint::CheckpointFile;
-use safetensors_core::checkpoint::store::Store;
+use safetensors_core::checkpoint::store::{Boxed, Store};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::{FileSource, ReadRange};
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
@@ -19,7 +19,7 @@ use safetensors_formats::{Format, Options, Stored};
 
 use super::kind::Judge;
 use super::names::{explain, shown};
-use super::source::{Boxed, Checkpoint, Source};
+use super::source::{Checkpoint, Source};
 use crate::terminal::text;
 
 /// A file of another format, or a directory.

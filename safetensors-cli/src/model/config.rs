@@ -16,11 +16,8 @@ pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const MOST: u64 = 16 << 20;
 
 /// Returns the path and the text of `config.json` next to a checkpoint, if there is one.
-pub(crate) fn config_of(
-    checkpoint: Option<&Checkpoint>,
-) -> anyhow::Result<Option<(PathBuf, String)>> {
-    let found = checkpoint.map(|it| it.read_beside(CONFIG, MOST)).transpose()?;
-    let Some((path, bytes)) = found.flatten() else { return Ok(None) };
+pub(crate) fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
     let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
     Ok(Some((path, text)))
 }
@@ -32,7 +29,7 @@ pub(crate) struct ModelConfig(Map<String, Value>);
 impl ModelConfig {
     /// Reads the `config.json` next to a checkpoint. `None` if there is none.
     pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
-        let Some((path, text)) = config_of(Some(checkpoint))? else { return Ok(None) };
+        let Some((path, text)) = config_of(checkpoint)? else { return Ok(None) };
         let config = python_json::read(text.as_bytes()).with_context(|| text::path(&path))?;
         Ok(Some(Self::new(config)))
     }

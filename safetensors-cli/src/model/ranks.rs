@@ -137,7 +137,8 @@ pub(crate) fn warn_of_split_heads<'c>(
             }
         };
         warn(format!(
-            "a rank gets a part of a head: {heads} heads among {} ranks: {}; {remedy}",
+            "a rank gets a part of a head: {} among {} ranks: {}; {remedy}",
+            text::counted(heads, "head"),
             plan.world_size(),
             text::some(names)
         ));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::Limits;
 use safetensors_core::checkpoint::store::Store;
-use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern};
+use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern, NEWEST};
 use safetensors_core::io::beside;
 use safetensors_formats::Format;
 use serde_json::Value;
@@ -14,9 +14,6 @@ use serde_json::Value;
 use crate::input::kind::Judge;
 use crate::input::{self, Checkpoint, Opening, address};
 use crate::terminal::text;
-
-/// Files of trainers that name the newest checkpoint in the same directory.
-const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
 /// The most bytes of such a file.
 const LONGEST_NAME: u64 = 4096;

@@ -1,7 +1,6 @@
 //! Messages and progress for NumPy's files. `safetensors-formats` reads and writes the files.
 
 use std::io::{Seek, Write};
-use std::path::Path;
 
 use safetensors_core::framework::Quoted;
 use safetensors_core::save::Sink;
@@ -9,7 +8,6 @@ use safetensors_core::{Error, ErrorKind as CoreKind, Result, TensorSource};
 use safetensors_formats::{ErrorKind, npy, npz};
 
 use crate::terminal::progress::Progress;
-use crate::terminal::text;
 
 /// The remedy of `convert` for a dtype that NumPy does not have.
 pub(crate) const CONVERT: &str = "add --dtype f32";
@@ -50,25 +48,6 @@ pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     }
     writer.finish().map_err(|error| unwritten("", error, CONVERT))?;
     Ok(())
-}
-
-/// Adds the file, the member and a remedy to an error of reading a NumPy file.
-pub(crate) fn unread(error: Error) -> anyhow::Error {
-    if error.other::<ErrorKind>().is_none() && error.tensor().is_none() {
-        // The error already names its file, and `file::advise` recognizes it.
-        return error.into();
-    }
-    let file = error.file().map(|file| text::path(Path::new(file)));
-    let member = error.tensor().map(text::short);
-    let problem = text::printable(&error.into_kind().to_string()).to_string();
-    let problem = match member {
-        Some(member) => format!("member {member}: {problem}; --drop leaves it out"),
-        None => problem,
-    };
-    match file {
-        Some(file) => anyhow::anyhow!("{file}: {problem}"),
-        None => anyhow::anyhow!("{problem}"),
-    }
 }
 
 /// Adds the tensor's name to an error of writing it. Errors of the disk are passed on unchanged.

@@ -26,9 +26,12 @@ pub(crate) fn warn(warning: impl Display) {
 /// The messages that wait, if they have to.
 static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
-/// From here on messages wait, because a pager may take the terminal.
-pub(crate) fn hold() {
-    lock(&HELD).get_or_insert_default();
+/// From here on messages wait until [`release`]. Returns `false` if they have waited already.
+pub(crate) fn hold() -> bool {
+    let mut held = lock(&HELD);
+    let is_new = held.is_none();
+    held.get_or_insert_default();
+    is_new
 }
 
 /// Prints the messages that have waited. From here on none waits.

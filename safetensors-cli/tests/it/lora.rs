@@ -245,7 +245,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),
         (&[&*model, "out.safetensors", "--lora", &model], "cannot be merged"),
         (&["a.npy", "out.safetensors"], "which the checkpoint does not have"),
-        (&["a.npz", "out.safetensors"], "--lora is for a checkpoint"),
+        (&["a.npz", "out.safetensors"], "which the checkpoint does not have"),
         (&[&*model, "out.safetensors", "--dry-run"], ""),
     ];
     dir.write("a.npy", npy());

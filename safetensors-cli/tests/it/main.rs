@@ -24,6 +24,7 @@ mod delta_outputs;
 mod diff;
 mod digest;
 mod existing;
+mod experts;
 mod extract;
 #[cfg(target_os = "linux")]
 mod faults;

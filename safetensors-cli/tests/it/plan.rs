@@ -195,6 +195,8 @@ fn a_rank_that_gets_a_part_of_a_head_is_a_warning_with_a_rule_that_helps() {
     );
     dir.run("plan . -w 2 --rule *.k_proj.weight=offsets:0:0,1,4").success().stderr(
         format!("warning: a rank gets a part of a head: 2 heads among 2 ranks: {k}; --rule 'NAME=shared:0:2' has ranks share whole heads\n"));
+    dir.write("config.json", r#"{"num_attention_heads": 4, "num_key_value_heads": 1}"#);
+    dir.run("plan . -w 2").success().stderr(contains("1 head among 2 ranks"));
     // Settings that are none do not stop a plan.
     dir.write("config.json", "{");
     dir.run("plan . -w 4").quiet();

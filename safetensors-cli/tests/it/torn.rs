@@ -114,6 +114,21 @@ fn a_torn_file_without_its_backup_says_what_is_left_to_do() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_torn_header_of_a_read_only_file_is_restored_once_it_is_writable() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = temp_dir();
+    let (path, _) = torn_file(dir.path());
+    let torn = fs::read(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    run("metadata set --force", &path, "a=b").fails(1, "the file is read-only; make it writable");
+    assert_eq!((fs::read(&path).unwrap(), dir.at(BACKUP).exists()), (torn, true));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    run("metadata set", &path, "a=b").success();
+    Checkpoint::open(&path).unwrap();
+}
+
 /// A backup next to a valid file, such as one that was downloaded with it, changes nothing.
 #[test]
 fn verify_names_a_backup_and_a_change_removes_it() {

@@ -38,12 +38,47 @@ pub fn load<F: Framework>(
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    if options.reads_numbers()
-        && let Some(numbers) = checkpoint.numbers()?
-    {
-        return load_by(&numbers, options, |tensors| F::read_tensors(tensors, device, options));
+    if let Some(view) = view(checkpoint, options)? {
+        return load_by(&view, options, |tensors| F::read_tensors(tensors, device, options));
     }
     load_by(checkpoint, options, |tensors| F::read_tensors(tensors, device, options))
+}
+
+/// Returns a checkpoint as a load with these options shows it: with experts in another layout, and
+/// with quantised weights as numbers. Returns `None` if it is shown as it is stored.
+#[doc(hidden)]
+pub fn view<'a>(
+    checkpoint: &'a Checkpoint<impl ReadAt>,
+    options: &LoadOptions,
+) -> Result<Option<Checkpoint<Box<dyn ReadAt + 'a>>>> {
+    if let Some((layout, experts)) = options.expert_layout() {
+        let arranged = checkpoint.by_ref().experts(layout, &experts)?;
+        return Ok(Some(numbers(arranged, options)?));
+    }
+    let numbers = if options.reads_numbers() { checkpoint.numbers()? } else { None };
+    Ok(numbers.map(Checkpoint::into_boxed))
+}
+
+/// Like [`view`], for a checkpoint that is not needed otherwise.
+#[doc(hidden)]
+pub fn into_view<'a>(
+    checkpoint: Checkpoint<impl ReadAt + 'a>,
+    options: &LoadOptions,
+) -> Result<Checkpoint<Box<dyn ReadAt + 'a>>> {
+    match options.expert_layout() {
+        Some((layout, experts)) => numbers(checkpoint.experts(layout, &experts)?, options),
+        None => numbers(checkpoint, options),
+    }
+}
+
+fn numbers<'a>(
+    checkpoint: Checkpoint<impl ReadAt + 'a>,
+    options: &LoadOptions,
+) -> Result<Checkpoint<Box<dyn ReadAt + 'a>>> {
+    match options.reads_numbers() {
+        true => Ok(checkpoint.dequantized()?.into_boxed()),
+        false => Ok(checkpoint.into_boxed()),
+    }
 }
 
 /// Loads a checkpoint with these options, read by `read`.

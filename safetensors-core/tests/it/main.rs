@@ -18,6 +18,7 @@ macro_rules! refused {
 
 mod accepted;
 mod aliases;
+mod arranged;
 mod assembled;
 mod asynchronous;
 mod asynchronous_requests;
@@ -32,6 +33,7 @@ mod dcp_saves;
 mod destinations;
 mod digests;
 mod editing;
+mod experts;
 mod files;
 mod gathering;
 mod hostile;

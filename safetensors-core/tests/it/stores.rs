@@ -154,6 +154,17 @@ fn a_function_supplies_files_that_are_nowhere() {
 }
 
 #[test]
+fn an_index_on_the_disk_that_has_no_version_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = dir.path().join(INDEX);
+    fs::create_dir(&index).unwrap();
+    let files = sharded();
+    let open = |path: &Path| Ok(files[path.file_name().unwrap().to_str().unwrap()].clone());
+    let opened = Checkpoint::open_by(&index, &Limits::default(), open);
+    refused!(opened, ErrorKind::NotAFile { found: "a directory" });
+}
+
+#[test]
 fn a_directory_opens_the_same_in_every_store() {
     let (first, second) = (file(&[("a", 1)], &[]), file(&[("a", 2)], &[]));
     let map = br#"{"weight_map": {"a": "two.safetensors"}}"#;

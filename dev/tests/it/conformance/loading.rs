@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use safetensors_bridge::checkpoint::Arranged;
 use safetensors_bridge::convert::can_convert;
-use safetensors_bridge::framework::{Framework, Samples, Support, load};
+use safetensors_bridge::framework::{Framework, Samples, Support, TensorCache, load};
 use safetensors_bridge::{
     Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorBuf,
     TensorView, Widening, serialize,
@@ -53,6 +54,38 @@ pub(crate) fn tensors_without_elements<F: Fixture>(device: &F::Device) {
             check_one::<F>(&dir, &buf, device);
         }
     }
+}
+
+/// A stack of slices of each dtype, and transposes.
+pub(crate) fn arranged_tensors<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let (low, high) =
+        (|| Arranged::tensor("t").slice(0, ..2), || Arranged::tensor("t").slice(0, 2..));
+    for (dtype, buf) in all_dtypes(&[4, 2, 4]) {
+        let path = save_file(&dir, "one.safetensors", [("t", &buf)]);
+        let of =
+            [("stack", Arranged::stack([high(), low()])), ("row", high().slice(0, 1).slice(0, 0))];
+        let arranged = Checkpoint::open(&path).unwrap().arranged(of).unwrap();
+        let Ok(loaded) = load::<F>(&arranged, device, &LoadOptions::new()) else {
+            assert_eq!(F::support(dtype), Support::Unsupported);
+            continue;
+        };
+        let bytes = buf.bytes();
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let expect = |name: &str, shape: &[usize], bytes: &[u8]| {
+            let buf = TensorView::new(dtype, shape, bytes).unwrap().to_buf().unwrap();
+            assert_eq!(written::<F>(&loaded[name]), expected::<F>(&buf).unwrap(), "{dtype} {name}");
+        };
+        expect("stack", &[2, 2, 2, 4], &[second, first].concat());
+        expect("row", &[4], &second[second.len() / 2..][..second.len() / 4]);
+    }
+    let matrix = TensorBuf::from_vec(vec![2, 3], vec![0.0_f32, 1., 2., 3., 4., 5.]).unwrap();
+    let path = save_file(&dir, "matrix.safetensors", [("m", &matrix)]);
+    let turned = [("m", Arranged::tensor("m").transposed())];
+    let turned = Checkpoint::open(&path).unwrap().arranged(turned).unwrap();
+    let loaded = load::<F>(&turned, device, &LoadOptions::new()).unwrap();
+    let expected = TensorBuf::from_vec(vec![3, 2], vec![0.0_f32, 3., 1., 4., 2., 5.]).unwrap();
+    assert_eq!(written::<F>(&loaded["m"]), parts(&expected));
 }
 
 pub(crate) fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {
@@ -166,10 +199,7 @@ pub(crate) fn rows_in_any_order<F: Fixture>(device: &F::Device) {
 }
 
 /// A batch of files of a directory has their tensors, with one more dimension.
-pub(crate) fn samples_of_a_directory_are_stacked<F: Fixture>(device: &F::Device)
-where
-    F::Device: Clone,
-{
+pub(crate) fn samples_of_a_directory_are_stacked<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     for position in 0..5_u8 {
         let image = TensorBuf::from_vec(vec![2], vec![f32::from(position); 2]).unwrap();
@@ -191,6 +221,32 @@ where
     });
     all.unwrap();
     assert_eq!(sizes, [2, 2, 1]);
+}
+
+/// Each slice equals the slice of a loaded tensor, read ahead or not.
+pub(crate) fn a_cache_keeps_slices_of_tensors<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let bufs = all_dtypes(&[6, 2, 4]);
+    let bufs = bufs.into_iter().filter_map(|(dtype, buf)| Some((dtype, expected::<F>(&buf)?, buf)));
+    for (dtype, (_, shape, bytes), buf) in bufs {
+        let path = save_file(&dir, "stack.safetensors", [("t", &buf)]);
+        let part = bytes.len() / 6;
+        let cache = |budget| {
+            let checkpoint = Checkpoint::open(&path).unwrap();
+            TensorCache::<F>::new(checkpoint, device.clone(), budget, &LoadOptions::new()).unwrap()
+        };
+        let small = cache(part as u64);
+        let large = cache(2 * part as u64);
+        large.read_ahead((0..6).map(|i| ("t", (i,)))).unwrap();
+        for i in 0..6 {
+            for cache in [&small, &large] {
+                let (_, found_shape, found) = written::<F>(&*cache.get("t", (i,)).unwrap());
+                assert_eq!(found_shape, shape[1..], "{} {dtype}", F::NAME);
+                assert!(found == bytes[i * part..][..part], "{} {dtype} {i}", F::NAME);
+            }
+        }
+        assert_eq!(small.stats().bytes_kept, part as u64, "{} {dtype}", F::NAME);
+    }
 }
 
 pub(crate) fn any_name<F: Fixture>(device: &F::Device) {

@@ -27,7 +27,7 @@ mod ways;
 use safetensors_bridge::framework::Framework;
 
 /// Makes tensors with memory that is not in C order. `Framework` itself has no way to do that.
-trait Fixture: Framework {
+trait Fixture: Framework<Tensor: Send + Sync, Device: Clone + Send + Sync> + 'static {
     /// Returns the transpose of a matrix, by strides if the framework has them.
     fn transpose(matrix: &Self::Tensor) -> Self::Tensor;
 
@@ -55,9 +55,11 @@ macro_rules! conformance {
             loading::misaligned_views_and_files,
             saving::transposed_strided_and_broadcast_sources,
             loading::several_files,
+            loading::arranged_tensors,
             loading::rows_in_any_order,
             loading::any_name,
             loading::samples_of_a_directory_are_stacked,
+            loading::a_cache_keeps_slices_of_tensors,
             saving::save_load_save_is_byte_identical,
             saving::a_failed_save_leaves_the_old_file,
             loading::the_dtype_table_is_the_documented_one,
@@ -67,6 +69,7 @@ macro_rules! conformance {
             saving::metadata_is_passed_on_without_the_records_of_another_file,
             loading::floats_come_in_the_asked_dtype,
             scaled::weights_are_converted_with_their_scales,
+            scaled::experts_come_in_the_asked_layout,
         }
     };
 }

@@ -2,8 +2,10 @@
 
 use float8::F8E4M3;
 use safetensors_bridge::framework::load;
-use safetensors_bridge::load::QuantizedWeights;
+use safetensors_bridge::load::{ExpertLayout, ExpertOptions, QuantizedWeights};
 use safetensors_bridge::{Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, save};
+
+use safetensors_testing::experts::Mixture;
 
 use super::Fixture;
 use super::sample::{parts, written};
@@ -38,4 +40,21 @@ pub(crate) fn weights_are_converted_with_their_scales<F: Fixture>(device: &F::De
     let expected = TensorBuf::from_vec(vec![2, 2], vec![1.0_f32, -2.0, 0.5, 448.0]).unwrap();
     assert_eq!(written::<F>(&raw["w"]), parts(&expected));
     assert_eq!(written::<F>(&raw["w_scale"]), parts(&scales));
+}
+
+/// A load asks for the layout that a model knows, whichever the file has.
+pub(crate) fn experts_come_in_the_asked_layout<F: Fixture>(device: &F::Device) {
+    let Mixture { split, stacked, .. } = Mixture::named("mixtral");
+    for (layout, from, to) in
+        [(ExpertLayout::Stacked, &split, &stacked), (ExpertLayout::Split, &stacked, &split)]
+    {
+        let load = |path, options| load::<F>(&Checkpoint::open(path).unwrap(), device, options);
+        let options = LoadOptions::new().floats_as(Dtype::F32);
+        let expected = load(to, &options).unwrap();
+        let loaded = load(from, &options.experts(layout, ExpertOptions::new())).unwrap();
+        assert_eq!(loaded.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        for (name, tensor) in &loaded {
+            assert_eq!(written::<F>(tensor), written::<F>(&expected[name]), "{name}");
+        }
+    }
 }

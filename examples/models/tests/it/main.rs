@@ -2,5 +2,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod burn_llama;
+mod experts;
 mod quantised_llama;
+mod quantized_builder;
 mod rwkv;

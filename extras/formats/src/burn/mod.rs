@@ -1,8 +1,7 @@
 //! Files of burn: burnpack (`.bpk`), read and written, and records of old versions (`.mpk`), read.
 //!
-//! [`Format::Burn`] and [`Format::Burnpack`] describe their content. [`open`](crate::open) reads
-//! both. [`Writer`] writes burnpack, the format of burn's records since 0.22 and of `BurnpackStore`
-//! since 0.20.
+//! [`open`](crate::open) reads both: see [`Format::Burn`] and [`Format::Burnpack`]. [`Writer`]
+//! writes burnpack.
 
 mod pack;
 mod reader;
@@ -19,10 +18,9 @@ use crate::error::Result;
 use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
 
-/// The most dimensions of a tensor.
 const MOST_DIMS: usize = 64;
 
-/// burn's names of dtypes. Of several for one, the first is written.
+/// Of several names for a dtype, the first is written.
 const DTYPES: [(&str, Dtype); 16] = [
     ("F64", Dtype::F64),
     ("F32", Dtype::F32),
@@ -47,12 +45,10 @@ fn dtype_of(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
 }
 
-/// Returns burn's name of a dtype.
 fn name_of(dtype: Dtype) -> Option<&'static str> {
     DTYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
 }
 
-/// Opens the tensors of a record of this format.
 pub(crate) fn open<S: ReadAt>(
     format: Format,
     input: Input<S>,

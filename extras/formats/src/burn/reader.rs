@@ -1,4 +1,4 @@
-//! [`Reader`]: the values of a MessagePack file, one after another, counted and limited.
+//! [`Reader`]: the values of a MessagePack file, in order, counted and limited.
 
 use std::io::BufReader;
 
@@ -9,41 +9,36 @@ use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
-/// The beginning of a value in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// Nothing: a constant in a module.
+    /// A constant in a module.
     Nothing,
-    /// A whole number from 0 on.
     Number(u64),
     /// Another number, or a boolean.
     Other,
-    /// A text of this many bytes, which follow.
+    /// In bytes, which follow.
     Text(u64),
-    /// This many bytes, which follow.
+    /// In bytes, which follow.
     Bytes(u64),
-    /// This many values, which follow.
+    /// Of values, which follow.
     List(u64),
-    /// This many pairs of a key and a value, which follow.
     Map(u64),
 }
 
-/// Reads a file front to back. The bytes of tensors are not counted.
+/// Does not count the bytes of tensors.
 pub(super) type Reader<S> = Counted<BufReader<Cursor<S>>>;
 
-/// Begins a file.
 pub(super) fn open<S: ReadAt>(cursor: Cursor<S>, limit: u64) -> Reader<S> {
     let kind = |offset, problem| ErrorKind::BadRecord { offset, problem };
     Counted::of(BufReader::new(cursor), limit, Wording { kind, ended: "the file ends here" })
 }
 
 impl<S: ReadAt> Reader<S> {
-    /// Returns the number of bytes after the position in the file.
     pub(super) fn left(&self) -> u64 {
         self.inner.get_ref().input.source.byte_len().saturating_sub(self.position())
     }
 
-    /// Reads the next value, but not its following content.
+    /// Leaves its content for later calls.
     pub(super) fn value(&mut self) -> Result<Value> {
         let value = match Marker::from_u8(self.byte()?) {
             Marker::FixPos(value) => Value::Number(value.into()),
@@ -75,7 +70,6 @@ impl<S: ReadAt> Reader<S> {
         Ok(value)
     }
 
-    /// Returns the next value, which must be a text.
     pub(super) fn expect_text(&mut self, what: &str) -> Result<String> {
         match self.value()? {
             Value::Text(len) => self.text(len),
@@ -83,7 +77,6 @@ impl<S: ReadAt> Reader<S> {
         }
     }
 
-    /// Passes over bytes of a tensor. They are not read.
     pub(super) fn pass(&mut self, len: u64) -> Result<()> {
         let left = self.left();
         if len > left {
@@ -96,7 +89,6 @@ impl<S: ReadAt> Reader<S> {
         Ok(())
     }
 
-    /// Reads the next byte of a tensor with bytes that are listed as numbers.
     pub(super) fn listed_byte(&mut self) -> Result<u8> {
         // As many bytes are allowed as the file has.
         self.allowed = self.allowed.saturating_add(3);
@@ -110,7 +102,6 @@ impl<S: ReadAt> Reader<S> {
         self.number::<N>().map(|_| Value::Other)
     }
 
-    /// Reads a big-endian number of this many bytes.
     fn number<const N: usize>(&mut self) -> Result<u64> {
         let bytes = self.array::<N>()?;
         Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -118,7 +109,6 @@ impl<S: ReadAt> Reader<S> {
 }
 
 impl Value {
-    /// Returns the kind of the value, for messages.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",

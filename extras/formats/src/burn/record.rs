@@ -14,7 +14,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
-/// Reads a record, but not the bytes of its tensors.
 pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
     let mut record = Record {
         reader: reader::open(cursor, budget.limits().directory_bytes),
@@ -39,16 +38,13 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
 struct Record<'a, S: ReadAt> {
     reader: Reader<S>,
     builder: Builder,
-    /// The ids of parameters, by the names of their tensors.
     ids: BTreeMap<String, u64>,
-    /// The keys that lead to the current value.
     path: Vec<String>,
-    /// The number of values that are skipped.
     others: u64,
     budget: &'a Budget,
 }
 
-/// The entries of a map that make it a tensor.
+/// Entries that make a map a tensor.
 #[derive(Default)]
 struct Parts {
     data: Option<(Place, u64)>,
@@ -57,7 +53,6 @@ struct Parts {
 }
 
 impl<S: ReadAt> Record<'_, S> {
-    /// Reads the entire file: burn's metadata, and the record.
     fn read(&mut self) -> Result<()> {
         let len = self.expect_map("a record")?;
         // The third entry is a marker without content, `_b`, which old versions have.
@@ -97,13 +92,11 @@ impl<S: ReadAt> Record<'_, S> {
         }
     }
 
-    /// Reads the value at the current path, of the parameter with this id.
     fn read_value(&mut self, id: Option<&str>, depth: Depth) -> Result<()> {
         let value = self.reader.value()?;
         self.read_rest(value, id, depth)
     }
 
-    /// Reads the rest of the value that begins here.
     fn read_rest(&mut self, value: Value, id: Option<&str>, depth: Depth) -> Result<()> {
         match value {
             Value::Nothing => {}
@@ -171,8 +164,7 @@ impl<S: ReadAt> Record<'_, S> {
 }
 
 impl<S: ReadAt> Record<'_, S> {
-    /// Reads the bytes of a tensor that old versions of burn list as numbers, each in one byte or
-    /// two. They are held in memory.
+    /// Reads bytes that old versions list as numbers, one or two bytes each, into memory.
     fn listed_bytes(&mut self, len: u64) -> Result<(Place, u64)> {
         // Memory grows with the present bytes, not with that length.
         let mut bytes = Vec::new();
@@ -199,7 +191,7 @@ impl<S: ReadAt> Record<'_, S> {
         Ok(shape)
     }
 
-    /// Reads the name of a dtype. A dtype with settings is a map with the name as its key.
+    /// A dtype with settings is a map with its name as the key.
     fn read_dtype(&mut self, value: Value) -> Result<String> {
         match value {
             Value::Text(len) => self.reader.text(len),
@@ -215,7 +207,6 @@ impl<S: ReadAt> Record<'_, S> {
         }
     }
 
-    /// Adds the tensor at the current path.
     fn add(
         &mut self,
         (place, len): (Place, u64),
@@ -258,8 +249,8 @@ impl<S: ReadAt> Record<'_, S> {
     }
 }
 
-/// Returns the number of an id as burn prints it: up to eight bytes in base 32, the lowest first.
-/// `None` for a UUID of old versions, which burn hashes to a number.
+/// Parses an id as burn prints it: up to eight bytes in base 32, the lowest first. `None` for a
+/// UUID of old versions, which burn hashes.
 fn number_of_id(id: &str) -> Option<u64> {
     let bytes = BASE32_DNSSEC.decode(id.as_bytes()).ok().filter(|bytes| bytes.len() <= 8)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

@@ -1,5 +1,4 @@
-//! The tensors of a module next to its quantised weight, after llama.cpp: which of them change the
-//! numbers of the weight.
+//! Tensors next to a module's quantised weight, after llama.cpp: some change the weight's numbers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,11 +10,9 @@ use super::listed::Listed;
 use crate::error::Quoted;
 use crate::tensor_file::{Place, Scales, TensorFile};
 
-/// How the name of a weight ends.
 const WEIGHT: &str = ".weight";
 
-/// Gives each quantised weight its scales, or the reason why it cannot be read, and removes the
-/// tensors that are useless next to dequantised numbers.
+/// Gives each quantised weight its scales, or a reason. Removes tensors that are then useless.
 pub(super) fn explain(tensors: &mut Vec<Listed>) {
     let mut weights = BTreeMap::new();
     let mut others = Vec::new();
@@ -47,7 +44,7 @@ pub(super) fn explain(tensors: &mut Vec<Listed>) {
     tensors.sort_by_key(|tensor| tensor.at);
 }
 
-/// Returns the scales of a weight, which are in another tensor: one number, or one for each expert.
+/// One number, or one for each expert.
 fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     let experts = match *weight.shape {
         [experts, _, _] => experts.max(1),
@@ -66,8 +63,7 @@ fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
     Ok(Scales { place: Place::At(scale.at), each: elements / count as u64 })
 }
 
-/// Returns the first tensor that changes the numbers of a weight in another part of a split file,
-/// and its part.
+/// Finds such a tensor in another part of a split file.
 pub(super) fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
     let stored = files.iter().flat_map(|(_, file)| file.all_stored());
     let numbers = stored.filter(|(_, stored)| stored.is_readable);

@@ -1,4 +1,4 @@
-//! The header of a GGUF file: the tensors, with their places.
+//! The header of a GGUF file: tensors and their places.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
 use crate::{Format, Options};
 
-/// Opens the tensors of a file.
 pub(crate) fn open<S: ReadAt>(
     input: Input<S>,
     options: &Options,
@@ -56,7 +55,6 @@ pub(crate) fn open<S: ReadAt>(
     builder.build(Format::Gguf, Container::File(input), budget)
 }
 
-/// Fails if the file does not begin as one of a known version does.
 fn check_start(reader: &mut Reader<impl ReadAt>) -> Result<()> {
     if &reader.array()? != b"GGUF" {
         return Err(reader.problem("it does not begin with GGUF"));
@@ -69,7 +67,6 @@ fn check_start(reader: &mut Reader<impl ReadAt>) -> Result<()> {
     }
 }
 
-/// Reads how many tensors or keys there are.
 fn count(reader: &mut Reader<impl ReadAt>, limit: usize) -> Result<u64> {
     let count = reader.u64()?;
     if count > limit as u64 {
@@ -79,7 +76,6 @@ fn count(reader: &mut Reader<impl ReadAt>, limit: usize) -> Result<u64> {
     Ok(count)
 }
 
-/// Reads `count` tensors, which have different names.
 fn list(reader: &mut Reader<impl ReadAt>, count: u64) -> Result<Vec<Listed>> {
     let mut listed = Vec::new();
     let mut names = HashSet::new();

@@ -1,4 +1,4 @@
-//! [`Type`]: the types of tensors that GGUF has, from one table.
+//! [`Type`]: GGUF's types of tensors, from one table.
 
 use std::fmt;
 
@@ -19,17 +19,13 @@ use crate::tensor_file::Blocks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type(&'static Row);
 
-/// A row of the table of types.
 #[derive(Debug)]
 struct Row {
-    /// The number in a file.
     id: u32,
     name: &'static str,
-    /// The elements of a block.
+    /// In elements.
     len: usize,
-    /// The bytes of a block.
     bytes: usize,
-    /// The kind of the elements.
     values: Values,
 }
 
@@ -43,11 +39,8 @@ impl Eq for Row {}
 
 #[derive(Clone, Copy, Debug)]
 enum Values {
-    /// The elements of a dtype.
     Plain(Dtype),
-    /// Quantised, and this makes numbers of a block.
     Quantised(Dequantize),
-    /// Quantised in a way that is not known here.
     Unknown,
 }
 
@@ -63,7 +56,7 @@ const fn unknown(id: u32, name: &'static str, len: usize, bytes: usize) -> Row {
     Row { id, name, len, bytes, values: Values::Unknown }
 }
 
-/// After `ggml.h`. Numbers that are missing were types that no file has any more.
+/// After `ggml.h`. Missing numbers are types that no file has any more.
 static TYPES: [Row; 38] = [
     plain(0, "F32", 4, Dtype::F32),
     plain(1, "F16", 2, Dtype::F16),
@@ -105,10 +98,9 @@ static TYPES: [Row; 38] = [
     known(42, "Q2_0", 64, 18, dequantize::simple::q2_0),
 ];
 
-/// `Q2_0` as PrismML's fork of llama.cpp writes it, under the same number.
+/// `Q2_0` of PrismML's fork of llama.cpp, with the same number.
 static LONG_Q2_0: Row = known(42, "Q2_0", 128, 34, dequantize::simple::q2_0);
 
-/// The types that a [`Writer`](super::Writer) writes.
 impl Type {
     /// 32 bits, as a plain number.
     pub const F32: Self = Self::of(0);
@@ -121,13 +113,12 @@ impl Type {
     /// The upper half of F32.
     pub const BF16: Self = Self::of(30);
 
-    /// Two bits, from -1 to 2, with one scale for 64 of them, or for 128 in files of a fork.
+    /// Two bits, from -1 to 2, with a scale for 64, or for 128 in files of a fork.
     pub(super) const Q2_0: [Self; 2] = [Self::of(42), Self(&LONG_Q2_0)];
 
-    /// All of these.
+    /// All types that can be written.
     pub const WRITTEN: [Self; 5] = [Self::Q8_0, Self::Q4_0, Self::BF16, Self::F16, Self::F32];
 
-    /// The type of a number that is in the table.
     const fn of(id: u32) -> Self {
         let mut i = 0;
         while TYPES[i].id != id {
@@ -138,33 +129,28 @@ impl Type {
 }
 
 impl Type {
-    /// Returns the type of this number in a file. `None` for a number that is not known.
+    /// Returns the type of this number in a file; `None` if unknown.
     pub fn from_id(id: u32) -> Option<Self> {
         TYPES.iter().find(|row| row.id == id).map(Self)
     }
 
-    /// Returns the number in a file.
     pub(super) fn id(self) -> u32 {
         self.0.id
     }
 
-    /// Returns the name, as ggml writes it.
     pub(super) fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Returns the number of elements of a block; 1 for a plain type.
     pub(super) fn block_len(self) -> usize {
         self.0.len
     }
 
-    /// Returns the number of bytes of a block, or of an element of a plain type.
     pub(super) fn block_bytes(self) -> usize {
         self.0.bytes
     }
 
-    /// Returns the bytes of a tensor of this shape. `None` if its rows are not whole blocks, or if
-    /// its size does not fit 64 bits.
+    /// Returns the bytes of a tensor. `None` if its rows are not complete blocks, or on overflow.
     pub fn byte_len(self, shape: &[usize]) -> Option<u64> {
         let is_whole = shape.last().unwrap_or(&1).is_multiple_of(self.0.len);
         let elements = shape::element_count(shape).ok().filter(|_| is_whole)?;
@@ -179,7 +165,7 @@ impl Type {
         }
     }
 
-    /// How blocks become numbers. `None` for plain types, and where it is not known.
+    /// `None` for plain and unknown types.
     pub(super) fn blocks(self) -> Option<Blocks> {
         let Row { name, len, bytes, values, .. } = *self.0;
         let Values::Quantised(dequantize) = values else { return None };

@@ -1,4 +1,4 @@
-//! [`Listed`]: a tensor as the header lists it, and how it is read.
+//! [`Listed`]: a tensor of the header, and how to read it.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,22 @@ use crate::Options;
 use crate::error::Result;
 use crate::tensor_file::{Data, Place, Reason, Scales, Stored, Tensor};
 
-/// The most dimensions of a tensor; ggml has 4.
+/// ggml has 4.
 const MOST_DIMS: usize = 8;
 
-/// A tensor of the header, its place, and its scales from another tensor.
 pub(super) struct Listed {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) type_name: String,
-    /// `None` if the type is not known.
     pub(super) kind: Option<Type>,
-    /// Where its data begins: in the header from the start of all data, then in the file.
+    /// First from the start of all data, then in the file.
     pub(super) at: u64,
-    /// In the file.
     pub(super) byte_len: u64,
-    /// The scales of its numbers, or why the numbers are not known.
+    /// Scales of the numbers, or why these are unknown.
     pub(super) scales: Result<Option<Scales>, String>,
 }
 
 impl Listed {
-    /// Reads the next tensor. The length of its data is not there.
     pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>) -> Result<Self> {
         let name = reader.name()?;
         let read = |reader: &mut Reader<S>| -> Result<_> {
@@ -68,8 +64,7 @@ impl Listed {
         Ok(Self { name, shape, type_name, kind, at, byte_len: 0, scales: Ok(None) })
     }
 
-    /// Takes from the keys the shape that the tensor has in its model. Blocks keep the rows that
-    /// they are stored in.
+    /// Takes the model's shape from the keys. Blocks keep their stored rows.
     pub(super) fn reshape(
         &mut self,
         keys: &mut BTreeMap<String, String>,
@@ -95,7 +90,6 @@ impl Listed {
         Ok(())
     }
 
-    /// Returns the tensor as it is read.
     pub(super) fn into_tensor(self, options: &Options) -> Tensor {
         let Self { name, mut shape, type_name, kind, at, byte_len, scales } = self;
         let place = Place::At(at);

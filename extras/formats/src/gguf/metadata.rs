@@ -1,4 +1,4 @@
-//! The keys and values of a header, as metadata.
+//! A header's keys and values, as metadata.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,21 @@ use super::reader::Reader;
 use crate::budget::Depth;
 use crate::error::Result;
 
-/// The most values of an array that becomes metadata, including the arrays in it. So a header takes
-/// little more memory than it has bytes.
+/// Values of an array that becomes metadata, with nested arrays, so that memory is near the
+/// header's length.
 const MOST: u32 = 64;
 
-/// The alignment of data unless the file says another.
 const ALIGNMENT: u64 = 32;
 
-/// ComfyUI-GGUF's key for the shape of a tensor before the tensor's name. The tensor is stored in
-/// rows of 256 numbers, because its own rows are not made of whole blocks.
+/// ComfyUI-GGUF's prefix of a key with a tensor's shape. It stores the tensor in rows of 256
+/// numbers, because its own rows are not complete blocks.
 pub(super) const SHAPE: &str = "comfy.gguf.orig_shape.";
 
-/// The keys that become metadata, and the facts about the file itself.
 pub(super) struct Keys {
     pub(super) metadata: BTreeMap<String, String>,
-    /// The data begins at a multiple of this.
     pub(super) alignment: u64,
 }
 
-/// Reads this many keys and values.
 pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys> {
     let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
     for _ in 0..count {
@@ -55,7 +51,7 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
     Ok(keys)
 }
 
-/// Reads a value of a type. `None` for an array of more than `left` values, which counts down.
+/// `None` for an array of more than `left` values, which counts down.
 fn value<S: ReadAt>(
     reader: &mut Reader<S>,
     kind: u32,
@@ -101,7 +97,7 @@ fn value<S: ReadAt>(
     }))
 }
 
-/// A float, as the shortest text that reads as the same number. JSON has no infinity.
+/// Returns the shortest text of the number. JSON has no infinity.
 fn number(text: String) -> Value {
     match serde_json::from_str(&text) {
         Ok(number) => number,

@@ -1,11 +1,10 @@
 //! GGUF: the files of llama.cpp and other users of ggml.
 //!
-//! [`TensorFile`] opens one. Plain types are exact: `F32`, `F16`, `BF16`, `F64` and the integers.
-//! Quantised tensors are listed with their [types](Type). Their values are read with
-//! [`Options::dequantize`](crate::Options::dequantize), as F32, block by block, and are the numbers
-//! that the reference implementation, the Python package `gguf`, computes. Their bytes are read as
-//! they are with [`Options::blocks`](crate::Options::blocks). Without either, to read one is
-//! [`ErrorKind::Quantised`].
+//! [`TensorFile`] opens one. Plain types are exact: `F32`, `F16`, `BF16`, `F64` and integers.
+//! Quantised tensors are listed with their [types](Type).
+//! [`Options::dequantize`](crate::Options::dequantize) reads them as the F32 of the reference, the
+//! Python package `gguf`; [`Options::blocks`](crate::Options::blocks) reads their bytes. Otherwise
+//! reading one is [`ErrorKind::Quantised`].
 //!
 //! | dequantised | types |
 //! |---|---|
@@ -14,10 +13,10 @@
 //! | rows of tables | `IQ1_S` `IQ1_M` `IQ2_XXS` `IQ2_XS` `IQ2_S` `IQ3_XXS` `IQ3_S` |
 //! | others in blocks of 256 | `TQ1_0` `TQ2_0` `IQ4_XS` |
 //!
-//! To read a tensor of another type is [`ErrorKind::NoDequantizer`], which names it. A type that is
-//! not known is listed by its number, with the bytes up to the next tensor.
+//! Other types are [`ErrorKind::NoDequantizer`]. An unknown type is listed by its number, with the
+//! bytes up to the next tensor.
 //!
-//! A module can have more tensors than its quantised weight `X.weight`:
+//! A module can have tensors next to its quantised weight `X.weight`:
 //!
 //! | tensor | with [`Options::dequantize`](crate::Options::dequantize) |
 //! |---|---|
@@ -26,14 +25,12 @@
 //! | `X.input_scale` | not listed: it is for activations |
 //! | `X.` and anything else | read; the weight is [`ErrorKind::BadCompanion`] |
 //!
-//! ComfyUI-GGUF stores some tensors in rows of 256 numbers, with the true shape in a key
-//! (`comfy.gguf.orig_shape.NAME`). They are listed with that shape, except as blocks.
+//! ComfyUI-GGUF stores some tensors in rows of 256 numbers, with the shape in
+//! `comfy.gguf.orig_shape.NAME`. They have this shape, except as blocks.
 //!
-//! Dimensions are in the order of safetensors, the outermost first: GGUF has them the other way
-//! round. The keys of the file become metadata: texts, numbers, booleans, and arrays of at most
-//! 64 values, as JSON. Arrays in an array count as values, and so do the values in them. Longer
-//! arrays, such as the tokens of a tokenizer, are skipped. Arrays in arrays that are nested more
-//! than 4 deep are an error.
+//! The outermost dimension is first, unlike in GGUF. Keys become metadata: texts, numbers,
+//! booleans, and arrays of at most 64 values, nested ones included, as JSON. Longer arrays, such as
+//! tokens, are skipped. Arrays nested over 4 deep are an error.
 //!
 //! ```
 //! use safetensors_core::{Dtype, LoadOptions};
@@ -54,16 +51,14 @@
 //!
 //! # Split files
 //!
-//! Each part of a file that was split (`NAME-00001-of-00003.gguf`) says its number and how many there
-//! are. A path to any part opens all of them, as one checkpoint. A part that is missing, is another
-//! one than its name says, or counts other parts or tensors is [`ErrorKind::BadSplit`], and so is the
-//! scale of a weight in another part; one that is opened as [`TensorFile`] alone is
-//! [`ErrorKind::SplitGguf`].
+//! A path to any part of a split file (`NAME-00001-of-00003.gguf`) opens all, as one checkpoint. A
+//! missing or mismatched part, or the scale of a weight in another part, is
+//! [`ErrorKind::BadSplit`]. [`TensorFile`] does not open a single part ([`ErrorKind::SplitGguf`]).
 //!
 //! # Writing
 //!
-//! A [`Writer`] makes a file of tensors and metadata. A [`Model`] reads the files next to the
-//! weights of a model of transformers, and plans the whole file. In the other direction,
+//! A [`Writer`] makes a file of tensors and metadata. A [`Model`] plans the file of a transformers
+//! model, with its settings. In the other direction,
 //! [`Options::transformers_names`](crate::Options::transformers_names) opens a file under the names
 //! of transformers.
 //!

@@ -1,15 +1,14 @@
-//! The place of each tensor's data, and its length where the type does not give it.
+//! The places of tensors' data, and lengths that the type does not give.
 
 use super::kinds::Type;
 use super::listed::Listed;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Sorts the tensors in the order of their data, which begins at `start`, and sets its places. Fails
-/// if a tensor reaches past the end of the file, or into another.
+/// Sorts tensors by their data, from `start` on, and sets places. Fails for a tensor past the end,
+/// or overlapping another.
 ///
-/// A tensor of an unknown type reaches to the next one. Two kinds of blocks have the number of
-/// `Q2_0`. The room of the tensors decides which of them a file has; if both would fit, or neither,
-/// they are not known.
+/// An unknown type reaches to the next tensor. `Q2_0` has two forms: the room of all tensors
+/// decides, or it is unknown.
 pub(super) fn locate(
     tensors: &mut [Listed],
     start: u64,
@@ -48,7 +47,6 @@ pub(super) fn locate(
     check(tensors, file_len)
 }
 
-/// Fails if a tensor reaches past the end of the file, or into the next one.
 fn check(tensors: &[Listed], file_len: u64) -> Result<()> {
     let mut before = (0, "");
     for tensor in tensors.iter().filter(|tensor| tensor.byte_len > 0) {

@@ -8,7 +8,6 @@ use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
 
-/// The bytes of a call to a source with calls that wait.
 const FAR: usize = 1 << 20;
 
 const WORDING: Wording = Wording {
@@ -16,7 +15,6 @@ const WORDING: Wording = Wording {
     ended: "the file ends inside the header",
 };
 
-/// Reads a header front to back.
 pub(super) type Reader<S> = Counted<BufReader<Cursor<S>>>;
 
 impl<S: ReadAt> Reader<S> {
@@ -36,7 +34,6 @@ impl<S: ReadAt> Reader<S> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Reads a text after its length.
     pub(super) fn name(&mut self) -> Result<String> {
         let len = self.u64()?;
         self.text(len)

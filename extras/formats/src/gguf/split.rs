@@ -1,7 +1,7 @@
-//! GGUF files that were split: `NAME-00001-of-00003.gguf` and so on are one file.
+//! Split GGUF files: `NAME-00001-of-00003.gguf` and so on are one file.
 //!
-//! Each part says its number, how many parts there are, and how many tensors all of them have. The
-//! first part has the keys of the model.
+//! Each part has its number, the number of parts, and the number of all tensors. The first has the
+//! model's keys.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,13 +13,11 @@ use super::companions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Split, TensorFile};
 
-/// The keys of a part.
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// Takes from the keys of a file which part of a split file it is. `None` for a file that is not
-/// split; its keys stay. The file has `own` tensors.
+/// `None` for a file that is not split. The file has `own` tensors.
 pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Option<Split>, String> {
     let number = |keys: &BTreeMap<String, String>, key: &str| -> Result<Option<u64>, String> {
         let Some(text) = keys.get(key) else { return Ok(None) };
@@ -41,8 +39,7 @@ pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Opti
     Ok(Some(Split { number: part, count, tensors, own }))
 }
 
-/// Opens the other parts of a split file from one open part, and checks that they belong together.
-/// Returns all of them, in order.
+/// Checks that they belong together. Returns all, in order.
 pub(crate) fn open_parts<S: ReadAt + 'static>(
     file: TensorFile<S>,
     split: Split,
@@ -97,12 +94,10 @@ fn bad(problem: String, path: &Path) -> Error {
     Error::from(ErrorKind::BadSplit { problem }).in_path(path)
 }
 
-/// How the name of a part ends.
 fn end(number: u16, count: u16) -> String {
     format!("-{:05}-of-{count:05}.gguf", u32::from(number) + 1)
 }
 
-/// A part, as errors name it.
 fn shown(split: Option<Split>) -> String {
     let Some(Split { number, count, tensors, .. }) = split else { return "no part".into() };
     let tensors = tensors.map(|tensors| format!(", of {tensors} tensors")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! [`Array`]: an array in a file, which is read when it is written elsewhere.
+//! [`Array`]: an array in a file, read when it is written elsewhere.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -18,19 +18,16 @@ use crate::polyglot::check_polyglot;
 use crate::tensor_file::{Container, Place, Scratch, swap};
 use crate::zipped::{Zipped, expect_end};
 
-/// The most bytes that are given away at once.
 const PIECE: usize = 1 << 20;
 
-/// The most bytes that are made at once of an array in Fortran order.
+/// Bytes made at once from Fortran order.
 const BLOCK: u64 = 32 << 20;
 
-/// An array of a `.npy` file, or of a member of a `.npz` archive: its header is read, its elements
-/// are not.
+/// An array of a `.npy` file, or in a `.npz` archive, with its header read, but not its elements.
 ///
-/// It is a [`TensorSource`], so it can be saved piece by piece. Its elements are given in the order
-/// of safetensors, C order and little-endian, even if the file has another. That takes two buffers
-/// of at most 32 MiB and one of 4 MiB for an array in Fortran order, and 1 MiB for any other. An array in Fortran
-/// order that is compressed and larger than 32 MiB is unpacked to a temporary file first.
+/// As a [`TensorSource`] it gives elements in C order and little-endian, for any order in the file.
+/// That takes 1 MiB, or for Fortran order two buffers of at most 32 MiB and one of 4 MiB. A
+/// compressed array in Fortran order above 32 MiB goes through a temporary file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorBuf, save};
@@ -56,28 +53,24 @@ const BLOCK: u64 = 32 << 20;
 pub struct Array<S = FileSource> {
     name: String,
     header: Header,
-    /// The number of bytes before the elements.
     header_len: u64,
     bytes: Bytes<S>,
 }
 
-/// Where the bytes of the `.npy` file are.
 #[derive(Debug)]
 enum Bytes<S> {
-    /// They are the input.
     Whole(Arc<Input<S>>),
-    /// They are a member of an archive.
     Member(Arc<Zipped<S>>, usize),
 }
 
 impl Array {
-    /// Opens a `.npy` file and reads its header, with the default [`Limits`]. The array has the
-    /// name of the file without its extension.
+    /// Opens a `.npy` file and reads its header, with the default [`Limits`]. The array is named
+    /// after the file, without its extension.
     ///
     /// # Errors
     ///
-    /// An error of [`Header::read`]; an error of the core if there is no such regular file, or if
-    /// the size overflows; [`ErrorKind::DataLength`].
+    /// Like [`Header::read`]; [`ErrorKind::DataLength`]; errors of the core for a file that is not
+    /// a regular one, or on overflow.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::open(path)?, stem(path), &Limits::default())
@@ -85,8 +78,8 @@ impl Array {
 }
 
 impl<S: ReadAt> Array<S> {
-    /// Reads the header of a `.npy` file that is in memory, or anywhere else. Errors show `path`;
-    /// the array has its name without extension.
+    /// Reads the header of a `.npy` file in memory, or anywhere else. Errors show `path`; the array
+    /// has its name without extension.
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         let path = path.as_ref();
         Self::of_input(Input::new(source, path), stem(path), limits)
@@ -104,7 +97,6 @@ impl<S: ReadAt> Array<S> {
         Ok(Self { name, header, header_len, bytes: Bytes::Whole(input) })
     }
 
-    /// The array in a member of an archive.
     pub(crate) fn of_member(
         archive: &Arc<Zipped<S>>,
         index: usize,
@@ -122,17 +114,17 @@ impl<S: ReadAt> Array<S> {
         Ok(Self { name: name.into(), header, header_len, bytes })
     }
 
-    /// Returns the name of the file or of the archive's member, without `.npy`.
+    /// Returns the name of the file or member, without `.npy`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the path of the file or of the archive, as errors show it.
+    /// Returns the path of the file or archive, as in errors.
     pub fn file(&self) -> &str {
         &self.input().file
     }
 
-    /// Returns the header: dtype and shape, and the layout of the elements in the file.
+    /// Returns the header: dtype, shape, and layout in the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -141,8 +133,8 @@ impl<S: ReadAt> Array<S> {
     ///
     /// # Errors
     ///
-    /// An error of [`write_to`](TensorSource::write_to), and an error of the core if the array is
-    /// too large for memory.
+    /// Like [`write_to`](TensorSource::write_to); an error of the core if the array is too large
+    /// for memory.
     pub fn read(&self) -> Result<TensorBuf> {
         // A member that cannot have the bytes it claims must not get memory for them.
         self.check_size()?;
@@ -158,7 +150,6 @@ impl<S: ReadAt> Array<S> {
         read.map_err(|error| self.locate(error))
     }
 
-    /// Fails if the array's place in the archive cannot hold the bytes that it claims.
     fn check_size(&self) -> Result<()> {
         match &self.bytes {
             Bytes::Whole(_) => Ok(()),
@@ -175,7 +166,6 @@ impl<S: ReadAt> Array<S> {
         }
     }
 
-    /// Says in an error where the array is.
     fn locate(&self, error: Error) -> Error {
         let error = error.in_file(&self.input().file);
         match &self.bytes {
@@ -184,12 +174,10 @@ impl<S: ReadAt> Array<S> {
         }
     }
 
-    /// Returns the number of bytes of the elements.
     fn data_len(&self) -> core::Result<u64> {
         Ok(core::shape::byte_len(self.dtype(), self.shape())?)
     }
 
-    /// Gives `read` the bytes of the elements, front to back.
     fn with_data(&self, read: &mut dyn FnMut(&mut dyn Read) -> Result<()>) -> Result<()> {
         match &self.bytes {
             Bytes::Whole(input) => {
@@ -202,7 +190,6 @@ impl<S: ReadAt> Array<S> {
         }
     }
 
-    /// Gives the elements in the order of the file.
     fn write_in_order(&self, sink: &mut Sink<'_>) -> Result<()> {
         let all = self.data_len()?;
         self.with_data(&mut |reader| {
@@ -220,7 +207,6 @@ impl<S: ReadAt> Array<S> {
         })
     }
 
-    /// Gives the elements in C order. The file has another order.
     fn write_transposed(&self, sink: &mut Sink<'_>) -> Result<()> {
         let (container, place) = self.anywhere()?;
         let data = tensor(String::new(), &self.header, place)?.data;
@@ -237,8 +223,7 @@ impl<S: ReadAt> Array<S> {
         Ok(())
     }
 
-    /// Returns the bytes of a block, which is a part of the array that has all positions along its
-    /// last dimensions.
+    /// A block has all positions along its last dimensions.
     fn block_len(&self) -> Result<u64> {
         let mut len = self.data_len()?;
         for &dim in self.shape() {
@@ -251,8 +236,7 @@ impl<S: ReadAt> Array<S> {
         Ok(len)
     }
 
-    /// Refuses a boolean that is neither 0 nor 1: for NumPy any byte is one, the format knows these
-    /// two. `first` is the number of the first one.
+    /// For NumPy any byte is a boolean, the format knows 0 and 1. `first`: the number of the first.
     fn check_bools(&self, piece: &[u8], first: u64) -> Result<()> {
         if self.dtype() == Dtype::BOOL {
             check_bools(piece, first)?;
@@ -260,7 +244,6 @@ impl<S: ReadAt> Array<S> {
         Ok(())
     }
 
-    /// Makes the bytes of the elements readable at any position.
     fn anywhere(&self) -> Result<(Container<S>, Place)> {
         let (archive, index) = match &self.bytes {
             Bytes::Whole(input) => {
@@ -294,13 +277,13 @@ impl<S: ReadAt> TensorSource for Array<S> {
         &self.header.shape
     }
 
-    /// Reads the elements and gives them in pieces of at most 1 MiB.
+    /// Passes the elements to `sink`, in pieces of at most 1 MiB.
     ///
     /// # Errors
     ///
-    /// An error of `sink`. An error of reading names the file, and the member as the tensor:
-    /// damaged or impossible members of archives, [`InvalidBool`](core::ErrorKind::InvalidBool),
-    /// and a file that has changed since it was opened.
+    /// Errors of `sink`. Errors of reading name the file, and a member as tensor: damaged or
+    /// impossible members, [`InvalidBool`](core::ErrorKind::InvalidBool), and a file that has
+    /// changed since it was opened.
     fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
         let mut refused = None;
         let mut sink = |bytes: &[u8]| {
@@ -322,7 +305,7 @@ impl<S: ReadAt> TensorSource for Array<S> {
     }
 }
 
-/// Fills `buf`. Only a member of an archive can end before: the length of a file was checked.
+/// Only a member can end early: the length of a file was checked.
 fn read_exact(reader: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
     reader.read_exact(buf).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => {
@@ -332,7 +315,6 @@ fn read_exact(reader: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
     })
 }
 
-/// Returns `true` if Fortran order and C order differ for the shape.
 fn differs(shape: &[usize]) -> bool {
     shape.iter().filter(|&&dim| dim > 1).count() > 1 && !shape.contains(&0)
 }

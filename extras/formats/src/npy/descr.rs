@@ -4,7 +4,6 @@ use safetensors_core::Dtype;
 
 use crate::error::ErrorKind;
 
-/// The array-protocol type of each dtype that NumPy has, without its byte order.
 const TYPES: [(Dtype, &str); 13] = [
     (Dtype::BOOL, "b1"),
     (Dtype::U8, "u1"),
@@ -21,7 +20,7 @@ const TYPES: [(Dtype, &str); 13] = [
     (Dtype::C64, "c8"),
 ];
 
-/// Types that have no dtype, but something near that has one.
+/// Types near one with a dtype.
 const HINTS: [(&str, &str); 6] = [
     ("c16", "; c8 has one, and so have the real and the imaginary part"),
     ("f12", "; f8 has one"),
@@ -31,18 +30,17 @@ const HINTS: [(&str, &str); 6] = [
     ("V2", "; if it is the bfloat16 of ml_dtypes, f4 holds its values"),
 ];
 
-/// Which byte of a number comes first.
+/// The order of the bytes of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
-    /// The least significant: the order of safetensors.
+    /// Least significant byte first, as in safetensors.
     #[default]
     Little,
-    /// The most significant.
+    /// Most significant byte first.
     Big,
 }
 
-/// Reads a type. `<`, `=`, `|` and no byte order at all mean little-endian, as they do to NumPy on
-/// a little-endian machine.
+/// `<`, `=`, `|` and none mean little-endian, as for NumPy on such a machine.
 pub(crate) fn parse(descr: &str) -> Result<(Dtype, ByteOrder), ErrorKind> {
     let plain = descr.strip_prefix(['<', '>', '=', '|']).unwrap_or(descr);
     let order = if descr.starts_with('>') { ByteOrder::Big } else { ByteOrder::Little };
@@ -56,7 +54,7 @@ pub(crate) fn parse(descr: &str) -> Result<(Dtype, ByteOrder), ErrorKind> {
     }
 }
 
-/// Returns the type as NumPy writes it, or `None` if NumPy has none for the dtype.
+/// `None` if NumPy has no such type.
 pub(crate) fn encode(dtype: Dtype, order: ByteOrder) -> Option<String> {
     let (_, plain) = TYPES.iter().find(|(known, _)| *known == dtype)?;
     let order = match order {

@@ -1,4 +1,4 @@
-//! Arrays as the tensors of a [`TensorFile`].
+//! Arrays as tensors of a [`TensorFile`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input, stem};
 use crate::tensor_file::{Builder, Container, Data, Place, Placement, Tensor, TensorFile};
 
-/// Opens a `.npy` file.
 pub(crate) fn open_file<S: ReadAt>(
     input: Input<S>,
     path: &Path,
@@ -28,7 +27,6 @@ pub(crate) fn open_file<S: ReadAt>(
     builder.build(Format::Npy, Container::File(input), budget)
 }
 
-/// Returns the array behind a header. The elements begin at a place.
 pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tensor> {
     let dtype = header.dtype;
     let shape = header.shape.clone();
@@ -43,8 +41,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
 }
 
 impl Header {
-    /// Returns the bytes of the numbers that are big-endian. A complex element is two numbers, each
-    /// as large as the alignment.
+    /// Of big-endian numbers: two for a complex element, each as large as the alignment.
     pub(super) fn swapped(&self) -> Option<usize> {
         let width = self.dtype.alignment();
         (self.byte_order == ByteOrder::Big && width > 1).then_some(width)
@@ -52,7 +49,7 @@ impl Header {
 }
 
 impl Order {
-    /// Returns the strides of an array without gaps, in elements.
+    /// Without gaps, in elements.
     pub(crate) fn strides(self, shape: &[usize]) -> Vec<u64> {
         // The innermost dimension is the last in C order, the first in Fortran order.
         let mut strides = vec![0; shape.len()];

@@ -1,9 +1,8 @@
 //! [`Header`]: the part of a `.npy` file before the elements.
 //!
-//! After NEP 1: the bytes `\x93NUMPY`, the version, the length of the rest as a little-endian
-//! number (16 bits in version 1.0, 32 bits later), and a Python dictionary of `descr`,
-//! `fortran_order` and `shape`, padded with spaces so that the elements start at a multiple of 64.
-//! The text is Latin-1, and UTF-8 in version 3.0.
+//! NEP 1: the bytes `\x93NUMPY`, the version, the length of the rest (little-endian, 16 bits in
+//! version 1.0, later 32), and a Python dictionary of `descr`, `fortran_order` and `shape`, padded
+//! with spaces to a multiple of 64. It is Latin-1, in version 3.0 UTF-8.
 
 use std::io::{self, Read};
 
@@ -16,24 +15,23 @@ use crate::error::{ErrorKind, Result};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// The elements start at a multiple of this.
 const ALIGN: usize = 64;
 
 /// NumPy leaves room for the first dimension (the last in Fortran order) to grow to this many
 /// digits, so that an array can be appended to in place.
 const GROWTH_DIGITS: usize = 21;
 
-/// Which index changes from one stored element to the next.
+/// The index that changes fastest in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The last: the order of safetensors.
+    /// The last, as in safetensors.
     #[default]
     C,
     /// The first, as in Fortran.
     Fortran,
 }
 
-/// The type, the shape and the layout of the array in a `.npy` file.
+/// The type, shape and layout of the array in a `.npy` file.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -56,36 +54,35 @@ pub struct Header {
     pub shape: Vec<usize>,
     /// The order of the elements in the file.
     pub order: Order,
-    /// The order of the bytes of each element in the file.
+    /// The order of the bytes of an element.
     pub byte_order: ByteOrder,
 }
 
 impl Header {
-    /// Makes the header of an array in C order, little-endian, as safetensors stores it.
+    /// Makes a header in C order, little-endian, as in safetensors.
     pub fn new(dtype: Dtype, shape: &[usize]) -> Self {
         let order = Order::C;
         let byte_order = ByteOrder::Little;
         Self { dtype, shape: shape.to_vec(), order, byte_order }
     }
 
-    /// Returns the number of bytes of all elements.
+    /// Returns the bytes of all elements.
     ///
     /// # Errors
     ///
-    /// [`ShapeOverflow`](safetensors_core::ErrorKind::ShapeOverflow) if it does not fit 64 bits.
+    /// [`ShapeOverflow`](safetensors_core::ErrorKind::ShapeOverflow) above 64 bits.
     pub fn data_len(&self) -> Result<u64> {
         Ok(shape::byte_len(self.dtype, &self.shape)?)
     }
 
     /// Reads a header; the elements follow in the reader.
     ///
-    /// A header that NumPy refuses is refused. So are the literals that only Python writes, such as
-    /// `0x10` for a dimension, and a key that occurs twice, for which NumPy takes the last value.
+    /// Refuses a header that NumPy refuses, literals that only Python writes, such as `0x10`, and
+    /// duplicate keys, of which NumPy takes the last.
     ///
     /// # Errors
     ///
-    /// [`Io`](safetensors_core::ErrorKind::Io), and the kinds of [`ErrorKind`] that are about the
-    /// header of a `.npy` file.
+    /// [`Io`](safetensors_core::ErrorKind::Io), and kinds of [`ErrorKind`] about headers.
     pub fn read(reader: &mut impl Read, limits: &Limits) -> Result<Self> {
         let start = up_to(reader, 8)?;
         let [major, minor] = match *start {
@@ -107,7 +104,6 @@ impl Header {
         Ok(Self::parse(text, major)?)
     }
 
-    /// Reads the dictionary.
     fn parse(text: Vec<u8>, version: u8) -> Result<Self, ErrorKind> {
         let text = if version < 3 {
             text.into_iter().map(char::from).collect()
@@ -156,11 +152,11 @@ impl Header {
         Ok(Self { dtype, shape, order, byte_order })
     }
 
-    /// Returns the bytes before the elements, the same that NumPy writes.
+    /// Returns the bytes before the elements, as NumPy writes them.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoNumpyType`]; [`ErrorKind::HeaderTooLong`] if it does not fit a file.
+    /// [`ErrorKind::NoNumpyType`]; [`ErrorKind::HeaderTooLong`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let dtype = self.dtype;
         let descr = descr::encode(dtype, self.byte_order);
@@ -218,7 +214,6 @@ fn parse_shape(shape: Value) -> Result<Vec<usize>, ErrorKind> {
     dims.into_iter().map(dim).collect()
 }
 
-/// Returns the digits of a number, or the first of very many.
 fn shortened(digits: &str) -> String {
     const SHOWN: usize = 40;
     // Digits and a sign are one byte each.
@@ -229,22 +224,18 @@ fn wrong(key: &'static str, expected: &'static str, found: &str) -> ErrorKind {
     ErrorKind::WrongType { key, expected, found: found.into() }
 }
 
-/// Reads this many bytes, or fewer if the reader ends.
 fn up_to(reader: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.by_ref().take(len).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads this many bytes of the header.
 fn exactly(reader: &mut impl Read, expected: u64) -> Result<Vec<u8>> {
     let bytes = up_to(reader, expected)?;
     let found = bytes.len() as u64;
     if found == expected { Ok(bytes) } else { Err(ErrorKind::HeaderCut { expected, found }.into()) }
 }
 
-/// Reads the header of an array that is a member of an archive. Returns the number of its bytes,
-/// too.
 pub(crate) fn header_of_member(
     member: &mut impl Read,
     size: u64,
@@ -256,7 +247,6 @@ pub(crate) fn header_of_member(
     Ok((header, size - counted.limit()))
 }
 
-/// Refuses an array that has another number of bytes than its header asks for.
 pub(super) fn check_length(header: &Header, found: u64) -> Result<()> {
     let expected = header.data_len()?;
     if expected != found {

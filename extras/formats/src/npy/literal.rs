@@ -1,32 +1,29 @@
-//! The Python literals that the header of a `.npy` file is made of.
+//! Python literals in the header of a `.npy` file.
 //!
-//! NumPy reads a header with `ast.literal_eval`. This parser knows the part of it that NumPy and
-//! other writers use: dictionaries, tuples, lists, strings, integers, booleans and `None`. It
-//! refuses everything else: prefixes of strings, adjacent strings, comments, sets, bytes, floats,
-//! and integers in other digits than decimal ones.
+//! NumPy uses `ast.literal_eval`. This parser knows the part that writers use: dictionaries,
+//! tuples, lists, strings, decimal integers, booleans and `None`. It refuses everything else, such
+//! as prefixes of strings, adjacent strings, comments, sets, bytes and floats.
 
 // The crate `py_literal` 0.4 brings 25 packages, including one that needs a C compiler, accepts
 // `02` as a number and does not refuse a key that occurs twice.
 use crate::budget::Depth;
 use crate::error::{ErrorKind, Quoted};
 
-/// A literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A string. Escapes in it are kept as they are written.
+    /// Keeps escapes as written.
     Text(String),
-    /// An integer of any size, as its sign and digits.
+    /// Of any size: sign and digits.
     Integer(String),
     Bool(bool),
     None,
     Tuple(Vec<Value>),
     List(Vec<Value>),
-    /// The entries in the order of the text, including keys that occur twice.
+    /// In order, with duplicate keys.
     Dictionary(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// Returns the kind of the value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
@@ -40,12 +37,8 @@ impl Value {
     }
 }
 
-/// Reads one literal and nothing else but white space around it. With `long_integers`, integers may
-/// end in `L`, as Python 2 wrote long ones.
-///
-/// # Errors
-///
-/// [`ErrorKind::BadLiteral`]; [`ErrorKind::NestedTooDeep`].
+/// Reads one literal, with white space around it. With `long_integers`, integers may end in `L`, as
+/// in Python 2.
 pub(super) fn parse(text: &str, long_integers: bool) -> Result<Value, ErrorKind> {
     let mut parser = Parser { text, at: 0, long_integers };
     let value = parser.value(Depth::default())?;
@@ -57,7 +50,6 @@ pub(super) fn parse(text: &str, long_integers: bool) -> Result<Value, ErrorKind>
 
 struct Parser<'a> {
     text: &'a str,
-    /// The offset of the next byte, on a boundary of characters.
     at: usize,
     long_integers: bool,
 }
@@ -67,14 +59,12 @@ impl<'a> Parser<'a> {
         &self.text[self.at..]
     }
 
-    /// Returns the next character that is not white space.
     fn peek(&mut self) -> Option<char> {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']).len();
         self.rest().chars().next()
     }
 
-    /// Passes over `c` if it comes next.
     fn take(&mut self, c: char) -> bool {
         let is_next = self.peek() == Some(c);
         self.at += if is_next { c.len_utf8() } else { 0 };
@@ -120,7 +110,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A tuple, or a value in parentheses: the comma makes the difference, as in Python.
+    /// A tuple, or a value in parentheses: the comma decides.
     fn parentheses(&mut self, depth: Depth) -> Result<Value, ErrorKind> {
         self.at += 1;
         let (mut items, commas) = self.items(')', depth)?;
@@ -133,8 +123,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Values with commas between them, and perhaps one at the end, up to `close`; and the number
-    /// of commas.
     fn items(&mut self, close: char, depth: Depth) -> Result<(Vec<Value>, usize), ErrorKind> {
         let depth = depth.deeper()?;
         let mut items = Vec::new();
@@ -204,7 +192,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns `true` if a character can be part of a name or a number.
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

@@ -1,10 +1,9 @@
-//! NumPy's `.npy` files: one array in each.
+//! NumPy's `.npy` files, with one array each.
 //!
 //! [`Array`] reads, [`write()`] writes, [`Header`] is the part before the elements.
 //!
-//! Read are the versions 1.0, 2.0 and 3.0 with everything that NumPy writes of plain numbers: C and
-//! [Fortran](Order::Fortran) order, little- and [big-endian](ByteOrder::Big). These types are
-//! dtypes, both ways:
+//! Versions 1.0, 2.0 and 3.0 are read, in C and [Fortran](Order::Fortran) order, little- and
+//! [big-endian](ByteOrder::Big). These types have dtypes, both ways:
 //!
 //! | NumPy | dtype |
 //! |---|---|
@@ -14,10 +13,9 @@
 //! | `f2` `f4` `f8` | F16 F32 F64 |
 //! | `c8` | C64 |
 //!
-//! Every other type is an error that names it: `c16`, texts, dates, objects and fields have no
-//! dtype. NumPy itself has no type for BF16 and floats of 8 bits and fewer. It writes the types of
-//! `ml_dtypes` as `V2` and `V1`, which give the number of bytes of an element and not their
-//! meaning. So these are errors, too.
+//! Others are an error that names the type: `c16`, texts, dates, objects, fields. NumPy has no BF16
+//! and no floats of 8 bits: it writes types of `ml_dtypes` as `V2` and `V1`, without their meaning,
+//! which are errors, too.
 
 mod array;
 mod descr;

@@ -7,11 +7,11 @@ use safetensors_core::{self as core, TensorSource, shape};
 use super::header::Header;
 use crate::error::Result;
 
-/// Writes one array as a `.npy` file: in C order and little-endian, with the header that NumPy
-/// writes. The tensor is asked for its bytes piece by piece.
+/// Writes an array as a `.npy` file, in C order and little-endian, with NumPy's header, piece by
+/// piece.
 ///
-/// The writer is not flushed. To replace a file whole or not at all, write to an
-/// [`AtomicFile`](safetensors_core::save::AtomicFile).
+/// The writer is not flushed. An [`AtomicFile`](safetensors_core::save::AtomicFile) replaces a file
+/// completely or not at all.
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -25,19 +25,14 @@ use crate::error::Result;
 ///
 /// # Errors
 ///
-/// [`NoNumpyType`](crate::ErrorKind::NoNumpyType), before anything is written;
-/// An error of the core if the tensor cannot give its bytes, or gives another number of
-/// them than its shape asks for; [`Io`](safetensors_core::ErrorKind::Io) if the writer fails.
+/// [`NoNumpyType`](crate::ErrorKind::NoNumpyType), before anything is written; errors of reading
+/// the tensor; [`Io`](safetensors_core::ErrorKind::Io).
 pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     out.write_all(&Header::new(tensor.dtype(), tensor.shape()).encode()?)?;
     write_data(out, tensor)
 }
 
-/// Writes only the elements of a tensor, as they follow the header.
-///
-/// # Errors
-///
-/// Like [`write()`], except the first one.
+/// Writes only the elements of a tensor.
 pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
     let mut found = 0;
@@ -69,7 +64,6 @@ mod tests {
 
     use super::*;
 
-    /// Gives this many bytes, for any shape.
     struct Gives(usize);
 
     impl TensorSource for Gives {

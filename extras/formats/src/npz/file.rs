@@ -7,12 +7,12 @@ use safetensors_core::ReadAt;
 use super::read::arrays;
 use crate::Format;
 use crate::budget::Budget;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::npy::{header_of_member, tensor};
-use crate::tensor_file::{Builder, Container, Scratch, TensorFile};
+use crate::tensor_file::{Builder, Container, Reason, Scratch, Tensor, TensorFile};
 use crate::zipped::Zipped;
 
-/// Opens an archive with members that are listed: reads the header of each.
+/// Lists members that are no array of numbers, too; reading one is an error.
 pub(crate) fn open_file<S: ReadAt>(
     zipped: Arc<Zipped<S>>,
     budget: &Budget,
@@ -21,7 +21,7 @@ pub(crate) fn open_file<S: ReadAt>(
     zipped.check_overlap()?;
     let mut builder = Builder::default();
     for (name, index) in arrays(&zipped)? {
-        let array = || {
+        let array = || -> Result<Tensor> {
             zipped.check_size(index)?;
             let (header, header_len) = zipped.member(index, |member| {
                 let size = member.size();
@@ -32,8 +32,26 @@ pub(crate) fn open_file<S: ReadAt>(
             budget.keep_all::<[u64; 4]>(header.shape.len())?;
             tensor(name.clone(), &header, zipped.place(index)?.after(header_len))
         };
-        let array = array().map_err(|error: crate::Error| error.in_tensor(&name))?;
-        builder.tensors.push(array);
+        let array = array().or_else(|error| {
+            let Some(kind) = error.other().and_then(other_kind) else {
+                return Err(error.in_tensor(&name));
+            };
+            let problem = error.into_kind().to_string();
+            budget.keep(2 * (kind.len() + problem.len()))?;
+            Ok(Tensor::unread(name.clone(), kind, Reason::NotRead(problem.into())))
+        });
+        builder.tensors.push(array?);
     }
     builder.build(Format::Npz, Container::Zip(zipped, Scratch::default()), budget)
+}
+
+/// Returns the type of a member that is no array of plain numbers. The other members can be read.
+/// `None` if the problem is another one.
+fn other_kind(problem: &ErrorKind) -> Option<String> {
+    match problem {
+        ErrorKind::UnsupportedType { descr, .. } => Some(descr.clone()),
+        ErrorKind::Fields => Some("an array with fields".into()),
+        ErrorKind::NotNpy { .. } => Some("no array".into()),
+        _ => None,
+    }
 }

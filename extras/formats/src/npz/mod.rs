@@ -1,7 +1,6 @@
 //! NumPy's `.npz` archives: zip archives of [`.npy`](crate::npy) files.
 //!
-//! [`Archive`] reads, [`Writer`] writes. A member has the name of its array and `.npy`. The names
-//! of arrays are kept both ways.
+//! [`Archive`] reads, [`Writer`] writes. A member is named after its array, with `.npy`.
 
 mod file;
 mod read;

@@ -12,11 +12,9 @@ use crate::input::Input;
 use crate::npy::Array;
 use crate::zipped::Zipped;
 
-/// An open `.npz` file. Until an array is [asked for](Archive::array), nothing is read of it but
-/// its name.
+/// An open `.npz` file. Only the names of arrays are read until one is [asked for](Archive::array).
 ///
-/// Members may be compressed or not. An archive in which two members have one name is refused,
-/// because which of them is read depends on the reader.
+/// Members may be compressed. Two members with the same name are refused, because readers differ.
 ///
 /// ```
 /// use safetensors_core::{SaveOptions, TensorBuf, save};
@@ -42,9 +40,7 @@ use crate::zipped::Zipped;
 #[derive(Debug)]
 pub struct Archive<S = FileSource> {
     zipped: Arc<Zipped<S>>,
-    /// The name of each array, and the member that it is.
     arrays: Vec<(String, usize)>,
-    /// Positions among the arrays, sorted by name.
     by_name: Vec<usize>,
     limits: Limits,
 }
@@ -54,14 +50,13 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// An error of the core if there is no such regular file; a kind of [`ErrorKind`] about
+    /// An error of the core for a file that is not a regular one; kinds of [`ErrorKind`] about
     /// archives.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::of_input(Input::open(path.as_ref())?, &Limits::default())
     }
 }
 
-/// Returns the name of each array, and the member that it is.
 pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize)>> {
     let members = zipped.names()?.into_iter().enumerate();
     let files = members.filter(|(_, member)| !member.ends_with('/'));
@@ -73,7 +68,7 @@ pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize
 }
 
 impl<S: ReadAt> Archive<S> {
-    /// Lists the members of an archive that is in memory, or anywhere else. Errors show `path`.
+    /// Lists the members of an archive in memory, or anywhere else. Errors show `path`.
     pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
         Self::of_input(Input::new(source, path.as_ref()), limits)
     }
@@ -86,19 +81,19 @@ impl<S: ReadAt> Archive<S> {
         Ok(Self { zipped: Arc::new(zipped), arrays, by_name, limits: limits.clone() })
     }
 
-    /// Returns the names of the arrays in the order of the archive: the names of its members
-    /// without `.npy`. Whether a member is an array is known only when it is opened.
+    /// Returns the names of the members in order, without `.npy`. Only opening one shows whether it
+    /// is an array.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.arrays.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Opens the array of a name: reads its header.
+    /// Opens an array by name: reads its header.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchArray`]; [`ErrorKind::DuplicateArray`]; [`ErrorKind::DataLength`];
-    /// [`ErrorKind::BadArchive`] if the member is encrypted, or compressed in another way than
-    /// deflated; an error of [`Header::read`](crate::npy::Header::read).
+    /// [`ErrorKind::BadArchive`] for encryption, or compression that is not deflate; like
+    /// [`Header::read`](crate::npy::Header::read).
     pub fn array(&self, name: &str) -> Result<Array<S>> {
         let name_at = |position: usize| self.arrays[position].0.as_str();
         let start = self.by_name.partition_point(|&position| name_at(position) < name);
@@ -122,16 +117,15 @@ impl<S: ReadAt> Archive<S> {
         }
     }
 
-    /// Opens all arrays, in the order of the archive, each when it is asked for.
+    /// Opens all arrays in order, each on demand.
     pub fn arrays(&self) -> impl ExactSizeIterator<Item = Result<Array<S>>> {
         (0..self.arrays.len()).map(|position| self.array_at(position))
     }
 
-    /// Checks the sizes that the members claim against the archive, before memory or room on a disk
-    /// is reserved for them.
+    /// Checks the claimed sizes of members, before memory or disk space is reserved.
     ///
-    /// A hostile archive can claim to unpack to far more than it does, or use the same bytes for
-    /// many members. Reading an array finds only an impossible size.
+    /// A hostile archive can claim to unpack to far more than it does, or use bytes for several
+    /// members. Reading an array only finds an impossible size.
     ///
     /// # Errors
     ///

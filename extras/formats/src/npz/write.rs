@@ -13,21 +13,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::sought;
 use crate::{npy, zipped};
 
-/// How the members of an archive are written.
+/// How an archive's members are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// As they are, as `numpy.savez` does: quick to write and to read.
+    /// Not compressed, like `numpy.savez`: fast.
     #[default]
     Stored,
-    /// Deflated, as `numpy.savez_compressed` does.
+    /// Deflated, like `numpy.savez_compressed`.
     Deflated,
 }
 
 /// Writes tensors to a `.npz` archive, one after the other.
 ///
-/// The number of tensors need not be known at the start: the list of members is written by
-/// [`finish`](Writer::finish), without which there is no archive. A writer that is dropped before
-/// writes nothing more. Equal tensors give equal bytes.
+/// [`finish`](Writer::finish) writes the list of members, without which there is no archive. Equal
+/// tensors give equal bytes.
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorBuf, serialize};
@@ -49,7 +48,7 @@ pub enum Compression {
 /// ```
 #[derive(Debug)]
 pub struct Writer<W: Write + Seek> {
-    /// Stands before `zip`, because fields are dropped in order.
+    /// Before `zip`, because fields are dropped in order.
     gate: CloseOnDrop,
     zip: ZipWriter<Gate<W>>,
     compression: Compression,
@@ -58,7 +57,7 @@ pub struct Writer<W: Write + Seek> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Begins an archive without members, at the position of `out`.
+    /// Begins an archive at the position of `out`.
     pub fn new(out: W) -> Self {
         let is_open = Arc::new(AtomicBool::new(true));
         let zip = ZipWriter::new(Gate { out, is_open: Arc::clone(&is_open), at: 0, end: 0 });
@@ -67,23 +66,19 @@ impl<W: Write + Seek> Writer<W> {
         Self { gate, zip, compression, names: HashSet::new(), has_failed: false }
     }
 
-    /// Sets how the members that are added from now on are written; [stored](Compression::Stored)
-    /// by default.
+    /// Sets how later members are written; [stored](Compression::Stored) by default.
     #[must_use]
     pub fn compression(self, compression: Compression) -> Self {
         Self { compression, ..self }
     }
 
-    /// Writes a tensor as the member `name` with `.npy` at its end. The tensor is asked for its
-    /// bytes piece by piece.
+    /// Writes a tensor as the member `name` with `.npy`, piece by piece.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoNumpyType`], naming the member, before anything of the tensor is written;
-    /// an error of the core if the tensor cannot give its bytes;
-    /// [`DuplicateTensor`](CoreKind::DuplicateTensor) if a member has the name already;
-    /// [`Io`](CoreKind::Io) if the writer fails; [`ErrorKind::BadArchive`] if the name is longer
-    /// than 65,531 bytes.
+    /// [`ErrorKind::NoNumpyType`], before anything of the tensor is written; errors of reading the
+    /// tensor; [`DuplicateTensor`](CoreKind::DuplicateTensor); [`Io`](CoreKind::Io);
+    /// [`ErrorKind::BadArchive`] for a name longer than 65,531 bytes.
     pub fn add(&mut self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
         let header = header.map_err(|error| error.in_tensor(name))?;
@@ -105,11 +100,11 @@ impl<W: Write + Seek> Writer<W> {
         written.map_err(|error| error.in_tensor(name))
     }
 
-    /// Writes the list of members, and returns the writer inside. It is not flushed.
+    /// Writes the list of members, and returns the writer, not flushed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WriterFailed`] if an earlier tensor was not written whole;
+    /// [`ErrorKind::WriterFailed`] if an earlier tensor is incomplete;
     /// [`Io`](safetensors_core::ErrorKind::Io).
     pub fn finish(self) -> Result<W> {
         if self.has_failed || !self.gate.0.load(Ordering::Relaxed) {
@@ -122,7 +117,6 @@ impl<W: Write + Seek> Writer<W> {
     }
 }
 
-/// Closes a [`Gate`].
 #[derive(Debug)]
 struct CloseOnDrop(Arc<AtomicBool>);
 
@@ -132,22 +126,20 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// A writer that can be closed, and closes itself when writing fails. Then it takes everything
-/// without writing it.
+/// Closes itself when writing fails, and then discards everything.
 ///
-/// A `ZipWriter` that is dropped writes the end of its archive, so that an archive that was given
-/// up would look complete, and prints to standard error if that fails.
+/// A dropped `ZipWriter` writes the end of its archive, so an abandoned one would look complete,
+/// and prints to standard error if that fails.
 #[derive(Debug)]
 struct Gate<W> {
     out: W,
     is_open: Arc<AtomicBool>,
-    /// The position, and the last one that was reached: the answer of a closed gate.
+    /// The last position is the answer of a closed gate.
     at: u64,
     end: u64,
 }
 
 impl<W> Gate<W> {
-    /// Does something with the writer, if it is open.
     fn with<T>(&mut self, act: impl FnOnce(&mut W) -> io::Result<T>) -> Option<io::Result<T>> {
         if !self.is_open.load(Ordering::Relaxed) {
             return None;

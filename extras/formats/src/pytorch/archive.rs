@@ -17,10 +17,8 @@ use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::Zipped;
 use crate::{Format, Options};
 
-/// The longest text that says in which order the bytes of numbers are.
 const LONGEST_TEXT: u64 = 64;
 
-/// Opens the tensors of an archive with listed members.
 pub(crate) fn open<S: ReadAt>(
     zipped: Zipped<S>,
     path: &Path,
@@ -35,19 +33,16 @@ pub(crate) fn open<S: ReadAt>(
     builder.build(Format::Pytorch, container, budget)
 }
 
-/// An archive with its pickle read.
 pub(super) struct Archive<S> {
     zipped: Arc<Zipped<S>>,
     members: Members,
-    /// The prefix of each member's name.
     root: String,
     pub(super) values: Values,
-    /// The object that was saved.
     pub(super) object: Value,
 }
 
 impl<S: ReadAt> Archive<S> {
-    /// Reads the pickle of an archive with listed members. Errors do not name the file yet.
+    /// Errors do not name the file yet.
     pub(super) fn read(zipped: Zipped<S>, budget: &Budget) -> Result<Self> {
         zipped.count_list(budget)?;
         zipped.check_overlap()?;
@@ -78,8 +73,7 @@ impl<S: ReadAt> Archive<S> {
         Ok(Self { zipped: Arc::new(zipped), members, root, values, object })
     }
 
-    /// Returns the bytes of a number, or of a tensor with one element. `None` for every other
-    /// value.
+    /// Returns the bytes of a number, or of a tensor with one element. `None` for other values.
     pub(super) fn number(&self, value: Value) -> Result<Option<Vec<u8>>> {
         let position = match (value, self.values.node(value)) {
             (Value::Int(number), _) => return Ok(Some(number.to_le_bytes().to_vec())),
@@ -104,7 +98,6 @@ impl<S: ReadAt> Archive<S> {
         }
     }
 
-    /// Returns where a storage begins, and how many bytes it has in the archive.
     pub(super) fn place(&self, storage: usize) -> Result<(Place, u64)> {
         let key = &self.values.storages[storage].key;
         self.values.budget.work_on(&self.root)?;
@@ -116,7 +109,6 @@ impl<S: ReadAt> Archive<S> {
     }
 }
 
-/// Fails if the numbers of an archive are not little-endian, as this member says.
 fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
     let mut order = String::new();
     zipped.member(member, |member| {
@@ -129,7 +121,6 @@ fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
     }
 }
 
-/// Reads the pickle of a member. Returns its root.
 fn read_pickle<S: ReadAt>(zipped: &Zipped<S>, member: usize, values: &mut Values) -> Result<Value> {
     zipped.member(member, |member| {
         let mut bytes = bytes::counted(BufReader::new(member), &values.budget);

@@ -6,7 +6,6 @@ use crate::budget::Budget;
 use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 
-/// The bytes of a line that are read before they are counted.
 const LINE: usize = 256;
 
 const WORDING: Wording = Wording {
@@ -14,10 +13,8 @@ const WORDING: Wording = Wording {
     ended: "it ends without its last opcode",
 };
 
-/// The bytes of a pickle.
 pub(super) type Bytes<R> = Counted<R>;
 
-/// Reads a pickle within the limits of a budget.
 pub(super) fn counted<R: BufRead>(inner: R, budget: &Budget) -> Bytes<R> {
     Counted::of(inner, budget.limits().directory_bytes, WORDING)
 }
@@ -33,7 +30,6 @@ impl<R: BufRead> Bytes<R> {
         }
     }
 
-    /// Reads up to a line feed.
     pub(super) fn line(&mut self, budget: &Budget) -> Result<Vec<u8>> {
         let mut line = Vec::new();
         loop {

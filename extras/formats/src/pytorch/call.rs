@@ -1,13 +1,10 @@
-//! Shared by calls of functions: [`Wrong`], and reading their numbers.
+//! Shared by calls of functions: [`Wrong`], and their numbers.
 
 use super::values::{MOST_DIMENSIONS, Value, Values};
 use crate::error::Error;
 
-/// The problem with a call.
 pub(super) enum Wrong {
-    /// The pickle breaks a rule.
     Problem(String),
-    /// Anything else.
     Error(Error),
 }
 
@@ -34,7 +31,6 @@ pub(super) fn shape(values: &Values, value: Value) -> Result<Vec<usize>, String>
     Ok(values.sizes(value).ok_or("the shape of a tensor is not a tuple of numbers")?)
 }
 
-/// Returns one number for each dimension of a tensor; `None` for anything else.
 pub(super) fn numbers(values: &Values, value: Value) -> Result<Option<Vec<u64>>, String> {
     let Some(items) = values.items(value) else { return Ok(None) };
     // A pickle can use one long list in many tensors.

@@ -17,23 +17,11 @@ use crate::pairs::Pairs;
 use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
-/// Opens the files that an index names, such as `pytorch_model.bin.index.json`, by `open_shard`:
-/// each path with its file, sorted. Core's
-/// [`Checkpoint::from_sources`](safetensors_core::Checkpoint::from_sources) makes one checkpoint of
-/// them, as [`open`](crate::open) does.
+/// The index decides which tensors a shard has. Others are skipped; [`TensorFile::findings`] names
+/// them.
 ///
-/// As for safetensors files, the index decides which tensors a shard has. Others in it are skipped;
-/// [`TensorFile::findings`] names them.
-///
-/// The index is treated as hostile: its size is limited, a duplicate name is refused, and the names
-/// of shards must be plain relative paths.
-///
-/// # Errors
-///
-/// [`ErrorKind::BadIndex`]; [`NotInShard`](CoreKind::NotInShard) for a tensor that its shard lacks;
-/// [`Io`](safetensors_core::ErrorKind::Io) if the index changes at the same time; an error of the
-/// core if it is no regular file; otherwise as for [`TensorFile::open`], also for a shard of
-/// another format.
+/// It may be hostile: its size is limited, duplicate names are refused, and names of shards must be
+/// plain relative paths.
 pub(crate) fn open_index<T: Store>(
     store: &T,
     path: &Path,
@@ -85,7 +73,6 @@ pub(crate) fn open_index<T: Store>(
     Ok(opened)
 }
 
-/// Reads the text of an index.
 fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
     let limit = options.limits.directory_bytes;
     if index.byte_len() > limit {
@@ -97,10 +84,9 @@ fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The names of the tensors of each shard.
 type ShardNames = BTreeMap<String, HashSet<String>>;
 
-/// Returns the shards, and the number of bytes that all tensors should have.
+/// Also returns the bytes of all tensors, by the index.
 fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
     let index: Index<'_> = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
@@ -123,8 +109,7 @@ fn shards(text: &[u8]) -> Result<(ShardNames, Option<u64>)> {
     Ok((shards, size))
 }
 
-/// Returns `true` if the name of a shard leads, on every system, to a file below the folder of the
-/// index.
+/// Returns `true` if a name leads below the index's folder, on every system.
 fn is_safe(name: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
@@ -134,7 +119,7 @@ fn is_safe(name: &str) -> bool {
 struct Index<'a> {
     #[serde(borrow, default)]
     metadata: Option<&'a RawValue>,
-    /// The shard of each tensor. The length of the text limits them.
+    /// The length of the text limits the entries.
     weight_map: Pairs<String, { usize::MAX }>,
 }
 

@@ -1,18 +1,15 @@
-//! The types of elements that PyTorch has, by the names of their storages and their own.
+//! PyTorch's types of elements, by their names and their storages'.
 
 use safetensors_core::Dtype;
 
 use super::values::Kind;
 
-/// A row of the table of types.
 struct Row {
-    /// The name of the type, as in `torch.float32`.
+    /// As in `torch.float32`.
     name: &'static str,
-    /// The name of the storage of this type, if it has one.
     storage: &'static str,
-    /// The bytes of an element.
+    /// Bytes of an element.
     width: u8,
-    /// The dtype, if the format has it.
     dtype: Option<Dtype>,
 }
 
@@ -20,7 +17,6 @@ const fn row(name: &'static str, storage: &'static str, width: u8, dtype: Option
     Row { name, storage, width, dtype }
 }
 
-/// Every type of element that PyTorch writes to files.
 const KINDS: [Row; 29] = [
     row("float32", "FloatStorage", 4, Some(Dtype::F32)),
     row("float64", "DoubleStorage", 8, Some(Dtype::F64)),
@@ -62,18 +58,15 @@ pub(super) fn of_name(name: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.name == name).map(kind)
 }
 
-/// Returns the type of elements of this dtype.
 pub(super) fn of_dtype(dtype: Dtype) -> Option<Kind> {
     KINDS.iter().find(|row| row.dtype == Some(dtype)).map(kind)
 }
 
-/// Returns the type of the elements of this storage.
 pub(super) fn of_storage(class: &str) -> Option<Kind> {
     KINDS.iter().find(|row| row.storage == class && !class.is_empty()).map(kind)
 }
 
 impl Kind {
-    /// Returns the dtype of such elements, if the format has one.
     pub(super) fn dtype(self) -> Option<Dtype> {
         KINDS.iter().find(|row| row.name == self.name)?.dtype
     }

@@ -1,8 +1,7 @@
-//! The files of PyTorch 0.1.10 to 1.5, and of later versions if they are asked for it.
+//! The files of PyTorch 0.1.10 to 1.5, and of later versions on request.
 //!
-//! Five pickles follow each other: a magic number, the version, a description of the system, the
-//! saved object, and the keys of the storages. Then, for each key, there are the number of elements
-//! in 64 bits and the elements.
+//! They have five pickles: a magic number, the version, the system, the saved object, and the keys
+//! of storages. Then, for each key, the number of elements (64 bits) and the elements follow.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -20,13 +19,11 @@ use crate::input::{Cursor, Input};
 use crate::tensor_file::{Container, Place, TensorFile};
 use crate::{Format, Options};
 
-/// The number 0x1950a86a20f9469cfc6c, as the first pickle has it.
+/// 0x1950a86a20f9469cfc6c, in the first pickle.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// The version that follows it.
 const VERSION: i64 = 1001;
 
-/// Opens the tensors of a legacy file.
 pub(crate) fn open<S: ReadAt>(
     input: Input<S>,
     path: &Path,
@@ -65,15 +62,13 @@ pub(crate) fn open<S: ReadAt>(
     builder.build(Format::Pytorch, Container::File(input), budget)
 }
 
-/// The place of a storage in the file.
 #[derive(Clone, Copy)]
 struct Storage {
     start: u64,
     byte_len: u64,
 }
 
-/// Finds the storages, by their positions among [`Values::storages`]. `keys` lists them in the
-/// order of the file, from `at` on.
+/// By position among [`Values::storages`]. `keys` lists them in order, from `at` on.
 fn starts<S: ReadAt>(
     input: &Input<S>,
     mut at: u64,

@@ -8,84 +8,73 @@
 //! | TorchScript (`torch.jit.save`) | the archive above, with code that lists parameters and buffers |
 //! | directories of trainers | [below](#directories-of-trainers) |
 //!
-//! [`open`](crate::open) opens all of them, [`TensorFile::open`](crate::TensorFile::open) one file.
-//! The pickle is read by a machine that knows the opcodes and the few functions with which PyTorch
-//! rebuilds tensors. **No code of a pickle is ever run**: a class is only a name here.
+//! [`open`](crate::open) opens all, [`TensorFile::open`](crate::TensorFile::open) one file. **No
+//! code of a pickle is ever run**: a machine knows the opcodes and PyTorch's few functions, and a
+//! class is only a name.
 //!
 //! # Tensors
 //!
-//! Every tensor in the dictionaries, lists and tuples of the file is read. Its name is the keys on
-//! the way to it, joined by dots: a training checkpoint has `model.embed.weight` and
-//! `optimizer.state.0.exp_avg`. A module that was saved as an object has the names of its
-//! `state_dict()`.
+//! Every tensor in dictionaries, lists and tuples is read, named by the joined keys to it, such as
+//! `model.embed.weight` and `optimizer.state.0.exp_avg`. A module saved as an object has the names
+//! of its `state_dict()`.
 //!
-//! Arrays and numbers of NumPy are tensors, too, in C or Fortran order, little- or big-endian. So
-//! are bytes, as U8. They are in the pickle; [`Limits`](crate::Limits) bounds its size.
+//! Arrays and numbers of NumPy are tensors, too, and bytes are U8. They are in the pickle;
+//! [`Limits`](crate::Limits) bounds its size.
 //!
-//! An object of another class that holds tensors or arrays is listed under its name, and reading it
-//! is an error that names the class; so is an array of objects. [`Stored`] has its class as type. A
-//! tensor that PyTorch marks as conjugate or negative is listed so, too: `resolve_conj` or
-//! `resolve_neg` before saving removes the mark. If such an object is all that the file has,
-//! opening it is the error. Numbers, texts and other objects are skipped;
-//! [`TensorFile::notes`](crate::TensorFile::notes) counts them.
+//! An object of another class with tensors, or an array of objects, is listed, with its class in
+//! [`Stored`]. Reading it is an error, and opening if it is all that the file has. So are tensors
+//! marked as conjugate or negative: call `resolve_conj` or `resolve_neg` before saving. Other
+//! values are skipped, and counted in [`TensorFile::notes`](crate::TensorFile::notes).
 //!
-//! The settings of an optimizer are kept: the `param_groups` next to a `state` are an entry of the
-//! metadata, as JSON, under the name that they would have as a tensor, such as
-//! `optimizer.param_groups`. Values in them that JSON cannot hold are skipped; an infinity or a NaN
-//! is a text. [`PyTorchTraining`](safetensors_core::optimizer::PyTorchTraining) reads them.
+//! Settings of an optimizer, `param_groups` next to a `state`, become metadata as JSON, such as
+//! `optimizer.param_groups`. Values that JSON cannot hold are skipped; infinity and NaN are texts.
+//! [`PyTorchTraining`](safetensors_core::optimizer::PyTorchTraining) reads them.
+//!
+//! Duplicate keys in a dictionary are an error, and so are equal names of two tensors, such as for
+//! the keys `0` and `"0"`.
 //!
 //! # TorchScript
 //!
-//! Scripted and traced modules have the names of their `state_dict()`: the tensors that the classes
-//! in the archive's code list as parameters and buffers. Only these lists are read from the code.
-//! Other attributes with tensors are counted as skipped, as `state_dict()` skips them.
+//! Scripted and traced modules have the names of their `state_dict()`, from lists of parameters and
+//! buffers in the archive's code. Other attributes with tensors are skipped and counted.
 //!
-//! Tensors that are constants of the code are `CONSTANTS.c0` and so on, as the code calls them. A
-//! frozen module (`torch.jit.freeze`) has all its weights there, and no file has their former
-//! names. Packed weights of quantised modules are listed, and not read. An archive of
-//! `torch.export` (`.pt2`) is an error.
-//!
-//! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps
-//! the last value, and never writes such a dictionary. Two tensors with names that become equal,
-//! such as for the keys `0` and `"0"`, are an error, too.
+//! Constants of the code are `CONSTANTS.c0` and so on. All weights of a frozen module
+//! (`torch.jit.freeze`) are constants, without their former names. Packed weights of quantised
+//! modules are listed, not read. An archive of `torch.export` (`.pt2`) is an error.
 //!
 //! # Directories of trainers
 //!
-//! A trainer on several ranks saves parts of tensors. [`open`](crate::open) takes the directory,
-//! and joins the tensors, which are read from the files that have parts of them.
+//! A trainer on several ranks saves parts of tensors. [`open`](crate::open) takes the directory and
+//! joins them.
 //!
-//! - Distributed checkpoints (DCP) have a file `.metadata`, which lists the tensors, or one for
-//!   each rank, and files `__RANK_NUMBER.distcp`. Names come from `.metadata`. FSDP and Megatron
-//!   (`torch_dist`) save so. The settings of optimizers become metadata as for a file.
-//!   [`notes`](crate::TensorFile::notes) name the other values that are no tensors.
-//! - DCP in safetensors files (`HuggingFaceStorageWriter`), as
-//!   [`open`](safetensors_core::Checkpoint::open) of core reads them.
-//! - DeepSpeed saves a directory for each step, and a file `latest` next to it. With the stages 1,
-//!   2 and 3 of ZeRO, the F32 weights are read, and the optimizer's state and settings on
-//!   [request](crate::Options::optimizer_state). Frozen parameters, and buffers, have the dtype in
-//!   which they are stored.
-//! - Ranks may save a file each, such as `model_world_size_4_rank_0.pt`, with `DTensor`s. They are
-//!   joined if a mesh with one dimension divides them, by `Shard` or `Replicate`.
+//! - Distributed checkpoints (DCP), of FSDP and Megatron (`torch_dist`), have `.metadata` with
+//!   the names, or one for each rank, and files `__RANK_NUMBER.distcp`. Settings of optimizers
+//!   become metadata. [`notes`](crate::TensorFile::notes) name other values.
+//! - DCP in safetensors files (`HuggingFaceStorageWriter`) opens like with core's
+//!   [`open`](safetensors_core::Checkpoint::open).
+//! - DeepSpeed has a directory for each step, and a file `latest` next to them. For stages 1, 2
+//!   and 3 of ZeRO, F32 weights are read, and the optimizer's state and settings on
+//!   [request](crate::Options::optimizer_state). Frozen parameters and buffers keep their dtype.
+//! - Files of each rank, such as `model_world_size_4_rank_0.pt`, with `DTensor`s that a mesh with
+//!   one dimension divides, by `Shard` or `Replicate`.
 //!
-//! Files of ranks without a common `.metadata` do not show which step they are from. Different
-//! shapes are an error, different numbers are not found.
+//! Files of ranks without a common `.metadata` do not show their step. Different shapes are an
+//! error, different numbers are not found.
 //!
-//! A file that is missing, parts that do not make up a tensor, and layouts that are not read are
-//! errors when the directory is opened. A single part is refused
-//! ([`PartOfDirectory`](crate::ErrorKind::PartOfDirectory)).
+//! Missing files, incomplete tensors, and unsupported layouts are errors when the directory is
+//! opened. A single part is [`PartOfDirectory`](crate::ErrorKind::PartOfDirectory).
 //!
 //! # Dtypes
 //!
-//! Every type that safetensors has is read: floats of 8 to 64 bits, also the kinds of `float8`,
-//! `float4_e2m1fn_x2` as two F4, integers, booleans and `complex64`. A tensor of another type, such
-//! as `complex128`, is listed as bytes, also if it is empty. [`Stored`] has its type and its shape,
-//! and reading it is an error that names its type.
+//! Every type of safetensors is read, with `float4_e2m1fn_x2` as two F4. A tensor of another type,
+//! such as `complex128`, is listed as bytes, with type and shape in [`Stored`], and reading it is
+//! an error.
 //!
 //! # Tied tensors
 //!
-//! Two names with the same storage, offset, shape, strides and type are one tensor here. The first
-//! name in sorted order has the bytes, the others are
-//! [aliases](safetensors_core::Checkpoint::aliases). Tensors that only overlap are read separately.
+//! Names with the same storage, offset, shape, strides and type are one tensor. The first sorted
+//! name has the bytes, others are [aliases](safetensors_core::Checkpoint::aliases). Tensors that
+//! only overlap are read separately.
 //!
 //! ```
 //! use safetensors_core::{Checkpoint, Rewrite, SaveOptions};
@@ -140,12 +129,10 @@ use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Builder, Data, Place, Placement, Reason, Stored, Tensor};
 
-/// The note about a file with constants.
 const CONSTANTS: &str = "CONSTANTS.c0 and so on are constants of its code; a frozen module has no \
                          names for its weights";
 
-/// Makes tensors of the values in a pickle. `place` returns the start of a storage and its bytes in
-/// the file.
+/// `place` returns the start of a storage, and its bytes in the file.
 fn build(
     values: &Values,
     found: Collected,
@@ -198,7 +185,6 @@ fn build(
     Ok(builder)
 }
 
-/// Takes out the tensors that an index does not place in this file.
 fn leave_unindexed(
     placed: &HashSet<String>,
     found: &mut Vec<(String, u32)>,
@@ -210,8 +196,7 @@ fn leave_unindexed(
     builder.unindexed.extend(unindexed.map(|tensor| tensor.name));
 }
 
-/// Returns `true` if a key of metadata has a fixed meaning, and so cannot be the other name of a
-/// tensor.
+/// A key with a fixed meaning cannot be another name of a tensor.
 fn is_reserved(name: &str) -> bool {
     name == "format"
         || ["safetensors_bridge.", "modelspec.", "attribute:"]
@@ -219,15 +204,12 @@ fn is_reserved(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// The properties that names of a tensor share.
 type Key<'a> = (u32, u64, &'static str, &'a [usize], &'a [u64]);
 
 fn key(tensor: &TensorRef) -> Key<'_> {
     (tensor.storage, tensor.offset, tensor.kind.name, &tensor.shape, &tensor.strides)
 }
 
-/// Returns the first name, in sorted order, of each tensor that has several. All others refer to
-/// it.
 fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'a>, Arc<str>>> {
     let mut names: HashMap<Key<'a>, (&str, bool)> = HashMap::new();
     for (name, position) in found {
@@ -246,7 +228,6 @@ fn tied<'a>(values: &'a Values, found: &[(String, u32)]) -> Result<HashMap<Key<'
     tied.map(|(key, (name, _))| Ok((key, values.budget.text(name)?))).collect()
 }
 
-/// Returns a tensor in its storage, which begins at a place and has this many bytes.
 fn one(
     values: &Values,
     name: &str,
@@ -279,7 +260,6 @@ fn one(
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 
-/// Returns the shape that a tensor of this type has as a safetensors tensor.
 fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
     if kind.dtype() == Some(Dtype::F4) {
@@ -291,8 +271,7 @@ fn shape_of(kind: Kind, shape: &[usize]) -> Vec<usize> {
     shape
 }
 
-/// Makes a tensor with elements that have no dtype. It is listed as the bytes of its elements.
-/// Reading them is an error.
+/// Lists the bytes of the elements. Reading them is an error.
 fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
     let elements = shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64));
     let byte_len = elements.saturating_mul(kind.width.into());
@@ -304,19 +283,13 @@ fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
     Tensor { name, dtype: Dtype::U8, shape: listed, data, stored: Some(stored) }
 }
 
-/// Bytes, as the numbers that they are.
 fn of_bytes(name: String, bytes: Arc<[u8]>) -> Tensor {
     let shape = vec![bytes.len()];
     Tensor { name, dtype: Dtype::U8, shape, data: Data::Plain(Place::Held(bytes)), stored: None }
 }
 
-/// Makes an object of an unknown class that holds tensors with unknown elements. It is listed as
-/// one byte, so that reading it is an error.
 fn unread(name: String, class: String) -> Tensor {
-    let stored = Stored::unreadable(class.clone(), vec![0], 0);
-    let data = Data::Refused(Reason::UnknownObject(class.into()));
-    Tensor { name, dtype: Dtype::U8, shape: vec![1], data, stored: Some(stored) }
+    Tensor::unread(name, class.clone(), Reason::UnknownObject(class.into()))
 }
 
-/// The members of an archive by name.
 type Members = BTreeMap<String, usize>;

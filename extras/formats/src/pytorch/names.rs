@@ -1,4 +1,4 @@
-//! Names of tensors: the way to each through the dictionaries, lists and modules of a pickle.
+//! Names of tensors: the way through dictionaries, lists and modules of a pickle.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,34 +10,29 @@ use super::values::{Class, Node, Value, Values};
 use crate::budget::{Depth, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The tables that every `torch.nn.Module` has.
+/// Of every `torch.nn.Module`.
 const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 
-/// The entries in the `state_dict()` of an optimizer: the state, and the settings.
+/// In the `state_dict()` of an optimizer.
 const STATE: &str = "state";
 pub(super) const GROUPS: &str = "param_groups";
 
-/// The content of a pickle, by name, in order.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// Positions among [`Values::tensors`].
     pub(super) tensors: Vec<(String, u32)>,
-    /// Bytes that are no tensor.
     pub(super) bytes: Vec<(String, Arc<[u8]>)>,
-    /// Objects of unknown classes that hold tensors or arrays, with their classes.
+    /// Objects of unknown classes with tensors or arrays, with their classes.
     pub(super) unreadable: Vec<(String, String)>,
     pub(super) left_out: LeftOut,
-    /// The settings of optimizers, as JSON.
     pub(super) settings: Vec<(String, String)>,
 }
 
-/// How many values a pickle has that are no tensors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeftOut {
     numbers: u64,
     texts: u64,
     objects: u64,
-    /// Attributes of modules that hold tensors, and are neither parameters nor buffers.
+    /// Tensors of modules that are neither parameters nor buffers.
     attributes: u64,
 }
 
@@ -68,17 +63,10 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Finds every tensor below `root`, in order, with its name. `alone` names a tensor, or bytes, that
-/// is the root itself; `name`, if there is one, is before the names of all others.
+/// `alone` names the root itself, `name` precedes all other names.
 ///
-/// A name is the keys on the way, joined by dots; a list has its positions as keys. A module is
-/// read as its `state_dict()` would name it. The constants of TorchScript have the names by which
-/// its code knows them.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnknownObject`] if the root is an object of another class, or a tensor is where no
-/// name leads to; [`ErrorKind::NoCode`]; [`ErrorKind::DuplicateDictKey`].
+/// Names are joined keys, or positions in lists; modules have names as in `state_dict()`, constants
+/// of TorchScript as in its code.
 pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> Result<Collected> {
     let mut search = Search::new(values);
     values.budget.keep(alone.len())?;
@@ -98,13 +86,10 @@ pub(super) fn collect(values: &Values, root: Value, alone: &str, name: &str) -> 
     Ok(search.found)
 }
 
-/// A search for named values.
 pub(super) struct Search<'a> {
     pub(super) values: &'a Values,
     found: Collected,
-    /// The keys on the way to the value that is visited.
     path: Vec<Cow<'a, str>>,
-    /// The bytes of the path, with a dot behind each key.
     path_len: usize,
     pub(super) depth: Depth,
 }
@@ -167,7 +152,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Keeps the settings of an optimizer, if a dictionary is its state. Returns whether it is.
+    /// Keeps an optimizer's settings. Returns whether the dictionary is its state.
     fn settings(&mut self, dict: Value) -> Result<bool> {
         let [state, groups] = [STATE, GROUPS].map(|key| self.values.get(dict, key));
         let Some((state, groups)) = state.zip(groups) else { return Ok(false) };
@@ -185,7 +170,6 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// Returns the name of the current value, and counts it.
     fn name(&mut self) -> Result<String> {
         self.values.budget.keep(self.path_len + ENTRY)?;
         Ok(self.path.join("."))
@@ -206,7 +190,6 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Counts a value that is no node.
     fn leave_out(&mut self, value: Value) {
         self.found.left_out.numbers += u64::from(value != Value::None);
     }
@@ -244,7 +227,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the tables of a module, and its attributes, if an object is a module.
     fn tables(&self, parts: &[Value]) -> Option<([Value; 3], Value)> {
         let attributes = *parts.last()?;
         let mut tables = [Value::None; 3];
@@ -255,7 +237,6 @@ impl<'a> Search<'a> {
         Some((tables, attributes))
     }
 
-    /// Adds the tensors of `state_dict()` of a module.
     fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
         let values = self.values;
         let hidden = values.get(attributes, "_non_persistent_buffers_set");
@@ -288,7 +269,6 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Adds the tensors of `state_dict()` of a module of TorchScript.
     fn script_module(&mut self, class: &Class, attributes: Value) -> Result<()> {
         let values = self.values;
         let items = values.dict(attributes).unwrap_or_default();
@@ -322,8 +302,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Fails if a dictionary has a key twice. A dictionary of Python has each key once, so which of
-    /// the values counts would depend on the reader.
+    /// Python has each key once, so readers would differ.
     fn check_keys(&mut self, items: &'a [(Value, Value)]) -> Result<()> {
         let mut numbers = HashSet::new();
         let mut texts = HashSet::new();
@@ -349,13 +328,12 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Counts the search for a key. It takes longer for a long one, which many items can have.
+    /// Counts a search for a key, longer for a long one, which many items can have.
     fn step_over(&self, key: &str) -> Result<()> {
         self.values.budget.work_on(key)
     }
 
-    /// Lists the visited value as an object that cannot be read. If it is all there is, that is an
-    /// error.
+    /// Lists the visited value. An error if it is all there is.
     fn unreadable(&mut self, class: String) -> Result<()> {
         if self.path.is_empty() {
             return Err(ErrorKind::UnknownObject { class }.into());
@@ -366,7 +344,6 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Fails if a value, which is a part of `what`, holds tensors.
     fn refuse_tensors(&mut self, value: Value, what: &str) -> Result<()> {
         if self.values.holds_tensors(value)? {
             Err(self.located(ErrorKind::UnknownObject { class: what.to_owned() }))
@@ -381,7 +358,6 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns whether a value can hold a tensor, or anything else.
 fn is_node(value: Value) -> bool {
     matches!(value, Value::Node(_))
 }

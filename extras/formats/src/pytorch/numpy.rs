@@ -1,4 +1,4 @@
-//! Arrays and numbers of NumPy, stored in the pickle itself.
+//! Arrays and numbers of NumPy in the pickle itself.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use super::kinds;
 use super::values::{Encoding, Kind, Node, Storage, TensorRef, Value, Values};
 use crate::npy::{ByteOrder, Order, parse_descr};
 
-/// The types without a dtype: the letter of each, its name and its bytes. Elements of other sizes
-/// are listed as their bytes.
+/// Without a dtype: letter, name and bytes. Other sizes are listed as bytes.
 const OTHERS: [(char, &str); 6] = [
     ('O', "object"),
     ('c', "complex128"),
@@ -18,12 +17,12 @@ const OTHERS: [(char, &str); 6] = [
     ('V', "void"),
 ];
 
-/// A function of NumPy that makes an array of its arguments alone.
+/// Makes an array of its arguments alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Callable {
     /// `scalar(dtype, bytes)`.
     Scalar,
-    /// `_frombuffer(bytes, dtype, shape, order)`, which the protocol 5 has.
+    /// `_frombuffer(bytes, dtype, shape, order)`, of protocol 5.
     FromBuffer,
 }
 
@@ -37,12 +36,10 @@ impl Callable {
     }
 }
 
-/// Returns whether a function makes an array that its state fills.
 fn is_reconstruct((module, name): (&str, &str)) -> bool {
     matches!(module, "numpy.core.multiarray" | "numpy._core.multiarray") && name == "_reconstruct"
 }
 
-/// Returns the result of a call; `None` if it is not known.
 pub(super) fn call(
     values: &mut Values,
     callable: Callable,
@@ -66,8 +63,8 @@ pub(super) fn call(
     Ok(node.map(|node| values.add(node)).transpose()?)
 }
 
-/// Returns the array made with its state: `(version, shape, dtype, is_fortran, bytes)`. `None` for
-/// another object, and for an array of an unknown type.
+/// The state is `(version, shape, dtype, is_fortran, bytes)`. `None` for other objects and unknown
+/// types.
 pub(super) fn built(
     values: &mut Values,
     object: Value,
@@ -94,7 +91,6 @@ pub(super) fn built(
     array(values, &Parts { dtype, shape, order, bytes })
 }
 
-/// The parts of an array.
 struct Parts {
     dtype: Value,
     shape: Vec<usize>,
@@ -102,7 +98,7 @@ struct Parts {
     bytes: Value,
 }
 
-/// Makes a tensor of an array. An array of texts is a text. `None` if the type is not known.
+/// An array of texts is a text. `None` for an unknown type.
 fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
     let Some(descr) = descr(values, parts.dtype) else { return Ok(None) };
     let elements = parts.shape.iter().try_fold(1_u64, |all, &dim| all.checked_mul(dim as u64));
@@ -154,7 +150,6 @@ fn array(values: &mut Values, parts: &Parts) -> Result<Option<Node>, Wrong> {
     held(values, tensor, bytes).map(Some)
 }
 
-/// Adds a tensor with bytes in the pickle.
 fn held(values: &mut Values, tensor: TensorRef, bytes: Arc<[u8]>) -> Result<Node, Wrong> {
     let byte_len = bytes.len() as u64;
     let width = tensor.kind.width;
@@ -163,8 +158,7 @@ fn held(values: &mut Values, tensor: TensorRef, bytes: Arc<[u8]>) -> Result<Node
     Ok(values.add_tensor(TensorRef { storage, ..tensor })?)
 }
 
-/// Returns the type with its byte order, as NumPy writes it: `<f4`. The object is `dtype('f4',
-/// False, True)` with the state `(3, '<', ...)`.
+/// Returns `<f4` for `dtype('f4', False, True)` with the state `(3, '<', ...)`.
 fn descr(values: &Values, dtype: Value) -> Option<String> {
     let Some(Node::Object { class, parts }) = values.node(dtype) else { return None };
     if values.class(*class) != Some(("numpy", "dtype")) {
@@ -178,7 +172,7 @@ fn descr(values: &Values, dtype: Value) -> Option<String> {
         .then(|| format!("{}{plain}", order.filter(|it| it.len() == 1).unwrap_or("")))
 }
 
-/// Returns whether the objects of an array are more than texts.
+/// Returns `false` if the objects are only texts.
 fn holds_numbers(values: &Values, objects: Value) -> bool {
     let is_number = |&object: &Value| match object {
         Value::None => false,

@@ -1,7 +1,7 @@
-//! The opcodes of a pickle: a stack machine on the objects of [`Values`].
+//! The opcodes of a pickle: a stack machine on [`Values`].
 //!
-//! It knows all opcodes of `pickletools`, in the protocols 0 to 5, except opcodes that PyTorch
-//! cannot write: the registry of extensions, and buffers outside the pickle.
+//! It knows all of `pickletools`, protocols 0 to 5, except for extensions and external buffers,
+//! which PyTorch cannot write.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -14,10 +14,10 @@ use super::values::{Node, Value, Values};
 use crate::error::{Error, Result};
 use crate::opcodes::{self as op, Argument};
 
-/// The opcodes that are counted at once: threads share the count.
+/// Opcodes counted at once: threads share the count.
 const COUNTED: usize = 64;
 
-/// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
+/// Leaves bytes behind the pickle unread. Returns the root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
     let stack = Vec::new();
     let marks = Vec::new();
@@ -37,15 +37,13 @@ struct Machine<'a, R> {
     bytes: &'a mut Bytes<R>,
     values: &'a mut Values,
     stack: Vec<Value>,
-    /// The heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
-    /// The most values that were on the stack so far.
     highest: usize,
 }
 
 impl<R: BufRead> Machine<'_, R> {
-    /// Carries out one opcode. `false` at the end.
+    /// `false` at the end.
     fn step(&mut self) -> Result<bool> {
         match self.bytes.byte()? {
             op::STOP => return Ok(false),
@@ -73,7 +71,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Numbers and the like. `false` for another opcode.
     fn number(&mut self, opcode: u8) -> Result<bool> {
         let value = match opcode {
             op::NONE => Value::None,
@@ -115,7 +112,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Texts and bytes. Python 2 has one type for both. `false` for another opcode.
+    /// One type in Python 2.
     fn line(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::STRING | op::UNICODE => {
@@ -135,7 +132,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Tuples, lists, sets and dictionaries. `false` for another opcode.
     fn container(&mut self, opcode: u8) -> Result<bool> {
         let node = match opcode {
             op::EMPTY_TUPLE => Node::Tuple(Vec::new()),
@@ -160,7 +156,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Adds items to a container. `false` for another opcode.
     fn items(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::APPEND => {
@@ -188,7 +183,6 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Runs an opcode of the stack, the marks or the memo. Returns `false` for another opcode.
     fn stack_or_memo(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::MARK => {
@@ -225,8 +219,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Classes and objects. No code of a class is known here, and none is run. `false` for another
-    /// opcode.
+    /// Never run.
     fn class_or_object(&mut self, opcode: u8) -> Result<bool> {
         match opcode {
             op::GLOBAL => {
@@ -271,7 +264,7 @@ impl<R: BufRead> Machine<'_, R> {
         Ok(true)
     }
 
-    /// Reads a text or bytes after their length, a number of this many bytes.
+    /// Reads a text or bytes after a length of `len_bytes`.
     fn text(&mut self, opcode: u8, len_bytes: u32) -> Result<()> {
         let len = match len_bytes {
             1 => self.bytes.byte()?.into(),
@@ -294,7 +287,6 @@ impl<R: BufRead> Machine<'_, R> {
         self.push_node(node)
     }
 
-    /// Makes an object of a class and its arguments.
     fn object(&mut self, opcode: u8) -> Result<()> {
         let (class, arguments) = match opcode {
             op::REDUCE | op::NEWOBJ => {
@@ -329,7 +321,6 @@ impl<R: BufRead> Machine<'_, R> {
         self.push(value)
     }
 
-    /// Returns the error of a wrong call that ends here.
     fn wrong(&self, wrong: Wrong) -> Error {
         match wrong {
             Wrong::Problem(problem) => self.bytes.problem(problem),
@@ -362,7 +353,7 @@ impl<R: BufRead> Machine<'_, R> {
         self.push(value)
     }
 
-    /// Returns the value on the stack, above the last mark.
+    /// Above the last mark.
     fn top(&self) -> Result<Value> {
         let bottom = self.marks.last().copied().unwrap_or(0);
         match self.stack.last() {
@@ -394,7 +385,6 @@ impl<R: BufRead> Machine<'_, R> {
         }
     }
 
-    /// Adds items to the list, or to the object, on the stack.
     fn extend(&mut self, items: Vec<Value>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
@@ -406,7 +396,6 @@ impl<R: BufRead> Machine<'_, R> {
         }
     }
 
-    /// Adds items to the dictionary, or to the object, on the stack.
     fn set(&mut self, pairs: Vec<(Value, Value)>) -> Result<()> {
         let top = self.top()?;
         match self.values.node_mut(top) {
@@ -424,7 +413,6 @@ impl<R: BufRead> Machine<'_, R> {
     }
 }
 
-/// Returns a dictionary of these items.
 fn dict(items: Vec<(Value, Value)>) -> Node {
     Node::Dict { items, state: Value::None }
 }

@@ -1,8 +1,7 @@
-//! The results of PyTorch's own functions: storages, tensors, dictionaries.
+//! Results of PyTorch's functions: storages, tensors, dictionaries.
 //!
-//! The functions are known by name, and none is run. A call of any other function or class becomes
-//! an object that is the list of its parts. If a tensor is among them, that is an error once the
-//! object turns out to be a part of the model.
+//! Functions are known by name, and never run. Another call becomes an object with its parts. If
+//! these include a tensor, that is an error once the object is a part of the model.
 
 use std::sync::Arc;
 
@@ -11,8 +10,7 @@ use super::values::{Encoding, Kind, Node, Storage, StorageRef, TensorRef, Value,
 use super::{kinds, numpy};
 use crate::error::Result;
 
-/// Resolves an identifier: a storage's, or `('module', class, file, source)`, by which old versions
-/// name the class of a module.
+/// Resolves a storage's identifier, or `('module', class, file, source)`, a class in old versions.
 pub(super) fn persistent(values: &mut Values, id: Value) -> Result<Value, Wrong> {
     let fields = values.items(id).unwrap_or_default();
     if let &[tag, class, ..] = fields
@@ -29,7 +27,7 @@ pub(super) fn persistent(values: &mut Values, id: Value) -> Result<Value, Wrong>
     Ok(values.add(Node::Storage(storage))?)
 }
 
-/// Resolves the identifier of a storage: `('storage', type, key, location, elements, view)`.
+/// Resolves `('storage', type, key, location, elements, view)`.
 fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
     let fields = values.items(id).ok_or("the identifier of a storage is not a tuple")?;
     let &[tag, class, key, _, elements, ref view @ ..] = fields else {
@@ -66,7 +64,6 @@ fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Wrong> {
 }
 
 impl Values {
-    /// Returns the position of a storage, which is added if it is new.
     fn storage_of(&mut self, key: &str, byte_len: u64, width: u8) -> Result<u32, Wrong> {
         if let Some(&position) = self.by_key.get(key) {
             let known = self.storages[position as usize].byte_len;
@@ -85,14 +82,13 @@ impl Values {
         Ok(position)
     }
 
-    /// Adds a storage. There are no more of them than nodes, which are limited.
+    /// Nodes, which are limited, bound the storages, and the tensors.
     pub(super) fn add_storage(&mut self, storage: Storage) -> Result<u32> {
         self.budget.keep_all::<(Storage, Arc<str>)>(1)?;
         self.storages.push(storage);
         Ok(self.storages.len() as u32 - 1)
     }
 
-    /// Adds a tensor. There are no more of them than nodes.
     pub(super) fn add_tensor(&mut self, tensor: TensorRef) -> Result<Node> {
         self.budget.keep_all::<TensorRef>(1)?;
         self.budget.keep_all::<(usize, u64)>(tensor.shape.len())?;
@@ -101,7 +97,7 @@ impl Values {
     }
 }
 
-/// Returns the result of a call. `is_function` is false for the constructor of a class.
+/// `is_function` is `false` for a class.
 pub(super) fn call(
     values: &mut Values,
     class: Value,
@@ -131,8 +127,6 @@ pub(super) fn call(
     }
 }
 
-/// Returns the container or array that a callable makes of these arguments; `None` if the result is
-/// not known.
 fn container(
     values: &mut Values,
     known: KnownCallable,
@@ -150,8 +144,7 @@ fn container(
     }
 }
 
-/// Returns the tensor that a function of PyTorch makes of these arguments; `None` if its values are
-/// others than those of its storage, or other tensors belong to it.
+/// `None` if the values differ from the storage's, or other tensors belong to it.
 fn tensor_of(
     values: &mut Values,
     known: KnownCallable,
@@ -185,7 +178,6 @@ fn known_callable(values: &Values, class: Value) -> Option<KnownCallable> {
     values.class(class).and_then(|(module, name)| KnownCallable::of(module, name))
 }
 
-/// Returns whether any of these values holds a tensor.
 fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     for &other in others {
         if values.holds_tensors(other)? {
@@ -195,7 +187,6 @@ fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
     Ok(false)
 }
 
-/// Makes a dictionary of these arguments; `None` if the result is not known.
 fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Option<Value>, Wrong> {
     // The factory of a `defaultdict`'s values is no item. It remains with the dictionary.
     let (state, given) = match given.split_first() {
@@ -208,7 +199,6 @@ fn dict(values: &mut Values, given: &[Value], has_factory: bool) -> Result<Optio
     Ok(Some(values.add(Node::Dict { items, state })?))
 }
 
-/// Makes a list of these arguments; `None` if the result is not known.
 fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     let Some(len) = count_items(values, given, false) else { return Ok(None) };
     values.copy(len)?;
@@ -217,7 +207,7 @@ fn list(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     Ok(Some(values.add(Node::List(items))?))
 }
 
-/// Makes a tensor of an array, if it has the type of the tensor: `(array, type, ...)`.
+/// Takes `(array, type, ...)`. `None` for another type than the array's.
 fn of_array(values: &Values, given: &[Value]) -> Option<Value> {
     let &[array, kind, ..] = given else { return None };
     let &Node::Tensor(position) = values.node(array)? else { return None };
@@ -225,7 +215,6 @@ fn of_array(values: &Values, given: &[Value]) -> Option<Value> {
     (kinds::of_name(name)? == values.tensors[position as usize].kind).then_some(array)
 }
 
-/// Makes bytes, of other bytes or of a text that encodes them; `None` if the result is not known.
 fn bytes(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     match *given {
         [] => Ok(Some(values.add(Node::Bytes([].into()))?)),
@@ -238,8 +227,8 @@ fn bytes(values: &mut Values, given: &[Value]) -> Result<Option<Value>, Wrong> {
     }
 }
 
-/// Returns the number of items in the arguments of a container. `None` if one is neither a list
-/// nor, with `takes_dicts`, a dictionary: the container's result is then not known.
+/// `None` if an argument is neither a list nor, with `takes_dicts`, a dictionary: the result is
+/// then unknown.
 fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<usize> {
     given.iter().try_fold(0_usize, |all, &argument| {
         let len = match (argument, values.node(argument)) {
@@ -252,7 +241,6 @@ fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<us
     })
 }
 
-/// Returns the items of dictionaries, and of lists of pairs.
 fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'static str> {
     let mut pairs = Vec::new();
     for &argument in given {
@@ -269,10 +257,9 @@ fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'stat
     Ok(pairs)
 }
 
-/// A function or class with a known result.
 #[derive(Clone, Copy)]
 enum KnownCallable {
-    /// `has_factory` is whether the first argument makes the values of keys that are missing.
+    /// With `has_factory`, the first argument makes values of missing keys.
     Dict {
         has_factory: bool,
     },
@@ -282,15 +269,13 @@ enum KnownCallable {
     },
     Parameter,
     Subclass,
-    /// Bytes, also mutable ones.
     Bytes,
-    /// A tensor of an array of NumPy, as devices without storages are saved.
+    /// A tensor of a NumPy array, for devices without storages.
     OfArray,
     Numpy(numpy::Callable),
 }
 
 impl KnownCallable {
-    /// Returns `true` for a function of PyTorch that makes tensors.
     fn is_of_tensors(self) -> bool {
         matches!(self, Self::Tensor { .. } | Self::Parameter | Self::Subclass)
     }
@@ -322,14 +307,13 @@ impl KnownCallable {
     }
 }
 
-/// Returns `true` if the last argument of a tensor marks it, as `{'conj': True}` does. The values
-/// of such a tensor differ from its storage.
+/// A mark such as `{'conj': True}` is last: the values differ from the storage.
 fn marks(values: &Values, argument: Value) -> bool {
     argument != Value::None && values.dict(argument).is_none_or(|marks| !marks.is_empty())
 }
 
-/// Makes a tensor: `(storage, offset, shape, strides, ...)`, and the type as the seventh if the
-/// storage has none.
+/// Takes `(storage, offset, shape, strides, ...)`, and the type as the seventh if the storage has
+/// none.
 fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value, Wrong> {
     let &[storage, offset, shape, strides, ref rest @ ..] = given else {
         return Err("a tensor has too few fields".into());
@@ -371,7 +355,6 @@ fn kind_of(name: &str) -> Result<Kind, String> {
     kinds::of_name(name).ok_or_else(|| format!("the type torch.{name} of a tensor is unknown"))
 }
 
-/// Sets the attributes of an object.
 pub(super) fn build(values: &mut Values, object: Value, state: Value) -> Result<(), Wrong> {
     let built = numpy::built(values, object, state)?;
     match (values.node_mut(object), built) {

@@ -1,7 +1,6 @@
-//! TorchScript: finds the attributes of an object that are parameters and buffers.
+//! TorchScript: finds the parameters and buffers among an object's attributes.
 //!
-//! The classes of the objects are written in the archive's code. Of that, this module reads the
-//! names of the classes and two lists of quoted names in each:
+//! Of the code in the archive, this module reads names of classes, and two lists of names in each:
 //!
 //! ```text
 //! class Linear(Module):
@@ -19,21 +18,18 @@ use super::values::{Class, Values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::Zipped;
 
-/// The prefix of all class names in the code.
 const PREFIX: &str = "__torch__";
 
-/// The classes written in C++, without code in the archive.
+/// Classes in C++, without code in the archive.
 const NATIVE: &str = "__torch__.torch.classes";
 
 impl Class {
-    /// Returns whether an attribute that is a tensor is a parameter or a buffer.
     pub(super) fn has(&self, attribute: &str) -> bool {
         !self.lists_buffers || self.state.contains(attribute)
     }
 }
 
 impl Values {
-    /// Returns the class of TorchScript that a class of the pickle means, if it is a module's.
     pub(super) fn module_class(&self, (module, name): (&str, &str)) -> Option<&Class> {
         if !is_of_code(module) || self.classes.is_empty() {
             return None;
@@ -42,23 +38,16 @@ impl Values {
     }
 }
 
-/// Returns whether a class of this module is one of TorchScript.
 pub(super) fn is_of_code(module: &str) -> bool {
     module.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         && !module.starts_with(NATIVE)
 }
 
-/// Returns `true` if a class belongs to TorchScript and its code was not found.
 pub(super) fn lacks_code(values: &Values, module: &str, name: &str) -> bool {
     is_of_code(module) && !values.classes.contains_key(&format!("{module}.{name}"))
 }
 
-/// Reads the classes of the objects in a pickle from the code in the archive. `root` is the prefix
-/// of the names of members.
-///
-/// # Errors
-///
-/// [`ErrorKind::BadCode`] for a list of something else than names.
+/// `root`: the prefix of members. Fails for a list of other things than names.
 pub(super) fn read_classes<S: ReadAt>(
     zipped: &Zipped<S>,
     members: &Members,
@@ -80,7 +69,6 @@ pub(super) fn read_classes<S: ReadAt>(
     Ok(())
 }
 
-/// Reads the classes of a file of code.
 fn read_file(code: &[u8], module: &str, file: &str, values: &mut Values) -> Result<()> {
     let bad = |problem: &str| {
         Error::from(ErrorKind::BadCode { file: file.into(), problem: problem.into() })
@@ -120,7 +108,7 @@ fn read_file(code: &[u8], module: &str, file: &str, values: &mut Values) -> Resu
     Ok(())
 }
 
-/// Returns the names in a list such as `["weight", "bias", ]`.
+/// From a list such as `["weight", "bias", ]`.
 fn quoted(list: &str) -> Option<Vec<String>> {
     let mut rest = list.trim_end().strip_prefix('[')?.strip_suffix(']')?.trim();
     let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! The settings of optimizers: plain values of a pickle, as JSON.
+//! Settings of optimizers: plain values of a pickle, as JSON.
 
 use serde_json::{Map, Number, Value as Json};
 
@@ -7,12 +7,12 @@ use super::values::{Node, Value};
 use crate::budget::{ENTRY, escaped};
 use crate::error::Result;
 
-/// A map allocates eleven entries at once.
+// A map allocates eleven entries at once.
 type MapNode = [(String, Json); 11];
 
 impl Search<'_> {
-    /// Converts a value to JSON; `None` if JSON cannot hold it, such as a tensor. A pickle of few
-    /// bytes can use one value in many places, so the results are counted.
+    /// `None` if JSON cannot hold it, such as a tensor. Counts results: a small pickle can repeat a
+    /// value.
     pub(super) fn json(&mut self, value: Value) -> Result<Option<Json>> {
         let values = self.values;
         values.budget.keep_all::<Json>(1)?;
@@ -53,7 +53,6 @@ impl Search<'_> {
     }
 }
 
-/// Converts a value without further content.
 fn plain(value: Value) -> Option<Json> {
     Some(match value {
         Value::None => Json::Null,

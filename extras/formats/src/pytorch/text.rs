@@ -1,6 +1,6 @@
-//! Numbers and texts as pickles write them.
+//! Numbers and texts of pickles.
 
-/// Returns an integer of any number of bytes, little-endian, if it fits 64 bits.
+/// Little-endian. `None` if it does not fit.
 pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
     let fill = if bytes.last().is_some_and(|&last| last >= 0x80) { 0xff } else { 0 };
     let (low, high) = bytes.split_at(bytes.len().min(8));
@@ -10,8 +10,7 @@ pub(super) fn integer(bytes: &[u8]) -> Option<i64> {
     (high.iter().all(|&byte| byte == fill) && (number < 0) == (fill > 0)).then_some(number)
 }
 
-/// Returns a text of protocol 0, as Python's `repr` writes it, without the quotes. Only escapes
-/// that are needed for quotes are known.
+/// Protocol 0: Python's `repr` without quotes. Only escapes for quotes are known.
 pub(super) fn unquoted(line: &[u8]) -> Option<String> {
     let (&quote @ (b'\'' | b'"'), rest) = line.split_first()? else { return None };
     let inner = rest.strip_suffix(&[quote])?;
@@ -19,8 +18,7 @@ pub(super) fn unquoted(line: &[u8]) -> Option<String> {
     (!text.contains('\\')).then(|| text.to_owned())
 }
 
-/// Returns a text of protocol 0: Latin-1, other characters as `\u` with 4 hexadecimal digits or
-/// `\U` with 8 of them.
+/// Protocol 0: Latin-1, with `\u` and 4 or `\U` and 8 hexadecimal digits.
 pub(super) fn raw_unicode(line: &[u8]) -> Option<String> {
     let mut text = String::new();
     let mut rest = line;

@@ -1,9 +1,7 @@
 //! [`Values`]: the objects of a pickle.
 //!
-//! An object is a node of a list, and a value that refers to it holds its position. So an object
-//! that a pickle builds once and uses often is one node, as it is one object in Python. Nothing
-//! here runs code: either this module knows the effect of a class, or the object remains a list of
-//! its parts.
+//! An object is a node of a list, and values hold its position, so a repeated object is one node,
+//! as in Python. No code runs: an object of an unknown class stays a list of its parts.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -12,10 +10,9 @@ use std::sync::Arc;
 use crate::budget::{Budget, ENTRY};
 use crate::error::{ErrorKind, Result};
 
-/// The most dimensions that a tensor of PyTorch has.
 pub(super) const MOST_DIMENSIONS: usize = 64;
 
-/// A value: small, or the position of a node.
+/// Small, or the position of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Value {
     #[default]
@@ -27,7 +24,6 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// Returns a whole number from 0 on.
     pub(super) fn count(self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(number).ok(),
@@ -36,40 +32,36 @@ impl Value {
     }
 }
 
-/// How the characters of a text encode bytes.
+/// How characters encode bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Encoding {
-    /// A character for each byte, as Python 3 writes bytes by the protocols 0 to 2.
+    /// A character for each byte, as Python 3 writes with protocols 0 to 2.
     Latin1,
-    /// The text is bytes that happen to be UTF-8. Python 2 has one type for both.
+    /// Bytes that are UTF-8 by chance. Python 2 has one type for both.
     Utf8,
 }
 
-/// An object with content.
 #[derive(Debug)]
 pub(super) enum Node {
     Text(Box<str>),
     Bytes(Arc<[u8]>),
-    /// An integer too large for 64 bits, as the pickle writes it.
+    /// Above 64 bits, as in the pickle.
     Integer(Box<[u8]>),
     Tuple(Vec<Value>),
-    /// A list or a set.
     List(Vec<Value>),
-    /// A dictionary, and other state that was set on it.
+    /// A dictionary, and other state that was set.
     Dict {
         items: Vec<(Value, Value)>,
         state: Value,
     },
-    /// A class or a function, by its name.
     Class {
         module: Box<str>,
         name: Box<str>,
     },
-    /// The storage of tensors, by its position among [`Values::storages`].
+    /// By position among [`Values::storages`].
     Storage(StorageRef),
-    /// By its position among [`Values::tensors`].
+    /// By position among [`Values::tensors`].
     Tensor(u32),
-    /// An object of a class that is not known: the class, and everything that it is made of.
     Object {
         class: Value,
         parts: Vec<Value>,
@@ -77,7 +69,6 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// Returns how many items a container has.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Tuple(items) | Self::List(items) | Self::Object { parts: items, .. } => {
@@ -89,81 +80,67 @@ impl Node {
     }
 }
 
-/// A storage, or a view of a storage.
+/// A storage, or a view of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StorageRef {
-    /// The position among [`Values::storages`].
     pub(super) storage: u32,
-    /// Where the view begins, in elements.
+    /// The start of the view, in elements.
     pub(super) offset: u64,
-    /// The type of the elements; `None` for a storage of bytes.
+    /// `None` for bytes.
     pub(super) kind: Option<Kind>,
 }
 
-/// The type of elements: its name in PyTorch, and the bytes of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) width: u8,
 }
 
-/// The bytes that tensors share.
 #[derive(Debug)]
 pub(super) struct Storage {
-    /// The name in the archive.
     pub(super) key: Arc<str>,
-    /// As many as the pickle says.
+    /// According to the pickle.
     pub(super) byte_len: u64,
-    /// The bytes of an element of the storage itself, in which a legacy file counts.
+    /// Of an element of the storage, in which a legacy file counts.
     pub(super) width: u8,
-    /// The bytes themselves, if they are in the pickle.
     pub(super) held: Option<Arc<[u8]>>,
 }
 
-/// A tensor that the pickle builds.
 #[derive(Debug)]
 pub(super) struct TensorRef {
     pub(super) storage: u32,
     pub(super) kind: Kind,
-    /// In elements, as the strides.
+    /// In elements, like the strides.
     pub(super) offset: u64,
     pub(super) shape: Vec<usize>,
     pub(super) strides: Vec<u64>,
-    /// Whether the numbers are big-endian.
     pub(super) is_swapped: bool,
 }
 
-/// The classes of TorchScript's code, by their names with their modules.
 pub(super) type Classes = HashMap<String, Class>;
 
-/// A class of the code.
 #[derive(Debug, Default)]
 pub(super) struct Class {
-    /// Whether it is one of modules. Others have attributes and no state.
+    /// Others have attributes and no state.
     pub(super) is_module: bool,
-    /// The names of the parameters and buffers.
     pub(super) state: HashSet<String>,
-    /// Whether the buffers are listed. Old versions of PyTorch list parameters only.
+    /// Old versions of PyTorch only list parameters.
     pub(super) lists_buffers: bool,
 }
 
-/// All objects of a pickle.
 #[derive(Debug)]
 pub(super) struct Values {
-    /// The budget of the objects and everything that is made of them.
+    /// For the objects and everything made of them.
     pub(super) budget: Budget,
     nodes: Vec<Node>,
     pub(super) storages: Vec<Storage>,
     pub(super) tensors: Vec<TensorRef>,
-    /// The positions of storages by their keys.
     pub(super) by_key: HashMap<Arc<str>, u32>,
-    /// The folder before the keys of storages in the names of an archive's members.
     pub(super) folder: &'static str,
-    /// The classes of TorchScript with objects in the pickle.
     pub(super) classes: Classes,
-    /// The tuple of constants that the code of TorchScript uses.
+    /// The tuple that the code of TorchScript uses.
     pub(super) constants: Value,
-    /// The bytes that texts encode, by their nodes, so that none is decoded twice.
+    /// By text, so that none is decoded twice.
     decoded: HashMap<(u32, Encoding), Value>,
 }
 
@@ -182,7 +159,7 @@ impl Values {
         }
     }
 
-    /// Adds an object. It has counted its references.
+    /// It has counted its references.
     pub(super) fn add(&mut self, node: Node) -> Result<Value> {
         self.budget.keep_all::<Node>(1)?;
         let Ok(position) = u32::try_from(self.nodes.len()) else {
@@ -210,9 +187,7 @@ impl Values {
         }
     }
 
-    /// Returns the bytes of a value: bytes themselves, or a text that encodes them.
-    ///
-    /// `None` for another value, and for a text with characters that encode no byte.
+    /// Takes bytes, or a text that encodes them. `None` for other values and characters.
     pub(super) fn bytes(&mut self, value: Value, encoding: Encoding) -> Result<Option<Value>> {
         let Value::Node(position) = value else { return Ok(None) };
         let text = match self.node(value) {
@@ -241,7 +216,6 @@ impl Values {
         }
     }
 
-    /// Returns the items of a list or tuple.
     pub(super) fn items(&self, value: Value) -> Option<&[Value]> {
         match self.node(value)? {
             Node::Tuple(items) | Node::List(items) => Some(items),
@@ -249,13 +223,12 @@ impl Values {
         }
     }
 
-    /// Returns the sizes in a list or tuple, one for each dimension of a tensor.
+    /// One for each dimension of a tensor.
     pub(super) fn sizes(&self, value: Value) -> Option<Vec<usize>> {
         let items = self.items(value).filter(|items| items.len() <= MOST_DIMENSIONS)?;
         items.iter().map(|&item| usize::try_from(item.count()?).ok()).collect()
     }
 
-    /// Returns the items of a dictionary.
     pub(super) fn dict(&self, value: Value) -> Option<&[(Value, Value)]> {
         match self.node(value)? {
             Node::Dict { items, .. } => Some(items),
@@ -263,13 +236,11 @@ impl Values {
         }
     }
 
-    /// Returns the value of a dictionary under a text.
     pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
         let items = self.dict(dict)?.iter().rev();
         items.clone().find(|(found, _)| self.text(*found) == Some(key)).map(|(_, value)| *value)
     }
 
-    /// Returns the module and the name of a class or function.
     pub(super) fn class(&self, value: Value) -> Option<(&str, &str)> {
         match self.node(value)? {
             Node::Class { module, name } => Some((module, name)),
@@ -277,7 +248,6 @@ impl Values {
         }
     }
 
-    /// Returns the module and the name of the class of an object.
     pub(super) fn class_of(&self, object: Value) -> Option<(&str, &str)> {
         match self.node(object)? {
             Node::Object { class, .. } => self.class(*class),
@@ -285,7 +255,6 @@ impl Values {
         }
     }
 
-    /// Returns the last part of an object: its fields.
     pub(super) fn fields(&self, object: Value) -> Option<Value> {
         match self.node(object)? {
             Node::Object { parts, .. } => parts.last().copied(),
@@ -293,7 +262,6 @@ impl Values {
         }
     }
 
-    /// Returns the modules of all classes and functions that are named.
     pub(super) fn modules(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter_map(|node| match node {
             Node::Class { module, .. } => Some(&**module),
@@ -301,8 +269,7 @@ impl Values {
         })
     }
 
-    /// Returns a text or number, as a part of a name. A text is borrowed: it can be long, and be
-    /// the key of many values.
+    /// Takes a text or number. A text is borrowed: it can be long, and the key of many values.
     pub(super) fn key(&self, value: Value) -> Option<Cow<'_, str>> {
         match value {
             Value::Int(number) => Some(number.to_string().into()),
@@ -311,20 +278,17 @@ impl Values {
         }
     }
 
-    /// Counts values that are copied from one object into another. A pickle of few bytes can use
-    /// one long list in many calls.
+    /// Counts copies: a small pickle can use a long list in many calls.
     pub(super) fn copy(&self, count: usize) -> Result<()> {
         self.budget.work(count)?;
         self.budget.keep_all::<Value>(count)
     }
 
-    /// Counts a step for a container and one for each of its items.
     pub(super) fn step(&self, items: usize) -> Result<()> {
         self.budget.work(items.saturating_add(1))
     }
 
-    /// Returns `true` if a tensor, a storage or an array is in a value, at any depth. Each value
-    /// that is looked at is counted.
+    /// At any depth. Counts each visited value.
     pub(super) fn holds_tensors(&self, value: Value) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut left = vec![value];
@@ -356,7 +320,6 @@ impl Values {
     }
 }
 
-/// Returns `true` if an object of this class is numbers, with any content.
 fn holds_numbers((module, name): (&str, &str)) -> bool {
     // PyTorch makes a tensor without data so.
     (module.starts_with("torch") && name.starts_with("_rebuild_"))

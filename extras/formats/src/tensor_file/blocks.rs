@@ -1,20 +1,16 @@
-//! [`Blocks`]: the numbers of a quantised tensor, for any range of it.
+//! [`Blocks`]: the numbers of a quantised tensor, for any range.
 
 use std::io;
 
-/// The quantised bytes that are read at once.
+/// Quantised bytes read at once.
 const PIECE: usize = 64 << 10;
 
-/// The blocks of a type that can be dequantised. The type is one of a table, so its name identifies
-/// all fields.
+/// A type from a table, so its name identifies all fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     pub(crate) name: &'static str,
-    /// The elements of a block.
     pub(crate) len: usize,
-    /// The bytes of a block.
     pub(crate) bytes: usize,
-    /// Fills the numbers of a block.
     pub(crate) dequantize: fn(&[u8], &mut [f32]),
 }
 
@@ -27,12 +23,10 @@ impl PartialEq for Blocks {
 impl Eq for Blocks {}
 
 impl Blocks {
-    /// Returns the bytes of the numbers of a block.
     pub(crate) fn unit(self) -> usize {
         self.len * size_of::<f32>()
     }
 
-    /// Fills `out` with the numbers of whole blocks, from a block on.
     pub(crate) fn read(
         self,
         read: &dyn Fn(&mut [u8], u64) -> io::Result<()>,

@@ -1,6 +1,5 @@
-//! Boxes of elements, copied from a window of a file to their places in C order.
+//! Boxes of elements, copied from a window of a file to C order.
 
-/// A dimension of a box, with the distance of neighbours in the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoxAxis {
     pub(super) count: u64,
@@ -8,11 +7,10 @@ pub(super) struct BoxAxis {
     pub(super) out: u64,
 }
 
-/// Counts through the positions of several dimensions, and tracks their places.
 pub(super) struct Odometer<'a> {
     axes: &'a [BoxAxis],
     positions: Vec<u64>,
-    /// In the storage, from where the box begins, in elements.
+    /// In elements, from the box's start in the storage.
     pub(super) from: u64,
     /// In the output, in elements.
     pub(super) to: u64,
@@ -23,7 +21,6 @@ impl<'a> Odometer<'a> {
         Self { axes, positions: vec![0; axes.len()], from: 0, to: 0 }
     }
 
-    /// Goes to the next position. `false` after the last.
     pub(super) fn advance(&mut self) -> bool {
         for (axis, position) in self.axes.iter().zip(&mut self.positions) {
             if *position + 1 < axis.count {
@@ -41,7 +38,6 @@ impl<'a> Odometer<'a> {
     }
 }
 
-/// Copies the elements of a box from a window to their places.
 pub(super) fn pick(width: usize, window: &[u8], axes: &[BoxAxis], out: &mut [u8]) {
     match width {
         1 => pick_all::<1>(window, axes, out),
@@ -78,16 +74,15 @@ fn pick_all<const WIDTH: usize>(window: &[u8], axes: &[BoxAxis], out: &mut [u8])
     }
 }
 
-/// Returns the byte of a position along a dimension. A stride of which there is one position only
-/// may overflow on 32 bits, and is not used.
+/// The stride of a single position may overflow on 32 bits, and is not used.
 fn place<const WIDTH: usize>(position: usize, stride: u64) -> usize {
     position.wrapping_mul((stride as usize).wrapping_mul(WIDTH))
 }
 
-/// Copies the elements of two dimensions: `rows` has the nearest neighbours in the window,
-/// `columns` in the output. It goes tile by tile, so that each line of the cache is used whole.
+/// `rows` has the nearest neighbours in the window, `columns` in the output. Tiles use each line of
+/// the cache entirely.
 fn turn<const WIDTH: usize>(window: &[u8], rows: BoxAxis, columns: BoxAxis, out: &mut [u8]) {
-    /// The side of a tile, in elements of any width: one tile fits the first cache.
+    /// In elements of any width: a tile fits the first cache.
     const TILE: usize = 32;
     let mut tile = [[[0; WIDTH]; TILE]; TILE];
     for first_row in (0..rows.count as usize).step_by(TILE) {

@@ -1,4 +1,4 @@
-//! [`Builder`]: makes the header of a safetensors file from tensors of another format.
+//! [`Builder`]: makes a safetensors header of tensors of another format.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
@@ -10,39 +10,42 @@ use safetensors_core::framework::most_expanded;
 use safetensors_core::{self as core, Dtype, ReadAt, shape};
 
 use super::single::Single;
-use super::{Container, Content, Data, Span, Split, Stored, TensorFile};
+use super::{Container, Content, Data, Reason, Span, Split, Stored, TensorFile};
 use crate::Format;
 use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A tensor of another format.
 #[derive(Debug)]
 pub(crate) struct Tensor {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) data: Data,
-    /// How it is stored, where the dtype does not say it.
     pub(crate) stored: Option<Stored>,
 }
 
-/// Collects the tensors and the metadata of a file.
+impl Tensor {
+    /// Lists a tensor of unknown elements as one byte, so that reading it is an error.
+    pub(crate) fn unread(name: String, kind: String, why: Reason) -> Self {
+        let stored = Some(Stored::unreadable(kind, vec![0], 0));
+        Self { name, dtype: Dtype::U8, shape: vec![1], data: Data::Refused(why), stored }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) metadata: BTreeMap<String, String>,
-    /// The other names of tied tensors, each with the name that has the bytes.
+    /// Other names of tied tensors, with the name that has the bytes.
     pub(crate) aliases: Vec<(String, Arc<str>)>,
-    /// The tensors that the index of the file does not place in it.
+    /// Tensors that the file's index does not place in it.
     pub(crate) unindexed: Vec<String>,
     pub(crate) notes: Vec<String>,
-    /// Which part of a split file it is.
     pub(crate) split: Option<Split>,
 }
 
 impl Builder {
-    /// Makes a file of the tensors, which follow in their order and without gaps. The length of the
-    /// file that holds them bounds their expanded size.
+    /// The length of the files bounds the tensors' expanded size.
     pub(crate) fn build<S: ReadAt>(
         mut self,
         format: Format,
@@ -93,7 +96,6 @@ impl Builder {
         TensorFile { stored, findings, notes, split, ..with }.unchanged()
     }
 
-    /// Returns the finding of tensors that the index does not place in the file.
     fn findings<S>(&self, container: &Container<S>) -> Vec<Finding> {
         let Some((tensor, others)) = self.unindexed.split_first() else { return Vec::new() };
         let file = container.input().file.clone().into();
@@ -102,8 +104,8 @@ impl Builder {
     }
 }
 
-/// Fails if tensors of `found` bytes come from too few bytes of files. A deflated archive can
-/// become many times as long, and a tensor of PyTorch can repeat the elements of a small storage.
+/// Fails if tensors come from too few bytes: a deflated archive can become many times as long, and
+/// tensors can repeat a small storage.
 pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
     let limit = most_expanded(file_len, 0);
     if found <= limit && found < u64::MAX {
@@ -113,13 +115,11 @@ pub(super) fn check_expansion(file_len: u64, found: u64) -> Result<()> {
     }
 }
 
-/// The text of a header that grows, behind room for its length.
 struct HeaderText<'a> {
     json: Vec<u8>,
     budget: &'a Budget,
 }
 
-/// The bytes before the text.
 const BEFORE: usize = size_of::<u64>();
 
 impl<'a> HeaderText<'a> {
@@ -142,7 +142,6 @@ impl<'a> HeaderText<'a> {
         Ok(text)
     }
 
-    /// Adds a tensor with data at this place.
     fn add(&mut self, tensor: &Tensor, Range { start, end }: Range<u64>) -> Result<()> {
         let Tensor { name, dtype, shape, .. } = tensor;
         let before = self.json.len();
@@ -161,8 +160,7 @@ impl<'a> HeaderText<'a> {
         Ok(serde_json::to_writer(&mut self.json, text).map_err(io::Error::from)?)
     }
 
-    /// Counts an entry that begins at a byte. It is kept here, as a name, and where the header is
-    /// read.
+    /// Counts an entry from byte `start` on: here, as a name, and where the header is read.
     fn count_from(&mut self, start: usize) -> Result<()> {
         self.budget.keep(2 * (self.json.len() - start) + ENTRY)?;
         let limit = self.budget.limits().directory_bytes;
@@ -172,7 +170,6 @@ impl<'a> HeaderText<'a> {
         Ok(())
     }
 
-    /// Returns the bytes of the file before the data: the length of the text, and the text.
     fn finish(mut self) -> Vec<u8> {
         self.json.push(b'}');
         self.json.resize(self.json.len().next_multiple_of(BEFORE), b' ');
@@ -182,7 +179,6 @@ impl<'a> HeaderText<'a> {
     }
 }
 
-/// Returns the error for a name that two tensors have.
 fn twice(name: &str) -> Error {
     core::Error::from(core::ErrorKind::DuplicateTensor).in_tensor(name)
 }

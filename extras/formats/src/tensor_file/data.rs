@@ -11,46 +11,38 @@ use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
 use crate::zipped::Place;
 
-/// The source of a tensor's bytes, as a safetensors file has them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// They are there unchanged.
+    /// Unchanged.
     Plain(Place),
-    /// The elements are in another order, or their bytes are: numbers of `swapped` bytes each are
-    /// big-endian.
+    /// Elements in another order, or big-endian numbers of `swapped` bytes.
     Moved { place: Place, elements: Elements, swapped: Option<usize> },
-    /// They are quantised.
+    /// Quantised.
     Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
-    /// The file has them in another way.
+    /// Stored in another form.
     Undone { data: Box<Self>, undo: Undo },
-    /// They cannot be read, for this reason.
+    /// For this reason.
     Refused(Reason),
 }
 
-/// The scales that numbers are multiplied by. All are F32.
+/// All are F32.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scales {
     pub(crate) place: Place,
-    /// The numbers that have one scale.
+    /// The number of elements with one scale.
     pub(crate) each: u64,
 }
 
-/// Why a tensor cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The type of its elements, of this name, has no dtype.
+    /// The type of elements with this name.
     NoDtype(&'static str),
-    /// It is an object of this class, which is not known.
     UnknownObject(Box<str>),
-    /// Its form is not read, for this reason.
-    NotRead(&'static str),
-    /// It is quantised, and dequantisation was not asked for.
+    NotRead(Box<str>),
     Quantised(&'static str),
-    /// It is quantised in a way that is not known.
     NoDequantizer(Box<str>),
-    /// The effect of other tensors in its module is not known, for this reason.
+    /// Another tensor of the module has an unknown effect.
     Companion(Box<str>),
-    /// It has no name in models of this architecture.
     NoName(&'static str),
 }
 
@@ -68,7 +60,6 @@ impl From<Reason> for ErrorKind {
     }
 }
 
-/// The order of elements.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
     /// C order, elements of this many bytes.
@@ -77,8 +68,8 @@ pub(crate) enum Elements {
 }
 
 impl Data {
-    /// Makes the data of a tensor that is placed in a storage which begins at `place`. Elements
-    /// have `width` bytes; numbers of `swapped` bytes are big-endian.
+    /// The storage begins at `place`. Elements have `width` bytes; numbers of `swapped` bytes are
+    /// big-endian.
     pub(crate) fn placed(
         place: Place,
         placement: Placement,
@@ -98,8 +89,6 @@ impl Data {
         Self::Moved { place, elements, swapped }
     }
 
-    /// Moves the data into a larger file, in which its file begins at byte `start`. `None` for
-    /// compressed data.
     pub(crate) fn inside(self, start: u64) -> Option<Self> {
         let at = |place| match place {
             Place::At(offset) => offset.checked_add(start).map(Place::At),
@@ -115,7 +104,6 @@ impl Data {
         })
     }
 
-    /// Reads bytes of the tensor.
     pub(crate) fn read<S: ReadAt>(
         &self,
         container: &Container<S>,
@@ -162,7 +150,6 @@ impl Data {
 }
 
 impl Scales {
-    /// Multiplies numbers; the first has the index `first` in its tensor.
     fn multiply<S: ReadAt>(
         &self,
         container: &Container<S>,
@@ -187,7 +174,7 @@ impl Scales {
     }
 }
 
-/// Turns the bytes of each number around. A number has 2, 4 or 8 bytes.
+/// Reverses the bytes of each number of 2, 4 or 8 bytes.
 pub(crate) fn swap(numbers: &mut [u8], width: usize) {
     match width {
         2 => swap_all::<2>(numbers),
@@ -200,17 +187,13 @@ fn swap_all<const WIDTH: usize>(numbers: &mut [u8]) {
     numbers.as_chunks_mut::<WIDTH>().0.iter_mut().for_each(|number| number.reverse());
 }
 
-/// The bytes from a place on.
 enum OpenedData<'a, S> {
-    /// Of the file.
     File(&'a S, u64),
-    /// Of unpacked members.
     Unpacked(&'a Scratch, u64),
     Held(&'a [u8]),
 }
 
 impl<S: ReadAt> Container<S> {
-    /// Makes the bytes of a place readable: unpacks the member that contains them.
     fn opened<'a>(&'a self, place: &'a Place) -> Result<OpenedData<'a, S>> {
         Ok(match (place, self) {
             (Place::At(start), Self::Zip(zipped, _)) => {
@@ -239,9 +222,8 @@ impl<S: ReadAt> OpenedData<'_, S> {
     }
 }
 
-/// Fills `buf` with the bytes from `offset` on of data that is made in units of `unit` bytes.
-/// `fill` makes complete units from the given one on. Units that are needed only in part, at the
-/// ends, are made separately and copied.
+/// `fill` makes complete units from the given one on. Partial units at the ends are made separately
+/// and copied.
 fn in_units(
     buf: &mut [u8],
     offset: u64,

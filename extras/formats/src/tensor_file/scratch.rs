@@ -11,11 +11,9 @@ use safetensors_core::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::zipped::{Zipped, expect_end};
 
-/// The bytes that are unpacked at once.
 const PIECE: usize = 1 << 20;
 
-/// Members of an archive, unpacked one after the other to one temporary file. It has no name: it is
-/// gone when it is closed, even if the process is killed. It is made for the first member.
+/// One file for all members, made for the first. It has no name, so it is gone even after a crash.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch(Mutex<Unpacked>);
 
@@ -23,12 +21,10 @@ pub(crate) struct Scratch(Mutex<Unpacked>);
 struct Unpacked {
     file: Option<File>,
     len: u64,
-    /// Where each unpacked member begins.
     starts: HashMap<usize, u64>,
 }
 
 impl Scratch {
-    /// Returns the start of a member in the temporary file. Unpacks it if it is not there yet.
     pub(super) fn unpacked<S: ReadAt>(&self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
         let mut unpacked = lock(&self.0);
         if let Some(&start) = unpacked.starts.get(&member) {
@@ -42,7 +38,6 @@ impl Scratch {
         Ok(start)
     }
 
-    /// Reads bytes of the temporary file.
     pub(super) fn read(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
         let mut unpacked = lock(&self.0);
         let file = unpacked.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
@@ -52,7 +47,6 @@ impl Scratch {
 }
 
 impl Unpacked {
-    /// Writes a member to the end of the file, and compares its checksum.
     fn append<S: ReadAt>(&mut self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
         let temporary = |source| -> Error {
             ErrorKind::Temporary { directory: std::env::temp_dir(), source }.into()

@@ -9,21 +9,18 @@ use safetensors_core::io::Requests;
 use super::{Container, Data, Place};
 use crate::error::to_io;
 
-/// The tensors of a file.
 #[derive(Debug)]
 pub(super) struct Single<S> {
-    /// The length of the header and the header.
+    /// With its length before it.
     pub(super) header: Vec<u8>,
-    /// The tensors that have bytes, in the order of their bytes.
     pub(super) spans: Vec<Span>,
     pub(super) byte_len: u64,
     pub(super) container: Container<S>,
 }
 
-/// The bytes of a tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Where they end, counted from the end of the header.
+    /// From the end of the header.
     pub(super) end: u64,
     pub(super) data: Data,
 }
@@ -79,7 +76,6 @@ impl<S: ReadAt + 'static> ReadAt for Single<S> {
         self.container.input().source.is_replaced()
     }
 
-    /// Lends the bytes of a tensor that are unchanged in the file.
     fn lend(&self, range: Range<u64>) -> Option<&[u8]> {
         let header = self.header.len() as u64;
         let start = range.start.checked_sub(header)?;

@@ -1,24 +1,21 @@
 //! [`Strided`]: elements that are not in C order, gathered for any range of a tensor.
 //!
-//! A range of a tensor is cut into boxes: some positions along each dimension. The dimensions of a
-//! box with neighbours that are near each other in the file are read together, as one window, and
-//! the elements are picked from it in memory. The other dimensions cost one read for each position.
+//! A range is cut into boxes. Dimensions of a box with near neighbours in the file are read as one
+//! window, and elements are picked in memory. Other dimensions cost one read for each position.
 
 use std::io;
 use std::ops::Range;
 
 use super::boxes::{BoxAxis, Odometer, pick};
 
-/// Bytes that are skipped cost less to read than another request does, up to this many.
+/// Skipping these bytes costs less than another request.
 const NEAR: u64 = 4096;
 
-/// The most bytes of a window.
 const WINDOW: u64 = 4 << 20;
 
-/// Reads bytes of the storage at an offset.
 pub(super) type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
 
-/// The places of a tensor's elements in their storage. Strides are counted in elements.
+/// Places of elements in a storage. Strides count elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strided {
     axes: Vec<Axis>,
@@ -26,27 +23,23 @@ pub(crate) struct Strided {
     width: usize,
 }
 
-/// A dimension: its number of positions, and the elements between neighbours.
+/// Positions, and elements between neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     count: u64,
     stride: u64,
 }
 
-/// The placement of a tensor in its storage.
 #[derive(Clone, Debug)]
 pub(crate) enum Placement {
-    /// In C order and without gaps, from this element on.
+    /// In C order without gaps, from this element on.
     Contiguous(u64),
-    /// In any other way.
     Strided(Strided),
 }
 
 impl Placement {
-    /// Makes the placement of a tensor with elements of `width` bytes: 1, 2, 4, 8 or 16.
-    ///
-    /// `None` if the tensor reaches past `available` elements, or past 2⁶⁴. `shape` and `strides`
-    /// have the same length.
+    /// Places a tensor with elements of 1, 2, 4, 8 or 16 bytes. `None` if it reaches past
+    /// `available` elements, or past 2⁶⁴. `shape` and `strides` have one length.
     pub(crate) fn new(
         shape: &[usize],
         strides: &[u64],
@@ -83,19 +76,16 @@ impl Placement {
 }
 
 impl Strided {
-    /// Returns the bytes of an element.
     pub(super) fn width(&self) -> usize {
         self.width
     }
 
-    /// Fills `out` with whole elements, from the element `first` of the tensor on.
     pub(super) fn read(&self, read: &ReadBytes<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         let elements = (out.len() / self.width) as u64;
         self.fill(read, 0, self.offset, first..first + elements, out)
     }
 
-    /// Fills `out` with these elements of the part of the tensor that has the dimensions from `dim`
-    /// on and begins at the element `base` of the storage.
+    /// With the elements of the part that has the dimensions from `dim` on and begins at `base`.
     fn fill(
         &self,
         read: &ReadBytes<'_>,
@@ -135,7 +125,6 @@ impl Strided {
         Ok(())
     }
 
-    /// Copies a box that begins at an element of the storage.
     fn copy_box(
         &self,
         read: &ReadBytes<'_>,
@@ -206,7 +195,6 @@ mod tests {
 
     use super::*;
 
-    /// Reads a range element by element, as the definition of strides says.
     fn naive(
         storage: &[u8],
         shape: &[usize],
@@ -263,7 +251,6 @@ mod tests {
         }
     }
 
-    /// The strides of an array in Fortran order.
     fn fortran(shape: &[usize]) -> Vec<u64> {
         shape
             .iter()
@@ -271,8 +258,6 @@ mod tests {
             .collect()
     }
 
-    /// Reads an array in Fortran order in blocks of this many elements. Returns its bytes, and how
-    /// many were read. Each element is its own number.
     fn in_blocks(shape: &[usize], width: usize, block: usize) -> (Vec<u8>, u64) {
         let count: usize = shape.iter().product();
         let element = |number: usize| (number as u128 + 1).to_le_bytes();

@@ -1,17 +1,14 @@
 //! [`Undo`]: converts numbers from the file's form to the model's.
 
-/// How the numbers of a tensor are put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// The rows of each head are interleaved: the first row of each half, the second row of each
-    /// half, and so on. A row has `row` bytes, and a head has `rows` rows.
+    /// Rows of each head alternate between its halves. A row has `row` bytes, a head `rows` rows.
     Interleaved { row: usize, rows: usize },
     /// One was added to each F32.
     PlusOne,
 }
 
 impl Undo {
-    /// Returns the number of bytes that are put back at a time.
     pub(crate) fn unit(self) -> usize {
         match self {
             Self::Interleaved { row, rows } => row * rows,
@@ -19,17 +16,15 @@ impl Undo {
         }
     }
 
-    /// Puts whole units back.
     pub(super) fn apply(self, bytes: &mut [u8]) {
         self.change(bytes, |interleaved, apart| (interleaved, apart), -1.0);
     }
 
-    /// Changes whole units of the model, as the file has them.
     pub(crate) fn revert(self, bytes: &mut [u8]) {
         self.change(bytes, |interleaved, apart| (apart, interleaved), 1.0);
     }
 
-    /// Moves each row from one of its two places to the other, or adds a number.
+    /// Moves each row between its two places, or adds a number.
     fn change(self, bytes: &mut [u8], places: fn(usize, usize) -> (usize, usize), more: f32) {
         match self {
             Self::Interleaved { row, rows } => {

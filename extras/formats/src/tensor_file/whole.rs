@@ -1,7 +1,7 @@
-//! [`Whole`]: the tensors of a directory, each in pieces in one or several files.
+//! [`Whole`]: the tensors of a directory, in pieces in its files.
 //!
-//! Core joins the pieces ([`Assembled`]), and checks that they make up their tensors. This module
-//! has its sources: files, and pieces that are not in C order.
+//! Core joins and checks the pieces ([`Assembled`]). This module has their sources: files, and
+//! pieces that are not in C order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -22,26 +22,21 @@ use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Format, Limits};
 
-/// The content of a directory's files.
 #[derive(Debug)]
 pub(crate) struct Directory<S> {
-    /// Each file that holds tensors, with its path.
     pub(crate) files: Vec<(PathBuf, Arc<Input<S>>)>,
     pub(crate) tensors: Vec<WholeTensor>,
-    /// The other names of tensors, each with the name that has the bytes.
+    /// Other names of tensors, with the name that has the bytes.
     pub(crate) aliases: Vec<(String, Arc<str>)>,
-    /// Content that is not tensors, such as the settings of optimizers.
     pub(crate) metadata: BTreeMap<String, String>,
-    /// Notes about other content of the files.
     pub(crate) notes: Vec<String>,
-    /// The archives that have checksums.
     pub(crate) archives: Vec<Archived>,
     /// Files that no file lists.
     pub(crate) strays: Vec<PathBuf>,
 }
 
 impl<S> Directory<S> {
-    /// Makes a directory without tensors, of these files; there is at least one.
+    /// Has no tensors yet, and at least one file.
     pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
         let tensors = Vec::new();
         let aliases = Vec::new();
@@ -54,7 +49,6 @@ impl<S> Directory<S> {
 }
 
 impl<S: ReadAt> Directory<S> {
-    /// Makes a directory of files that are archives.
     pub(crate) fn of_archives(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
         let lens = files.iter().map(|(_, input)| input.source.byte_len()).enumerate();
         let archives = lens.map(|(file, len)| Archived { file, start: 0, len }).collect();
@@ -62,27 +56,24 @@ impl<S: ReadAt> Directory<S> {
     }
 }
 
-/// A tensor and its pieces.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WholeTensor {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) stored: Option<Stored>,
-    /// The number of the file of each piece, its region of the tensor, and its bytes in the file.
+    /// The number of the file, the region of the tensor, and the bytes in the file.
     pub(crate) pieces: Vec<(usize, Region, Data)>,
 }
 
-/// Which elements of a tensor a piece has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Region {
-    /// A box: its first position and its extent in each dimension.
+    /// First position and extent in each dimension.
     Box { offsets: Vec<usize>, sizes: Vec<usize> },
-    /// Consecutive elements of the tensor, counted in C order.
+    /// Consecutive elements in C order.
     Flat { first: usize, len: usize },
 }
 
-/// An archive that is a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Archived {
     pub(crate) file: usize,
@@ -91,7 +82,6 @@ pub(crate) struct Archived {
 }
 
 impl Region {
-    /// Returns all of a tensor of this shape.
     pub(crate) fn whole(shape: &[usize]) -> Self {
         Self::Box { offsets: vec![0; shape.len()], sizes: shape.to_vec() }
     }
@@ -104,7 +94,6 @@ impl Region {
         Ok(shape::byte_len(dtype, sizes)?)
     }
 
-    /// Returns the piece that begins at a byte of a source.
     fn at(self, source: usize, offset: u64) -> TensorPiece {
         match self {
             Self::Box { offsets, sizes } => TensorPiece::new(source, offset, offsets, sizes),
@@ -113,7 +102,6 @@ impl Region {
     }
 }
 
-/// The tensors of a directory, as the bytes of a safetensors file.
 #[derive(Debug)]
 pub(crate) struct Whole<S> {
     assembled: Assembled<Origin<S>>,
@@ -131,7 +119,6 @@ impl<S: ReadAt> Whole<S> {
         &self.files
     }
 
-    /// Reads every archive, and compares its checksums. Returns how many there are.
     pub(super) fn verify_checksums(&self) -> Result<u64> {
         let mut checked = 0;
         for &Archived { file, start, len } in &self.archives {
@@ -148,11 +135,6 @@ impl<S: ReadAt> Whole<S> {
 }
 
 impl<S: ReadAt + 'static> TensorFile<S> {
-    /// Makes a file of the tensors of a directory.
-    ///
-    /// # Errors
-    ///
-    /// Errors of core for pieces that overlap or leave gaps.
     pub(crate) fn of_directory(
         format: Format,
         directory: Directory<S>,
@@ -203,8 +185,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
 }
 
 impl<S: ReadAt> TensorFile<S> {
-    /// Makes a file of tensors joined from parts in safetensors files. `None` if core has found
-    /// another checkpoint.
+    /// Of parts in safetensors files. `None` if core found another checkpoint.
     pub(crate) fn of_parts(whole: Checkpoint<Assembled<S>>) -> Option<Self> {
         let is_in_parts = whole.files().first()?.path().ends_with("*.safetensors");
         let aliases = whole.aliases().map(|(alias, _)| alias);
@@ -214,7 +195,6 @@ impl<S: ReadAt> TensorFile<S> {
     }
 }
 
-/// Adds the other names of tensors, and the format, to the metadata.
 fn add_aliases(
     metadata: &mut BTreeMap<String, String>,
     aliases: Vec<(String, Arc<str>)>,
@@ -230,17 +210,16 @@ fn add_aliases(
     Ok(())
 }
 
-/// Returns the one file of whole tensors that core has made.
+/// Core has made one file.
 pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
     whole.files()[0].safetensors().source()
 }
 
-/// The source of pieces.
 #[derive(Debug)]
 pub(crate) enum Origin<S> {
-    /// A file with the pieces unchanged.
+    /// With unchanged pieces.
     File(Arc<Input<S>>),
-    /// A piece that is stored in another way, or cannot be read.
+    /// Stored in another form, or unreadable.
     Piece { container: Container<S>, data: Data, byte_len: u64 },
 }
 

@@ -1,4 +1,4 @@
-//! [`Incomplete`]: a blob that is being downloaded.
+//! [`Incomplete`]: an unfinished download of a blob.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,11 +10,9 @@ use super::{CachedRepo, create_parent, names, unique};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
 
-/// How the name of an unfinished download ends.
 const SUFFIX: &str = ".incomplete";
 
-/// An unfinished download. It stays on the disk until it is complete, so that the next attempt
-/// continues it, in this process or another one.
+/// Stays on disk for the next attempt, in any process.
 pub(crate) struct Incomplete {
     file: File,
     path: PathBuf,
@@ -22,13 +20,12 @@ pub(crate) struct Incomplete {
 }
 
 impl Incomplete {
-    /// Continues the longest unfinished download of a blob of `size` bytes, or begins one.
+    /// Continues the longest unfinished download of a blob, or begins one.
     ///
-    /// `is_alone` means that no other process downloads the blob. Some file systems only pretend to
-    /// lock, so it may be wrong. A file that was written a short time ago is therefore copied: a
-    /// process that still has it open cannot change the copy. An older one gets a new name. A
-    /// download with an ETag that is no digest is not continued, because it could not be checked in
-    /// the end.
+    /// `is_alone` is `true` if no other process downloads the blob, but some file systems only
+    /// pretend to lock. So a recently written file is copied, which no process can change; an older
+    /// one is renamed. A download without a digest is not continued, because it could not be
+    /// checked.
     pub(crate) fn open(repo: &CachedRepo, etag: &Etag, size: u64, is_alone: bool) -> Result<Self> {
         let blobs = repo.blobs();
         let path = blobs.join(unique::name(&format!("{etag}."), SUFFIX));
@@ -60,7 +57,6 @@ impl Incomplete {
         Ok(Self { file, path, len })
     }
 
-    /// Returns the bytes that are there already.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -69,7 +65,6 @@ impl Incomplete {
         &self.path
     }
 
-    /// Adds the next bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         // Pieces of a file are not downloaded in parallel: with one writer, the length of the file
         // is its progress, and no record of its parts is needed. Python's unfinished files have
@@ -85,23 +80,20 @@ impl Incomplete {
         Ok(())
     }
 
-    /// Shows other processes that this one works, while it writes nothing.
+    /// Shows other processes that this one works.
     pub(crate) fn touch(&self) {
         let _ = self.file.set_modified(SystemTime::now());
     }
 
-    /// Removes all bytes, because they are wrong.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.len = 0;
         self.file.set_len(0).map_err(|error| Error::io(error, &self.path))
     }
 
-    /// Removes the file, because its bytes are wrong.
     pub(crate) fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Gives the complete file the name of its blob. Its bytes are on the disk before.
     pub(crate) fn finish(self, blob: &Path) -> Result<()> {
         let finish = || {
             self.file.sync_all()?;
@@ -110,7 +102,6 @@ impl Incomplete {
         finish().map_err(|error| Error::io(error, blob))
     }
 
-    /// Returns the error of a write. Written bytes stay on the disk, for the next attempt.
     fn failed(&self, error: io::Error) -> Error {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -123,8 +114,7 @@ impl Incomplete {
     }
 }
 
-/// Returns a number made from the lengths of all unfinished downloads of a blob, and the times of
-/// their last changes. It changes while a process downloads or checks the blob.
+/// Returns a number that changes while a process downloads or checks the blob.
 pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     let unfinished = unfinished(&repo.blobs(), etag).unwrap_or_default();
     unfinished.iter().fold(0, |sum, file| {
@@ -135,8 +125,7 @@ pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     })
 }
 
-/// Returns the bytes of a blob of `size` bytes that are on the disk already, in the longest
-/// unfinished download, unless it has to be copied.
+/// Bytes to copy do not count.
 pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 {
     if !etag.is_digest() {
         return 0;
@@ -146,17 +135,14 @@ pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 
     longest.filter(|file| file.is_idle).map_or(0, |file| file.len)
 }
 
-/// An unfinished download on the disk.
 struct Left {
     path: PathBuf,
     len: u64,
     changed: Option<SystemTime>,
-    /// Whether it was not written for so long that no process works on it any more.
     is_idle: bool,
 }
 
 impl Left {
-    /// Gives the file a new name, or copies it and removes the old one.
     fn move_to(&self, path: &Path) -> io::Result<()> {
         if self.is_idle {
             return fs::rename(&self.path, path);
@@ -170,7 +156,6 @@ impl Left {
     }
 }
 
-/// Returns the unfinished downloads of a blob, the longest first.
 fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
     let is_of_blob = |name: &str| {
         let between = name.strip_prefix(etag.as_str()).and_then(|rest| rest.strip_suffix(SUFFIX));
@@ -199,10 +184,8 @@ mod tests {
     use crate::cache::Cache;
     use crate::repo::RepoId;
 
-    /// A SHA-1, the only property that matters here.
     const DIGEST: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f";
 
-    /// A repository with unfinished downloads of an ETag. They were written just now, or long ago.
     fn repo(dir: &Path, etag: &str, is_idle: bool) -> (CachedRepo, Etag, PathBuf) {
         let repo = Cache::at(dir).repo(&RepoId::parse("a/b").unwrap());
         let blobs = repo.blobs();

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::{create_parent, unique};
 
-/// Makes `pointer`, a path in a snapshot, a relative link to the blob. An existing entry is
-/// replaced in one step. Where the system has no links, the file itself is put there: moved if it
-/// is `is_new`, so that no other snapshot needs the blob, otherwise copied. Another process may
-/// have moved it there first. A full disk, or a directory that may not be written, is an error.
+/// Makes `pointer`, a path in a snapshot, a relative link to the blob, replacing an entry in one
+/// step.
 ///
-/// `depth` is the number of directories between the pointer and the repository's.
+/// Without links in the system, moves the file there if it `is_new`, so that no other snapshot
+/// needs the blob, and otherwise copies it. Another process may have done so first. `depth` is the
+/// number of directories from the repository's to the pointer.
 pub(crate) fn link(blob: &Path, pointer: &Path, depth: usize, is_new: bool) -> io::Result<()> {
     link_by(symlink, blob, pointer, depth, is_new)
 }
@@ -49,7 +49,6 @@ fn link_by(
     Err(error)
 }
 
-/// Returns `true` if the error of a link means that the system, or its user, can make none at all.
 fn means_no_links(error: &io::Error) -> bool {
     // FAT answers EPERM. A directory that may not be written is EACCES, and another error.
     #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! Files in a directory of the user, with records of what was downloaded.
+//! Files in a directory of the user, with records of downloads.
 //!
 //! ```text
 //! <directory>/<path>                                               the file itself
@@ -7,11 +7,10 @@
 //!            /.cache/huggingface/models--OWNER--NAME/blobs, refs   as in a cache
 //! ```
 //!
-//! Records and locks are the ones of Python's `huggingface_hub`.
+//! Records and locks are compatible with Python's `huggingface_hub`.
 //!
-//! The files are not linked to a cache: whoever changes one would change the cache. They are not
-//! downloaded into a cache and copied, either: that takes the space twice, often on a small disk.
-//! So an unfinished file is in the directory, too, and is renamed when it is complete.
+//! Links to a cache would let users change the cache, and copies of it would take the space twice.
+//! So an unfinished file is in the directory, too, and is renamed when complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,18 +19,17 @@ use std::time::SystemTime;
 
 use safetensors_core::io::beside;
 
+use super::scan::files_below;
 use super::{Cache, CachedRepo, joined};
 use crate::error::{ErrorKind, Result, is_wrong};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision};
 
-/// The directory of records in that of the files.
 const OWN: &str = ".cache/huggingface";
 
-/// The most bytes of a record.
 const LONGEST: u64 = 1000;
 
-/// The commit of a file, its ETag, and when it had both: seconds since 1970. A line each.
+/// Commit, ETag, and the time in seconds since 1970: a line each.
 struct Record {
     commit: String,
     etag: String,
@@ -39,19 +37,18 @@ struct Record {
 }
 
 impl CachedRepo {
-    /// Uses a directory of the user, which need not exist. Files of the cache are copied there.
+    /// The directory need not exist. Files of the cache are copied there.
     pub(crate) fn in_directory(dir: &Path, id: &RepoId, cache: Option<&Cache>) -> Self {
         let shared = cache.map(|cache| cache.repo(id).blobs());
         Self { local: Some(dir.into()), shared, ..Cache::at(joined(dir, OWN)).repo(id) }
     }
 
-    /// Returns the file of a cache that has the content of an ETag.
     pub(crate) fn shared_blob(&self, etag: &Etag, size: u64) -> Option<PathBuf> {
         let blob = self.shared.as_ref()?.join(etag.as_str());
         Some(blob).filter(|blob| is_blob(blob, size))
     }
 
-    /// Returns whether a file of a commit is there, as far as that is known without its ETag.
+    /// As far as known without its ETag.
     pub(crate) fn has(&self, commit: &Revision, name: &str) -> bool {
         let path = self.pointer(commit, name);
         match &self.local {
@@ -61,7 +58,6 @@ impl CachedRepo {
         }
     }
 
-    /// Returns whether the content of a file is there.
     pub(crate) fn has_content(
         &self,
         name: &str,
@@ -77,11 +73,6 @@ impl CachedRepo {
         }
     }
 
-    /// Checks that a download may write a file with this name, its record and its locks.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::UnsafeName`], and an error of the core if a link leads out of the directory.
     pub(crate) fn check_place(&self, name: &str) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         // Git runs commands that are set below `.git`, and a record would pass for ours.
@@ -96,15 +87,13 @@ impl CachedRepo {
         written.iter().try_for_each(|path| self.check_links(path))
     }
 
-    /// Checks that no link on the way to a path leads out of the directory of the user.
     pub(super) fn check_links(&self, path: &Path) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         let Ok(inside) = path.strip_prefix(dir) else { return Ok(()) };
         inside.ancestors().skip(1).try_for_each(|parent| beside::find(dir, parent).map(drop))
     }
 
-    /// Returns whether a download would replace a file that is not as an earlier one left it: there
-    /// may be no other copy of it.
+    /// There may be no other copy.
     pub(crate) fn is_changed(&self, name: &str, stop: &AtomicBool) -> Result<bool> {
         let Some(dir) = &self.local else { return Ok(false) };
         let path = joined(dir, name);
@@ -116,12 +105,10 @@ impl CachedRepo {
         left.map_or(Ok(true), |etag| Ok(!holds(&path, &etag, None, stop)?))
     }
 
-    /// Returns the lock of a file in a directory of the user.
     pub(crate) fn local_lock(&self, name: &str) -> Option<PathBuf> {
         self.local.as_ref().map(|dir| joined(dir, &own(name, ".lock")))
     }
 
-    /// Records a file that is in its place now.
     pub(crate) fn set_record(&self, commit: &Revision, name: &str, etag: &Etag) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         let ignore = joined(dir, OWN).join(".gitignore");
@@ -134,9 +121,14 @@ impl CachedRepo {
     }
 }
 
-/// Returns the name of a record of a file, or of its lock.
 fn own(name: &str, end: &str) -> String {
     format!("{OWN}/download/{name}{end}")
+}
+
+/// Returns the names of the files that have a record, sorted.
+pub(super) fn recorded(dir: &Path) -> Result<Vec<String>> {
+    let records = files_below(&joined(dir, &format!("{OWN}/download")))?;
+    Ok(records.iter().filter_map(|it| Some(it.strip_suffix(".metadata")?.to_owned())).collect())
 }
 
 fn record(dir: &Path, name: &str) -> Option<Record> {
@@ -150,7 +142,6 @@ fn record(dir: &Path, name: &str) -> Option<Record> {
 }
 
 impl Record {
-    /// Returns whether nobody has written to a file since.
     fn is_younger_than(&self, path: &Path) -> bool {
         let found = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
         let written = found.and_then(|found| found.modified().ok()).and_then(seconds);
@@ -162,7 +153,6 @@ fn seconds(time: SystemTime) -> Option<f64> {
     time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|it| it.as_secs_f64())
 }
 
-/// Returns whether a regular file has the digest of an ETag.
 fn holds(path: &Path, etag: &Etag, size: Option<u64>, stop: &AtomicBool) -> Result<bool> {
     if !etag.is_digest() || !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return Ok(false);
@@ -173,7 +163,6 @@ fn holds(path: &Path, etag: &Etag, size: Option<u64>, stop: &AtomicBool) -> Resu
     }
 }
 
-/// Returns `true` if a blob, or the file that it links to, is there with its size.
 pub(crate) fn is_blob(blob: &Path, size: u64) -> bool {
     blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
 }

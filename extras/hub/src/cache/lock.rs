@@ -1,4 +1,4 @@
-//! [`Lock`]: one process downloads a blob, and the others wait for it.
+//! [`Lock`]: one process downloads a blob, and others wait.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -9,30 +9,21 @@ use std::time::{Duration, Instant};
 use super::create_parent;
 use crate::error::{Result, check_stop};
 
-/// The pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long the holder of a lock may make no progress before it is not waited for any more.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A lock on a file, as Python's library takes it. It ends with its process.
+/// Compatible with Python's library. Ends with its process.
 ///
-/// It only saves work. Some network file systems have no locks, or pretend to have them; then two
-/// processes download the same blob under different names, and the one that ends later replaces the
-/// blob by the same bytes.
+/// It only saves work: without working locks two processes download a blob under different names.
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Waits for a lock. `None` if there can be none, or if its holder makes no progress.
+    /// `None` if it is impossible, or if its holder makes no progress.
     ///
-    /// `progress` gives a number that changes while the holder works; it is `None` once waiting has
-    /// become needless.
-    ///
-    /// # Errors
-    ///
-    /// [`Cancelled`](safetensors_core::ErrorKind::Cancelled) if `stop` is set.
+    /// `progress` returns a number that changes while the holder works, or `None` to stop waiting.
     pub(crate) fn wait(
         path: &Path,
         stop: &AtomicBool,

@@ -1,4 +1,4 @@
-//! The cache of the Hub, which Python's `huggingface_hub` shares.
+//! The cache of the Hub, shared with Python's `huggingface_hub`.
 //!
 //! ```text
 //! <cache>/models--OWNER--NAME/refs/<revision>               the commit that a branch or tag was
@@ -8,11 +8,10 @@
 //! <cache>/.locks/models--OWNER--NAME/<etag>.lock            held while a blob is downloaded
 //! ```
 //!
-//! Data sets, spaces and kernels have `datasets--`, `spaces--` and `kernels--` instead of
-//! `models--`. An ETag that is no digest is followed by a digest of the commit, the path and the
-//! length, because two files may share the ETag. Where the system has no links, a snapshot has the
-//! files themselves. Newer versions of Python's library may keep a blob in a store for all models,
-//! and link to it; such links are followed. Only the layout above is written.
+//! Other kinds have `datasets--`, `spaces--` or `kernels--`. An ETag that is not a digest is
+//! followed by a digest of commit, path and length, because two files may share it. Without links
+//! in the system, snapshots have the files. Links to a store for all models, which newer Python
+//! versions make, are read, never written.
 //!
 //! ```
 //! use safetensors_hub::cache::Cache;
@@ -76,17 +75,16 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Uses the cache at this path. It need not exist.
+    /// Uses the cache at this path, which need not exist.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// Uses the cache that Python uses too: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or
-    /// `~/.cache/huggingface/hub`.
+    /// Uses Python's cache: `HF_HUB_CACHE`, `hub` in `HF_HOME`, or `~/.cache/huggingface/hub`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoHome`](crate::ErrorKind::NoHome) if none of them is known.
+    /// [`ErrorKind::NoHome`](crate::ErrorKind::NoHome) if all are unknown.
     pub fn from_environment() -> Result<Self> {
         Environment::PROCESS.cache().map(Self::at)
     }
@@ -96,7 +94,6 @@ impl Cache {
         &self.dir
     }
 
-    /// Returns the part for one repository. It need not exist.
     pub(crate) fn repo(&self, id: &RepoId) -> CachedRepo {
         let folder = id.folder();
         CachedRepo {
@@ -108,11 +105,7 @@ impl Cache {
         }
     }
 
-    /// Returns the repositories that the cache has, sorted by name. An absent cache has none.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
+    /// Returns the cached repositories, sorted by name. An absent cache has none.
     pub fn repos(&self) -> Result<Vec<CachedRepo>> {
         let mut ids: Vec<_> =
             names(&self.dir)?.iter().filter_map(|name| RepoId::of_folder(name)).collect();
@@ -127,13 +120,12 @@ pub struct CachedRepo {
     id: RepoId,
     dir: PathBuf,
     locks: PathBuf,
-    /// A directory of the user that has the files, instead of snapshots with links to blobs.
+    /// A user's directory, which replaces snapshots and blobs.
     local: Option<PathBuf>,
-    /// Blobs of a cache, which are copied to a directory of the user instead of downloaded.
+    /// Blobs to copy to a user's directory instead of downloads.
     shared: Option<PathBuf>,
 }
 
-/// The most bytes of a reference, which has the name of a commit.
 const LONGEST_REF: u64 = 1000;
 
 impl CachedRepo {
@@ -147,12 +139,7 @@ impl CachedRepo {
         &self.dir
     }
 
-    /// Returns the commit of a revision when it was last downloaded. A commit is itself. `None` if
-    /// the revision was never downloaded.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the reference cannot be read.
+    /// Of the last download. A commit is itself.
     pub(crate) fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
@@ -165,7 +152,6 @@ impl CachedRepo {
         Ok(commit.filter(Revision::is_commit))
     }
 
-    /// Returns the directory of a commit's files. It need not exist.
     pub(crate) fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
         let snapshot = || self.dir.join("snapshots").join(commit.as_str());
         self.local.clone().unwrap_or_else(snapshot)
@@ -186,7 +172,6 @@ impl CachedRepo {
         self.locks.join(format!("{etag}.lock"))
     }
 
-    /// Returns the path of a file in a snapshot. Its name has been checked.
     pub(crate) fn pointer(&self, commit: &Revision, name: &str) -> PathBuf {
         joined(&self.snapshot_dir(commit), name)
     }
@@ -195,7 +180,6 @@ impl CachedRepo {
         joined(&self.dir.join("refs"), revision.as_str())
     }
 
-    /// Remembers which commit a revision is now.
     pub(crate) fn set_commit(&self, revision: &Revision, commit: &Revision) -> Result<()> {
         if revision.is_commit() || self.commit(revision)?.as_ref() == Some(commit) {
             return Ok(());
@@ -203,7 +187,6 @@ impl CachedRepo {
         self.write(&self.reference(revision), commit.as_str())
     }
 
-    /// Writes a small file in one step.
     fn write(&self, path: &Path, text: &str) -> Result<()> {
         self.check_links(path)?;
         // It is written elsewhere first: every file below `refs` is read as a reference.
@@ -221,21 +204,18 @@ impl CachedRepo {
     }
 }
 
-/// Creates the directory for a file.
 #[cfg(feature = "download")]
 fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// Returns a path below a directory, from a name with `/`; the directory itself for an empty one.
 pub(crate) fn joined(dir: &Path, name: &str) -> PathBuf {
     let mut path = dir.to_owned();
     path.extend(name.split('/').filter(|part| !part.is_empty()));
     path
 }
 
-/// Lists the names in a directory, in any order. An absent one has none. Names that are not UTF-8
-/// are skipped.
+/// In any order, without names that are not UTF-8. An absent directory has none.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let list = || -> io::Result<Vec<String>> {
         let mut names = Vec::new();

@@ -8,12 +8,8 @@ use super::{CachedRepo, CachedSnapshot, joined};
 use crate::error::{Error, Result, is_absent};
 
 impl CachedRepo {
-    /// Removes everything that the cache has of the repository, and returns how many bytes that
-    /// frees. With `is_dry_run` nothing is removed.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read or removed.
+    /// Removes the repository from the cache, or with `is_dry_run` nothing. Returns the freed
+    /// bytes.
     pub fn remove(&self, is_dry_run: bool) -> Result<Option<u64>> {
         let bytes = self.byte_len()?;
         if !is_dry_run {
@@ -25,16 +21,11 @@ impl CachedRepo {
         Ok(Some(bytes))
     }
 
-    /// Removes the snapshots that no branch and no tag leads to, and the blobs that only they have.
-    /// Returns how many bytes that frees, and `None` if there is no such snapshot. With `is_dry_run`
-    /// nothing is removed.
+    /// Removes snapshots without a branch or tag, and their blobs, or with `is_dry_run` nothing.
+    /// Returns the freed bytes; `None` if there is no such snapshot.
     ///
-    /// Branches and tags lead to a commit since their last download, so older commits go, and commits
-    /// that were asked for by their digits. Unfinished downloads stay.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read or removed.
+    /// A branch or tag keeps its commit of the last download. Older commits and commits asked for
+    /// by their digits go. Unfinished downloads stay.
     pub fn prune(&self, is_dry_run: bool) -> Result<Option<u64>> {
         let (old, current): (Vec<_>, Vec<_>) =
             self.snapshots()?.into_iter().partition(|snapshot| snapshot.revisions.is_empty());
@@ -62,13 +53,11 @@ impl CachedRepo {
     }
 }
 
-/// Returns the files that a snapshot leads to.
 fn contents(snapshot: &CachedSnapshot) -> impl Iterator<Item = PathBuf> {
     let files = snapshot.files.iter().map(|name| joined(&snapshot.dir, name));
     files.filter_map(|path| fs::canonicalize(path).ok())
 }
 
-/// Removes a file, or a directory with all that is in it. Links are removed and not followed.
 fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
@@ -88,8 +77,6 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
 
-    /// Makes a repository with a branch that leads to the second of two snapshots. Each has a
-    /// separate blob, both share a blob, and the first has a link that leads out of the cache.
     fn cache(dir: &Path) -> CachedRepo {
         let repo = dir.join("cache/models--a--b");
         let commits = ["0".repeat(40), "1".repeat(40)];

@@ -13,20 +13,16 @@ use crate::repo::{Revision, is_hex};
 pub struct CachedSnapshot {
     /// The commit: 40 hex digits.
     pub commit: Revision,
-    /// The branches and tags that were this commit when they were last downloaded, sorted.
+    /// The sorted branches and tags that were this commit at their last download.
     pub revisions: Vec<Revision>,
     /// The directory of its files.
     pub dir: PathBuf,
-    /// The names of the files, sorted. A link to a missing blob is skipped.
+    /// The sorted names of the files, without links to missing blobs.
     pub files: Vec<String>,
 }
 
 impl CachedRepo {
     /// Returns the snapshots, sorted by commit.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
     pub fn snapshots(&self) -> Result<Vec<CachedSnapshot>> {
         let revisions = self.revisions()?;
         let mut snapshots = Vec::new();
@@ -42,27 +38,26 @@ impl CachedRepo {
         Ok(snapshots)
     }
 
-    /// Returns the names of the files of a commit, sorted, as far as they are there.
     #[cfg(feature = "download")]
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
-        let mut files = files_below(&self.snapshot_dir(commit))?;
+        let mut files = match &self.local {
+            // Anything else may be in the directory of the user.
+            Some(dir) => super::local::recorded(dir)?,
+            None => files_below(&self.snapshot_dir(commit))?,
+        };
         files.retain(|name| self.has(commit, name));
         Ok(files)
     }
 
-    /// Returns the branches and tags with a commit that has no snapshot, sorted, each with the
-    /// commit. They cannot be used offline until the next download.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
+    /// Returns the sorted branches and tags without a snapshot, with their commits. They cannot be
+    /// used offline until the next download.
     pub fn revisions_without_snapshot(&self) -> Result<Vec<(Revision, Revision)>> {
         let mut revisions = self.revisions()?;
         revisions.retain(|(_, commit)| !self.snapshot_dir(commit).is_dir());
         Ok(revisions)
     }
 
-    /// Returns the branches and tags, sorted, and their commits when they were last downloaded.
+    /// Sorted, with the commits at their last download.
     fn revisions(&self) -> Result<Vec<(Revision, Revision)>> {
         let mut revisions = Vec::new();
         for name in files_below(&self.dir.join("refs"))? {
@@ -76,12 +71,7 @@ impl CachedRepo {
         Ok(revisions)
     }
 
-    /// Returns the bytes of all blobs together, with unfinished downloads, and with files that a
-    /// system without links has in the snapshots.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the directories cannot be read.
+    /// Returns the bytes of all blobs, unfinished downloads, and files in snapshots without links.
     pub fn byte_len(&self) -> Result<u64> {
         let blobs = self.blobs();
         let mut paths: Vec<_> = names(&blobs)?.iter().map(|name| blobs.join(name)).collect();
@@ -94,18 +84,16 @@ impl CachedRepo {
     }
 }
 
-/// Lists the names of all files below a directory, with `/`, sorted. Links to files count as files.
-fn files_below(dir: &Path) -> Result<Vec<String>> {
+/// Sorted names with `/`. Links to files count.
+pub(super) fn files_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, Path::is_file)
 }
 
-/// Lists all links below a directory that lead nowhere, named as in [`files_below`].
 #[cfg(feature = "download")]
 pub(super) fn broken_links_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, |path| path.is_symlink() && fs::metadata(path).is_err())
 }
 
-/// Lists the names of wanted entries below a directory that are not directories.
 fn below(dir: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     let mut files = Vec::new();
     let mut open = vec![String::new()];
@@ -125,8 +113,7 @@ fn below(dir: &Path, is_wanted: impl Fn(&Path) -> bool) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Returns whether a process that was killed may have left the file while it made a link: see
-/// `link`.
+/// A killed process may have left the file while it made a link: see `link`.
 fn is_temporary(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     let digits = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".tmp"));

@@ -1,9 +1,8 @@
-//! How much room a disk has.
+//! Free space of a disk.
 
 use std::path::Path;
 
-/// Returns the bytes that this user may still write to the disk of a directory, which need not
-/// exist yet. `None` if the system does not report it.
+/// Of the disk of a directory, which need not exist. `None` if unknown.
 #[cfg(unix)]
 pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
     let existing = dir.ancestors().find(|dir| dir.exists());

@@ -1,9 +1,8 @@
-//! Numbers and names that no other process uses.
+//! Random numbers and names that no other process uses.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::SystemTime;
 
-/// Returns a random number.
 pub(crate) fn number() -> u32 {
     let mut hasher = RandomState::new().build_hasher();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -12,7 +11,6 @@ pub(crate) fn number() -> u32 {
     u32::try_from(hasher.finish() & u64::from(u32::MAX)).unwrap_or_default()
 }
 
-/// Returns a name with 8 random hex digits between its start and its end.
 pub(crate) fn name(start: &str, end: &str) -> String {
     format!("{start}{:08x}{end}", number())
 }

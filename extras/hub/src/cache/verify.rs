@@ -13,46 +13,34 @@ use super::{CachedRepo, CachedSnapshot, joined, names};
 use crate::error::{Error, Result};
 use crate::etag::Etag;
 
-/// The result of [`CachedRepo::verify`]. Each file of the cache is in one of the three fields.
+/// The result of [`CachedRepo::verify`]: each file is in one of the fields.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The number of files that were read and have the digest that the Hub gave them.
+    /// The number of files with the Hub's digest.
     pub intact: usize,
-    /// The files that were read and have another digest, or could not be read, each with its error:
-    /// [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an I/O error. Links of
-    /// snapshots to missing blobs are among them. Remove a file to have the next download replace
-    /// it.
+    /// Files with a different digest ([`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest)),
+    /// unreadable files and links to missing blobs, with the error. The next download replaces
+    /// removed files.
     pub damaged: Vec<(PathBuf, Error)>,
-    /// The files that were compared with nothing, each with the reason: no digest of it is known,
-    /// or it is a branch or tag in `refs`, with a commit that has no snapshot.
+    /// Files without a known digest, and branches or tags without a snapshot, with the reason.
     pub unverified: Vec<(PathBuf, &'static str)>,
 }
 
-/// Why a blob is not verified.
 const NO_DIGEST: &str = "its name is no digest of its content";
 
-/// Why a file of a snapshot is not verified.
 const COPY: &str = "it is a copy in a snapshot, and the cache has no digest of it";
 
-/// Why a branch or a tag is not verified.
 const NO_SNAPSHOT: &str = "the cache has no snapshot of its commit; download it again";
 
 impl CachedRepo {
-    /// Reads every file and compares it with the digest that the Hub gave it: the SHA-256 of a
-    /// large file, git's SHA-1 of a small one.
+    /// Reads every file and compares it with the Hub's digest: the SHA-256 of a large file, git's
+    /// SHA-1 of a small one.
     ///
-    /// The digest of a blob is its name. A name of 64 hex digits counts as a SHA-256. A server that
-    /// is not the Hub may use such ETags for something else; then intact blobs count as damaged.
-    /// Other names are no digests, and their blobs are not verified.
-    ///
-    /// A system without links has copies in the snapshots. Newer versions of Python's library list
-    /// their digests in a file. Without it, a copy is intact if it equals a blob, and is not
-    /// verified otherwise.
-    ///
-    /// # Errors
-    ///
-    /// [`Io`](safetensors_core::ErrorKind::Io) if the files cannot be listed.
+    /// A blob's name is its digest; other names are not verified. Blobs of other servers, with
+    /// names of 64 hex digits that are not SHA-256, count as damaged. Copies in snapshots, on
+    /// systems without links, are compared with digests that newer Python versions list, or are
+    /// intact if equal to a blob.
     pub fn verify(&self) -> Result<Verification> {
         let mut found = Verification::default();
         let blobs = self.blobs();
@@ -97,8 +85,7 @@ impl CachedRepo {
         Ok(found)
     }
 
-    /// Returns the digests of the files of a commit, by name, as Python's library has listed them.
-    /// A list that cannot be read is ignored.
+    /// By file name. An unreadable list is ignored.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
         let name = format!("{}.json", snapshot.commit);
         let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
@@ -113,7 +100,6 @@ impl CachedRepo {
 }
 
 impl Verification {
-    /// Compares a file with its digest.
     fn compare(&mut self, path: PathBuf, digest: &Etag) {
         match digest.check(&path, None, &AtomicBool::new(false)) {
             Ok(()) => self.intact += 1,
@@ -127,8 +113,7 @@ impl Verification {
     }
 }
 
-/// Returns `true` if a file of a snapshot is a link to one of the blobs, which are read separately.
-/// `names` are their names, sorted.
+/// `names`: the sorted names of the blobs, which are read separately.
 fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     let Ok(target) = fs::read_link(path) else { return false };
     let Some(name) = target.file_name().and_then(|name| name.to_str()) else { return false };
@@ -138,18 +123,14 @@ fn is_link_to(path: &Path, blobs: &Path, names: &[String]) -> bool {
     is_name && real(path).is_some_and(|path| real(&blobs.join(name)) == Some(path))
 }
 
-/// Returns `true` if a file is a copy of a blob. `by_len` has the digests of the blobs by their
-/// lengths.
 fn is_copy(path: &Path, by_len: &HashMap<u64, Vec<Etag>>) -> bool {
     let byte_len = fs::metadata(path).ok().map(|metadata| metadata.len());
     let mut alike = byte_len.and_then(|len| by_len.get(&len)).into_iter().flatten();
     alike.any(|digest| digest.check(path, None, &AtomicBool::new(false)).is_ok())
 }
 
-/// The most bytes of a list of the files of a commit.
 const MOST: u64 = 100_000_000;
 
-/// `trees/<commit>.json`: the files of a commit.
 #[derive(Deserialize)]
 struct Tree {
     format_version: u64,
@@ -158,7 +139,7 @@ struct Tree {
 
 #[derive(Deserialize)]
 struct TreeFile {
-    /// Git's SHA-1; for a large file, of the text that replaces it in git.
+    /// Git's SHA-1; for a large file, of its pointer.
     blob_id: String,
     lfs_sha256: Option<String>,
 }
@@ -175,7 +156,6 @@ mod tests {
     const SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const COMMIT: &str = "0123456789012345678901234567890123456789";
 
-    /// A cache with these blobs, and with these copies in a snapshot.
     fn repo(dir: &Path, blobs: &[(&str, &str)], copies: &[(&str, &str)]) -> CachedRepo {
         let repo = dir.join("models--a--b");
         let (blob_dir, snapshot) = (repo.join("blobs"), repo.join("snapshots").join(COMMIT));
@@ -188,7 +168,6 @@ mod tests {
         Cache::at(dir).repos().unwrap().remove(0)
     }
 
-    /// Returns the names of damaged files, and of files that are not verified.
     fn found(repo: &CachedRepo) -> (usize, Vec<String>, Vec<String>) {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let Verification { intact, damaged, unverified } = repo.verify().unwrap();
@@ -272,7 +251,6 @@ mod tests {
         assert_eq!(found(&repo), (1, vec![], vec!["alone".into(), "b".into()]));
     }
 
-    /// Reading a FIFO would wait for a writer.
     #[cfg(unix)]
     #[test]
     fn special_files_are_damaged_or_no_list_or_no_reference() {

@@ -1,4 +1,4 @@
-//! The bytes of a range: a server's answer is checked, and then read.
+//! The bytes of a range: checks a server's answer, then reads it.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -14,32 +14,25 @@ use super::url::Url;
 use crate::error::{ErrorKind, Result};
 use crate::etag::Etag;
 
-/// The most redirects that are followed for a range.
 const REDIRECTS: usize = 5;
 
-/// How many bytes are read at once.
 const PIECE: usize = 128 << 10;
 
-/// The most bytes before a range that are read in vain, if a server sends the entire file. Many
-/// ranges of a large file would cost many times the file. To the end of the file there is no such
-/// limit, because this is how downloads continue.
+/// Read in vain before a range if a server sends the entire file. Ranges to the end have no limit:
+/// downloads continue this way.
 const SKIPPED: u64 = 4 << 20;
 
-/// An answer with the bytes of a range.
 pub(super) struct RangeBody {
     url: Url,
     body: BodyReader<'static>,
-    /// The bytes before the range: the server sends the entire file.
     skip: u64,
-    /// The bytes of the range.
     left: u64,
-    /// Whether the body should end with the range. That is checked if the head has no length.
+    /// Without a length in the head, the body must end with the range.
     ends_with_range: bool,
     _span: Span,
 }
 
-/// Asks for a range of a file, and checks that the answer has it. An answer of the Hub itself must
-/// be about the same commit and, if its ETag identifies the bytes, have the same ETag.
+/// An answer of the Hub itself must have the same commit and identifying ETag.
 pub(super) fn open(
     http: &Http,
     url: &Url,
@@ -75,13 +68,11 @@ pub(super) fn open(
     Err(Failure::passing(url.in_a_circle()))
 }
 
-/// Fails if a complete file has another length, or if too much of it would be read in vain.
 fn check_partial(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
     check_content_range(answer, range, size)?;
     check_length(answer, range.end - range.start)
 }
 
-/// Fails if a whole file has another length, or if too much of it would be read in vain.
 fn check_whole(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
     if range.start > SKIPPED && range.end < size {
         let problem = "it sends the whole file in place of a range; download the file";
@@ -90,7 +81,7 @@ fn check_whole(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Fai
     check_length(answer, size)
 }
 
-/// Returns the failure of an answer that is no file. A signed address may have expired.
+/// A signed address may have expired.
 fn refused(answer: &Answer, has_token: bool) -> Failure {
     match (passing_or_final(answer, has_token), answer.status()) {
         (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),
@@ -99,7 +90,6 @@ fn refused(answer: &Answer, has_token: bool) -> Failure {
     }
 }
 
-/// Fails if an answer of the Hub is about another commit, or another version of the file.
 fn check_same(answer: &Answer, file: &Resolved) -> Result<(), Failure> {
     if !matches!(answer.status(), 200 | 206) && !answer.is_redirect() {
         return Ok(());
@@ -121,7 +111,6 @@ fn check_value(what: &'static str, before: &str, now: Option<&str>) -> Result<()
     }
 }
 
-/// Checks that a partial answer has exactly the requested range.
 fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
     let expected = format!("bytes {}-{}", range.start, range.end - 1);
     let found = answer.header("content-range").unwrap_or_default();
@@ -136,7 +125,6 @@ fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result
     }
 }
 
-/// Fails if the head has another length than this one.
 fn check_length(answer: &Answer, expected: u64) -> Result<(), Failure> {
     match answer.content_length() {
         Some(found) if found != expected => {
@@ -148,7 +136,7 @@ fn check_length(answer: &Answer, expected: u64) -> Result<(), Failure> {
 }
 
 impl RangeBody {
-    /// Gives the bytes to `sink` in pieces, to the end of the range. An error of `sink` is final.
+    /// In pieces. An error of `sink` is final.
     pub(super) fn copy(
         &mut self,
         mut sink: impl FnMut(&[u8]) -> Result<()>,

@@ -18,54 +18,42 @@ use crate::error::{Error, ErrorKind, Result, check_stop, to_io};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision, check_file_name};
 
-/// Each time this many bytes have arrived, one more failure is allowed.
+/// Bytes that allow one more failure.
 const FORGIVING: u64 = 1 << 20;
 
-/// The largest file that the Hub's CDN sends at once. To a request for more it answers 400.
+/// The Hub's CDN answers 400 to a request for more.
 const LARGEST_WHOLE: u64 = 50_000_000_000;
 
-/// The bytes of a request for a part of a larger file.
 const PART: u64 = 16 << 30;
 
-/// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
+/// A file of a repository at one commit, read by ranges from several threads.
 ///
-/// After a broken connection, a server that stalls or is overloaded, or a signed address that has
-/// expired, the rest is asked for again. Bytes outside the range are never passed on. A file that
-/// has changed is [`ErrorKind::Changed`].
+/// After a broken connection, a silent or overloaded server, or an expired address, the rest is
+/// requested again. A changed file is [`ErrorKind::Changed`].
 ///
-/// It is a [`ReadAt`], so core can open it as a file of tensors. Each read is at least one request.
-/// Its reads fail with I/O errors; [`other`](Error::other) of the core's error finds the
-/// [`ErrorKind`] inside.
+/// As a [`ReadAt`] it opens as a file of tensors. Each read is at least one request, and fails with
+/// an I/O error; [`other`](Error::other) of the core's error finds the [`ErrorKind`].
 pub struct HubFile {
     client: Client,
     path: String,
     resolved: Resolved,
     blob: Etag,
     address: Mutex<Address>,
-    /// Wakes the threads that wait for the address.
     answered: Condvar,
 }
 
-/// Where the bytes are now.
 enum Address {
-    Known {
-        url: Url,
-        /// Whether any bytes have come from it.
-        has_worked: bool,
-    },
-    /// It has to be asked for again.
+    Known { url: Url, has_worked: bool },
     Unknown,
-    /// A thread asks for it.
     Asked,
 }
 
 impl Client {
-    /// Asks for a file of a repository: its size, its ETag, and the commit of the revision. No byte
-    /// of it is read. This is one request.
+    /// Asks for a file's size, ETag and commit, by one request.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`]; otherwise as for [`Client::files`].
+    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`]; otherwise like [`Client::files`].
     pub fn file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<HubFile> {
         self.file_until(repo, revision, path, &AtomicBool::new(false))
     }
@@ -84,7 +72,6 @@ impl Client {
     }
 }
 
-/// A question for the address of a file. Any end of it wakes all waiting threads.
 struct Asking<'a> {
     file: &'a HubFile,
     then: Address,
@@ -110,39 +97,35 @@ impl HubFile {
         }
     }
 
-    /// Returns the repository; the new one if it was renamed.
+    /// Returns the repository, under its new name if it was renamed.
     pub fn repo(&self) -> &RepoId {
         &self.resolved.repo
     }
 
-    /// Returns the commit of the file: 40 hex digits. For a file in a bucket it is the revision
-    /// that was asked for.
+    /// Returns the commit: 40 hex digits, or for a bucket the requested revision.
     pub fn commit(&self) -> &Revision {
         &self.resolved.commit
     }
 
-    /// Returns the name of the file in the repository.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Returns the Hub's identifier of the content: the SHA-256 of a large file, git's SHA-1 of a
-    /// small one.
+    /// Returns the content's identifier: the SHA-256 of a large file, git's SHA-1 of a small one.
     pub fn etag(&self) -> &str {
         self.resolved.etag.as_str()
     }
 
-    /// Returns the name of its blob in a cache, and the digest that it must have, if that is known.
     pub(crate) fn blob(&self) -> &Etag {
         &self.blob
     }
 
-    /// Fills `buf` with the bytes from `offset` on, as [`ReadAt::read_exact_at`] does, and ends
-    /// soon after another thread sets `stop`.
+    /// Fills `buf` from `offset` on, like [`ReadAt::read_exact_at`], until another thread sets
+    /// `stop`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongSize`] if the file ends before `buf` is full; [`ErrorKind::Changed`];
+    /// [`ErrorKind::WrongSize`] if the file ends too early; [`ErrorKind::Changed`];
     /// [`ErrorKind::Network`] and the like; `Cancelled`.
     pub fn read_until(&self, buf: &mut [u8], offset: u64, stop: &AtomicBool) -> Result<()> {
         let end = offset.checked_add(buf.len() as u64);
@@ -159,7 +142,7 @@ impl HubFile {
         })
     }
 
-    /// Gives the bytes of a range to `sink`, in order and in pieces. An error of `sink` ends it.
+    /// In order, in pieces. An error of `sink` ends it.
     pub(crate) fn stream(
         &self,
         range: Range<u64>,
@@ -191,7 +174,6 @@ impl HubFile {
         Ok(())
     }
 
-    /// Asks for a range, and resolves the file again if its address is not known any more.
     fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<RangeBody, Failure> {
         loop {
             check_stop(stop)?;
@@ -213,8 +195,7 @@ impl HubFile {
         }
     }
 
-    /// Returns the address of the bytes. Of several threads that find no address, one asks, and the
-    /// others wait until it has an answer or they are stopped.
+    /// One thread asks for a missing address; others wait for it or for `stop`.
     fn url(&self, stop: &AtomicBool) -> Result<Url, Failure> {
         let mut address = lock(&self.address);
         loop {
@@ -234,7 +215,7 @@ impl HubFile {
         Ok(url)
     }
 
-    /// Asks the Hub for the present address of the bytes. The file must be the same.
+    /// The file must be the same.
     fn ask(&self) -> Result<Url, Failure> {
         let now = self.client.resolve(self.repo(), self.commit(), &self.path)?;
         match changed(&self.resolved, &now) {
@@ -243,14 +224,13 @@ impl HubFile {
         }
     }
 
-    /// Remembers that an address has worked.
     fn praise(&self, used: &Url) {
         if let Address::Known { url, has_worked } = &mut *lock(&self.address) {
             *has_worked |= url == used;
         }
     }
 
-    /// Forgets an address. Returns whether it has ever worked, or has been forgotten already.
+    /// `true` also if it is forgotten already.
     fn forget(&self, used: &Url) -> bool {
         let mut address = lock(&self.address);
         match &*address {
@@ -263,14 +243,11 @@ impl HubFile {
         }
     }
 
-    /// Adds the repository and the file to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
         error.in_file(format_args!("{}: {}", self.repo(), self.path))
     }
 }
 
-/// Returns the next range to ask for. A file that the Hub's CDN does not send at once comes in
-/// parts.
 fn next_request(rest: Range<u64>, byte_len: u64) -> Range<u64> {
     let most = if byte_len > LARGEST_WHOLE { PART } else { u64::MAX };
     rest.start..rest.end.min(rest.start.saturating_add(most))

@@ -1,4 +1,4 @@
-//! [`Http`]: one request and the head of its answer. The only place that sends the token.
+//! [`Http`]: one request and the head of its answer. Only this sends the token.
 
 use std::io;
 use std::path::Path;
@@ -17,23 +17,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::proxy::Proxies;
 use crate::token::Token;
 
-/// The head of an answer may take this many times the time of silence.
+/// A multiple of the limit of silence.
 const HEAD: u32 = 4;
 
-/// The most connections to one host that stay open between requests.
 const IDLE: usize = 32;
 
-/// Sends requests to the Hub and to the hosts that it redirects to. It does not follow redirects.
 pub(super) struct Http {
     agent: Agent,
     endpoint: Url,
     token: Option<Token>,
     proxies: Proxies,
-    /// Whether a server has answered.
     was_reached: AtomicBool,
 }
 
-/// How a request begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Get,
@@ -41,13 +37,6 @@ pub(super) enum Method {
 }
 
 impl Http {
-    /// Makes a sender for one Hub, which waits for a connection for `connect_timeout`, and for
-    /// bytes for `timeout`. The environment names the proxies, and the certificates that replace
-    /// the built-in ones.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadSetting`] for a proxy that cannot be used, or for bad certificates.
     pub(super) fn new(
         endpoint: Url,
         token: Option<Token>,
@@ -82,23 +71,19 @@ impl Http {
         Ok(Self { agent, endpoint, token, proxies, was_reached: AtomicBool::new(false) })
     }
 
-    /// Returns the address of the Hub.
     pub(super) fn endpoint(&self) -> &Url {
         &self.endpoint
     }
 
-    /// Returns whether there is a token.
     pub(super) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Returns whether a server has answered since this sender was made.
     pub(super) fn was_reached(&self) -> &AtomicBool {
         &self.was_reached
     }
 
-    /// Sends a request, with the token if it goes to the Hub itself, and reads the head of the
-    /// answer. `range` is the value of a `Range` header.
+    /// Only the Hub gets the token. `range`: the value of the header.
     pub(super) fn send(
         &self,
         method: Method,
@@ -141,8 +126,7 @@ impl Http {
     }
 }
 
-/// Returns the failure of a request or of a body. The message of an error that may contain an
-/// address is not shown.
+/// Hides messages that may contain an address.
 pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if let Some(problem) = untrusted(error) {
         let error = ErrorKind::Network { host: url.host(), problem };
@@ -166,14 +150,12 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     if is_unreached(error) { Failure::Unreached(network.into()) } else { Failure::passing(network) }
 }
 
-/// Adds the proxy to a failure of the network: it may be the proxy's.
 fn through(error: Error, proxy: &Proxy) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let problem = format!("{problem}; the proxy is {}:{}", proxy.host(), proxy.port());
     ErrorKind::Network { host: host.clone(), problem }.into()
 }
 
-/// Returns whether an error says that no connection to the server came about.
 fn is_unreached(error: &ureq::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     use ureq::Timeout::{Connect, Resolve};
@@ -191,7 +173,7 @@ fn is_unreached(error: &ureq::Error) -> bool {
     }
 }
 
-/// Explains a certificate that is not trusted. It would not be trusted the next time either.
+/// Retries do not help.
 fn untrusted(error: &ureq::Error) -> Option<String> {
     let text = match error {
         ureq::Error::Rustls(error) => error.to_string(),
@@ -203,7 +185,6 @@ fn untrusted(error: &ureq::Error) -> Option<String> {
         .then(|| format!("{text}; if a proxy or a mirror has its own, name them in SSL_CERT_FILE"))
 }
 
-/// The head of an answer, and its body, which has not been read yet.
 pub(super) struct Answer {
     pub(super) url: Url,
     response: Response<Body>,
@@ -215,28 +196,23 @@ impl Answer {
         self.response.status().as_u16()
     }
 
-    /// Returns whether it sends to another address.
     pub(super) fn is_redirect(&self) -> bool {
         matches!(self.status(), 301 | 302 | 303 | 307 | 308)
     }
 
-    /// Returns a header, if it has text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok().map(str::trim)
     }
 
-    /// Returns a header that is a number.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.header(name)?.parse().ok()
     }
 
-    /// Returns the length of the body, if the head has it.
     pub(super) fn content_length(&self) -> Option<u64> {
         self.number("content-length")
     }
 
-    /// Returns the address that a redirect sends to. It is never one without encryption if this one
-    /// has it.
+    /// Never less encrypted.
     pub(super) fn target(&self) -> Result<Url, Failure> {
         let bad = |problem: &str| Failure::passing(self.bad(problem));
         let location =
@@ -249,12 +225,11 @@ impl Answer {
         }
     }
 
-    /// Returns the error of an answer that breaks a rule.
     pub(super) fn bad(&self, problem: impl Into<String>) -> Error {
         ErrorKind::BadAnswer { host: self.url.host(), problem: problem.into() }.into()
     }
 
-    /// Fails for a compressed body: its length and its ranges do not match the file's.
+    /// A compressed body has another length.
     pub(super) fn check_not_compressed(&self) -> Result<()> {
         match self.header("content-encoding") {
             None | Some("" | "identity") => Ok(()),
@@ -262,13 +237,11 @@ impl Answer {
         }
     }
 
-    /// Returns the body, to be read, and the span that ends when it has been read.
     pub(super) fn into_body(self) -> (Url, Body, Span) {
         (self.url, self.response.into_body(), self.span)
     }
 }
 
-/// Returns the certificates in a PEM file.
 fn trusted(path: &Path) -> Result<RootCerts> {
     let pem = environment::read(path)?;
     let certificates: Vec<_> = parse_pem(&pem)

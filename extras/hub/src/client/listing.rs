@@ -1,4 +1,4 @@
-//! [`Client::files`]: the commit of a revision, and its files; and the content of a bucket.
+//! [`Client::files`]: the commit of a revision, and its files. The content of a bucket.
 
 use std::io::Read as _;
 use std::sync::atomic::AtomicBool;
@@ -15,26 +15,23 @@ use super::url::Url;
 use crate::error::Result;
 use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 
-/// The most bytes of a listing.
 const LIMIT: u64 = 64 << 20;
 
-/// The most redirects that are followed for one listing.
 const REDIRECTS: usize = 5;
 
 /// The files of a repository at one commit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RepoFiles {
-    /// The repository; another one than was asked for if it was renamed and
+    /// The repository, under its new name if it was renamed and
     /// [`follow_renames`](super::ClientOptions::follow_renames) is set.
     pub repo: RepoId,
     /// The commit: 40 hex digits.
     pub commit: Revision,
-    /// The names, in the Hub's order. They are not checked: a hostile server may list any text.
+    /// The names in the Hub's order. They are not checked: a hostile server may list any text.
     pub files: Vec<String>,
 }
 
-/// The parts of the Hub's answer that are used.
 #[derive(Deserialize)]
 struct Info {
     sha: String,
@@ -47,24 +44,22 @@ struct Sibling {
     rfilename: String,
 }
 
-/// A file or a directory in a bucket.
 #[cfg(feature = "remote")]
 #[derive(Deserialize)]
 pub(crate) struct BucketEntry {
     pub(crate) path: String,
-    /// `file`, `directory`, or a later kind.
+    /// `file`, `directory`, or an unknown kind.
     #[serde(rename = "type")]
     pub(crate) kind: String,
 }
 
 impl Client {
-    /// Asks for the commit of a revision, and its files. This is one request.
+    /// Asks for the commit of a revision, and its files, by one request.
     ///
     /// # Errors
     ///
-    /// Kinds of [`ErrorKind`](crate::ErrorKind): `RepoNotFound`, `RevisionNotFound`, `Gated`,
-    /// `Renamed`, `RateLimited`, `Network` and the like; `Changed` if the revision is a commit and the
-    /// Hub lists another one.
+    /// [`ErrorKind`](crate::ErrorKind): `RepoNotFound`, `RevisionNotFound`, `Gated`, `Renamed`,
+    /// `RateLimited`, `Network` and the like; `Changed` if the Hub lists a different commit.
     pub fn files(&self, repo: &RepoId, revision: &Revision) -> Result<RepoFiles> {
         self.files_until(repo, revision, &AtomicBool::new(false))
     }
@@ -108,7 +103,7 @@ impl Client {
         Err(self.http().endpoint().in_a_circle().into())
     }
 
-    /// Lists the direct content of a directory of a bucket. A missing directory has nothing.
+    /// Not recursively. A missing directory is empty.
     #[cfg(feature = "remote")]
     pub(crate) fn bucket_entries(
         &self,
@@ -147,7 +142,6 @@ impl Client {
         Ok(entries)
     }
 
-    /// Returns the address of the next page of a list, which is the Hub's.
     #[cfg(feature = "remote")]
     fn next_page(&self, answer: &Answer) -> Result<Option<Url>> {
         let links = answer.header("link").unwrap_or_default().split(',');
@@ -163,7 +157,6 @@ impl Client {
     }
 }
 
-/// Reads the body of a listing, of at most `limit` bytes. Returns its length, too.
 fn read<T: DeserializeOwned>(answer: Answer, limit: u64) -> Result<(T, u64), Failure> {
     let bad = answer.bad("the list of files is malformed");
     let too_long = answer.bad(format!("the list of files is over the limit of {LIMIT} bytes"));

@@ -1,7 +1,6 @@
 //! [`Client`]: lists the files of a repository on the Hub, and reads them by range.
 //!
-//! All calls are blocking. They may be made from several threads at once, and from a thread of an
-//! asynchronous runtime, which they then block.
+//! All calls block, and work from several threads and inside an asynchronous runtime.
 
 mod body;
 mod file;
@@ -55,19 +54,19 @@ pub struct Client {
 
 struct Shared {
     http: Http,
-    /// The address of the Hub, without `/` at its end.
+    /// Without `/` at its end.
     endpoint: String,
     patience: Patience,
     follow_renames: bool,
 }
 
 impl Client {
-    /// Makes a client. No request is made yet.
+    /// Makes a client, without a request.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadEndpoint`]; [`ErrorKind::BadSetting`] for a malformed token or file of
-    /// certificates, or a proxy that cannot be used; `Io`.
+    /// [`ErrorKind::BadEndpoint`]; [`ErrorKind::BadSetting`] for a token, certificates or proxy;
+    /// `Io`.
     pub fn new(options: &ClientOptions) -> Result<Self> {
         let environment = Environment::PROCESS;
         let text = options.endpoint.clone().unwrap_or_else(|| environment.endpoint());
@@ -84,7 +83,6 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
     }
 
-    /// Returns the address of the Hub, without `/` at its end.
     fn endpoint(&self) -> &str {
         &self.shared.endpoint
     }
@@ -93,7 +91,6 @@ impl Client {
         &self.shared.http
     }
 
-    /// Describes a request, for errors.
     fn subject<'a>(
         &self,
         repo: &'a RepoId,
@@ -104,20 +101,18 @@ impl Client {
         RequestSubject { repo, revision, file, has_token: self.http().has_token(), page }
     }
 
-    /// Returns the attempts of a request, which `stop` ends.
     fn attempts<'a>(&'a self, stop: &'a AtomicBool) -> Attempts<'a> {
         Attempts::new(self.shared.patience, self.http().was_reached(), stop)
     }
 }
 
-/// Without the token.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("endpoint", &self.shared.endpoint).finish_non_exhaustive()
     }
 }
 
-/// Removes a possible password from an endpoint.
+/// Removes a password.
 fn shown(endpoint: &str) -> String {
     match (endpoint.find("://"), endpoint.rfind('@')) {
         (Some(scheme), Some(at)) if at > scheme => {

@@ -1,4 +1,4 @@
-//! [`ClientOptions`]: which Hub, with which token, and how patiently.
+//! [`ClientOptions`]: the Hub's address, the token and the patience.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::retry::Patience;
 use crate::token::Token;
 
-/// How a [`Client`](super::Client) talks to the Hub. Settings that are missing here come from the
-/// environment. `Debug` does not show the token.
+/// Options of a [`Client`](super::Client), by default from the environment. `Debug` hides the
+/// token.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     pub(super) endpoint: Option<String>,
@@ -17,17 +17,14 @@ pub struct ClientOptions {
     pub(super) timeout: Duration,
 }
 
-/// Which token is sent.
 #[derive(Clone, Debug)]
 pub(super) enum TokenChoice {
-    /// The environment's token, if there is one.
     Environment,
     Anonymous,
-    /// This text, which has not been checked yet.
     Given(Secret),
 }
 
-/// A text that `Debug` does not show.
+/// `Debug` hides it.
 #[derive(Clone)]
 pub(super) struct Secret(pub(super) String);
 
@@ -38,7 +35,7 @@ impl fmt::Debug for Secret {
 }
 
 impl ClientOptions {
-    /// Uses the Hub and the token of the environment, 5 retries, 10 s to connect, 30 s of silence.
+    /// Returns the environment's settings, 5 retries, 10 s to connect, 30 s of silence.
     pub fn new() -> Self {
         Self {
             endpoint: None,
@@ -53,43 +50,40 @@ impl ClientOptions {
         }
     }
 
-    /// Sets the address of the Hub, such as `https://huggingface.co`. By default that is
-    /// `HF_ENDPOINT`, or the Hub itself.
+    /// Sets the address of the Hub: by default `HF_ENDPOINT`, or `https://huggingface.co`.
     #[must_use]
     pub fn endpoint(self, endpoint: impl Into<String>) -> Self {
         Self { endpoint: Some(endpoint.into()), ..self }
     }
 
-    /// Sets the token, such as `"hf_..."`. By default that is `HF_TOKEN`, or the content of the
-    /// file `HF_TOKEN_PATH`. It is sent to the endpoint only, never to another host, and no message
-    /// shows it. With `None`, no token is sent, even if the environment has one.
+    /// Sets the token, or with `None` sends none. By default it is `HF_TOKEN`, or the content of
+    /// the file `HF_TOKEN_PATH`. Only the endpoint gets it, and no message shows it.
     ///
-    /// A logger of the program that records the level `TRACE` of the HTTP client (`ureq`,
-    /// `ureq_proto`) gets full requests, including the token. Turn these targets off.
+    /// A logger of the level `TRACE` for the targets `ureq` and `ureq_proto` sees the token. Turn
+    /// these off.
     #[must_use]
     pub fn token(self, token: Option<&str>) -> Self {
         let given = |token: &str| TokenChoice::Given(Secret(token.into()));
         Self { token: token.map_or(TokenChoice::Anonymous, given), ..self }
     }
 
-    /// Sets whether a renamed repository is read under its new name. By default it is an error that
-    /// gives the new name, because the present owner of a name decides where it leads.
+    /// Reads a renamed repository under its new name. By default it is an error with the new name,
+    /// because the present owner of a name decides where it leads.
     #[must_use]
     pub fn follow_renames(self, follow: bool) -> Self {
         Self { follow_renames: follow, ..self }
     }
 
-    /// Sets how often a request that fails for a passing reason is made again (5 by default): a
-    /// broken connection, a server that is overloaded, a signed address that has expired. Each
-    /// mebibyte that arrives allows one more. The pauses in between begin with half a second and
-    /// double; a server may ask for up to a minute.
+    /// Sets the number of retries after a broken connection, an overloaded server or an expired
+    /// address: 5 by default. Each mebibyte that arrives allows one more. Pauses begin at half a
+    /// second and double; a server may ask for up to a minute.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.patience.retries = retries;
         self
     }
 
-    /// Sets the pause before the first retry, for the tests of this crate.
+    /// The pause before the first retry, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn pause(mut self, pause: Duration) -> Self {
@@ -97,10 +91,8 @@ impl ClientOptions {
         self
     }
 
-    /// Sets how long a request tries to reach a server that was not reached yet (10 s by default),
-    /// all attempts together: the host is not found, the connection is refused, or nothing answers.
-    /// A connection that is interrupted later is not given up by this time, only by
-    /// [`retries`](Self::retries).
+    /// Limits the attempts to reach a server that has not answered yet: 10 s by default, all
+    /// together. Later interruptions are limited only by [`retries`](Self::retries).
     #[doc(hidden)]
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -108,16 +100,14 @@ impl ClientOptions {
         self
     }
 
-    /// Sets how long a server may stay silent (30 s by default). A silent connection is given up,
-    /// and the download continues with another. The head of an answer may take four times as long
-    /// altogether. The time for a body has no limit, because a large file may take hours: from
-    /// another thread, or a progress callback, a download can be cancelled.
+    /// Limits a server's silence: 30 s by default, and four times that for the head of an answer.
+    /// The download then continues on a new connection. A body has no time limit; cancel from a
+    /// progress callback or another thread.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Checks the token that is to be sent.
     pub(super) fn chosen_token(
         &self,
         environment: impl FnOnce() -> crate::Result<Option<Token>>,

@@ -1,4 +1,4 @@
-//! Interprets an answer of the Hub that is no success.
+//! Interprets an unsuccessful answer of the Hub.
 
 use std::time::Duration;
 
@@ -7,19 +7,15 @@ use super::retry::Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 
-/// The subject of a request.
 pub(super) struct RequestSubject<'a> {
     pub(super) repo: &'a RepoId,
     pub(super) revision: &'a Revision,
-    /// The file, if the request was about one.
     pub(super) file: Option<&'a str>,
     pub(super) has_token: bool,
-    /// The page of the repository.
     pub(super) page: String,
 }
 
 impl RequestSubject<'_> {
-    /// Returns the failure that the Hub's answer means.
     pub(super) fn refusal(&self, answer: &Answer) -> Failure {
         let status = answer.status();
         let has_token = self.has_token;
@@ -40,12 +36,10 @@ impl RequestSubject<'_> {
         Failure::Final(self.locate(kind.into()))
     }
 
-    /// Fails if the question was about a commit, and the answer is about another one.
     pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
         self.revision.check_commit(found)
     }
 
-    /// Adds the repository and the file.
     pub(super) fn locate(&self, error: Error) -> Error {
         match self.file {
             Some(file) => error.in_file(format_args!("{}: {file}", self.repo)),
@@ -54,7 +48,6 @@ impl RequestSubject<'_> {
     }
 }
 
-/// Returns the failure of a status that has no special meaning on the Hub.
 pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
     let wait = answer.number("retry-after").map(Duration::from_secs);
     let status = answer.status();

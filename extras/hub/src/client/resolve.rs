@@ -1,4 +1,4 @@
-//! [`Resolved`]: the Hub's answer about a file, and the address of its bytes.
+//! [`Resolved`]: the Hub's answer about a file, with the address of its bytes.
 
 use super::Client;
 use super::http::{Answer, Method};
@@ -9,25 +9,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision, is_hex, percent_encoded};
 
-/// The most redirects within the Hub that are followed for one file.
 const REDIRECTS: usize = 5;
 
-/// The Hub's answer about a file.
 #[derive(Clone, Debug)]
 pub(super) struct Resolved {
     pub(super) repo: RepoId,
     pub(super) commit: Revision,
     pub(super) etag: Etag,
-    /// Whether the answer with the bytes has this ETag. Otherwise it was in the header of a
-    /// redirect.
+    /// `false`: only a redirect's header had it.
     pub(super) etag_is_of_body: bool,
     pub(super) size: u64,
-    /// Where the bytes are; often a signed address on another host.
+    /// Often signed, on another host.
     pub(super) url: Url,
 }
 
 impl Client {
-    /// Asks once.
     pub(super) fn resolve(
         &self,
         repo: &RepoId,
@@ -82,7 +78,6 @@ impl Client {
         Err(self.http().endpoint().in_a_circle().into())
     }
 
-    /// Returns the address of a file on the Hub.
     fn at_file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<Url> {
         let path = percent_encoded(path, true);
         if repo.is_bucket() {
@@ -92,15 +87,12 @@ impl Client {
         self.at(&format!("/{repo}/resolve/{revision}/{path}"))
     }
 
-    /// Returns an address on the Hub.
     pub(super) fn at(&self, path: &str) -> Result<Url> {
         let endpoint = self.endpoint();
         let bad = |problem| ErrorKind::BadEndpoint { found: endpoint.into(), problem }.into();
         Url::parse(&format!("{endpoint}{path}")).map_err(bad)
     }
 
-    /// Returns the other repository that an address on the Hub belongs to, if it is another one.
-    /// Its name is between `before` and `after`.
     pub(super) fn moved(
         &self,
         target: &Url,
@@ -117,7 +109,7 @@ impl Client {
         RepoId::parse(name).ok().filter(|name| name != repo)
     }
 
-    /// Returns the new repository, if renames are followed.
+    /// Fails unless renames are followed.
     pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
         // Not by default: the next owner of the old name decides where it leads.
         if self.shared.follow_renames {
@@ -128,7 +120,6 @@ impl Client {
     }
 }
 
-/// Returns the commit that an answer names. It is the revision itself if that is a commit.
 fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revision>> {
     let Some(text) = answer.header("x-repo-commit") else { return Ok(None) };
     if !is_hex(text, 40) {
@@ -139,8 +130,8 @@ fn commit_of(answer: &Answer, asked: &RequestSubject<'_>) -> Result<Option<Revis
     Ok(Some(commit))
 }
 
-/// Returns the ETag of the file. On a redirect only the Hub's own header is meant for the file,
-/// otherwise the redirect's. For a file in a bucket it may be Xet's hash alone.
+/// On a redirect only the Hub's own header is about the file. For a bucket it may be only Xet's
+/// hash.
 fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
     let names = ["x-linked-etag", "etag", "x-xet-hash"];
     let found = names.iter().find_map(|name| Some((answer.header(name)?, *name == names[0])));
@@ -164,7 +155,6 @@ fn lacks(answer: &Answer, what: &str) -> Failure {
     Failure::Final(answer.bad(format!("it does not say the {what} of the file; is it a Hub?")))
 }
 
-/// Returns the error of a file that is not the same any more.
 pub(super) fn changed(before: &Resolved, now: &Resolved) -> Option<Error> {
     let error = |what, before: String, now: String| {
         Some(Error::from(ErrorKind::Changed { what, before, now }))

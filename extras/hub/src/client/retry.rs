@@ -7,39 +7,28 @@ use std::time::{Duration, Instant};
 use crate::cache::unique;
 use crate::error::{Error, Result, check_stop};
 
-/// The longest pause between two attempts, unless the server asks for one.
+/// Unless the server asks for a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// The longest pause that a server may ask for by `Retry-After`.
+/// By `Retry-After`.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// How often it is asked during a pause whether to stop.
+/// Between checks of `stop` during a pause.
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 
-/// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It would fail again.
     Final(Error),
-    /// It may succeed later.
-    Passing {
-        error: Error,
-        /// How long the server asks to wait.
-        wait: Option<Duration>,
-    },
-    /// No connection to the server came about. It may later.
+    Passing { error: Error, wait: Option<Duration> },
     Unreached(Error),
-    /// The address is not valid, or not any more.
     Expired(Error),
 }
 
 impl Failure {
-    /// Makes a failure that may pass at any time.
     pub(super) fn passing(error: impl Into<Error>) -> Self {
         Self::Passing { error: error.into(), wait: None }
     }
 
-    /// Returns the failure with another error.
     pub(super) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         match self {
             Self::Final(error) => Self::Final(change(error)),
@@ -56,30 +45,25 @@ impl<E: Into<Error>> From<E> for Failure {
     }
 }
 
-/// How often a request is repeated, and after which pauses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) retries: u32,
-    /// The pause before the first repetition. Each further one is twice as long.
+    /// Before the first repetition. It doubles.
     pub(super) pause: Duration,
-    /// How long to try to reach a server, with all attempts together.
     pub(super) connect_timeout: Duration,
 }
 
-/// Counts the attempts of a request.
 pub(super) struct Attempts<'a> {
     patience: Patience,
     failed: u32,
     begin: Instant,
-    /// Whether a server has answered, this request or an earlier one. Then it is not given up
-    /// before the last retry: the connection may be interrupted for a while.
+    /// A server has answered at any time. Then only the last retry ends the work.
     was_reached: &'a AtomicBool,
     stop: &'a AtomicBool,
 }
 
 impl<'a> Attempts<'a> {
-    /// Begins with no failed attempt. `was_reached` becomes true when a server answers. `stop` ends
-    /// the pauses.
+    /// `was_reached` turns true when a server answers. `stop` ends pauses.
     pub(super) fn new(
         patience: Patience,
         was_reached: &'a AtomicBool,
@@ -88,7 +72,6 @@ impl<'a> Attempts<'a> {
         Self { patience, failed: 0, begin: Instant::now(), was_reached, stop }
     }
 
-    /// Makes a request until it succeeds or fails for good.
     pub(super) fn run<T>(mut self, request: impl Fn() -> Result<T, Failure>) -> Result<T> {
         loop {
             match request() {
@@ -98,12 +81,10 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Forgets a failed attempt, because the work has made progress.
     pub(super) fn forgive(&mut self) {
         self.failed = self.failed.saturating_sub(1);
     }
 
-    /// Pauses before the next attempt, or fails if there is none.
     pub(super) fn pause(&mut self, failure: Failure) -> Result<()> {
         let (error, wait) = match failure {
             Failure::Final(error) => return Err(error),
@@ -132,8 +113,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Returns a random number from 0.5 to 1, so that clients that failed together do not return
-/// together.
+/// From 0.5 to 1, so that clients that failed together do not return together.
 fn random_part() -> f64 {
     0.5 + f64::from(unique::number()) / f64::from(u32::MAX) / 2.0
 }

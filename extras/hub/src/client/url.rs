@@ -7,16 +7,11 @@ use ureq::http::Uri;
 use crate::error::ErrorKind;
 use crate::proxy::{Proxies, Proxy};
 
-/// An absolute address of the scheme `http` or `https`.
+/// Absolute, `http` or `https`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Url(Uri);
 
 impl Url {
-    /// Parses an absolute address.
-    ///
-    /// # Errors
-    ///
-    /// The problem with it.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let uri: Uri = text.parse().map_err(|_| "it is no URL")?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
@@ -31,7 +26,6 @@ impl Url {
         }
     }
 
-    /// Returns the address that a `Location` header of this one's answer means.
     pub(super) fn join(&self, location: &str) -> Option<Self> {
         let base = format!("{}://{}", self.scheme(), self.0.authority()?);
         // A relative address may have `:` and `://` too, but only after its first `/`, `?` or `#`.
@@ -50,27 +44,24 @@ impl Url {
         }
     }
 
-    /// Returns whether both have the same scheme, host and port.
+    /// Compares scheme, host and port.
     pub(super) fn has_origin_of(&self, other: &Self) -> bool {
         self.origin() == other.origin()
     }
 
-    /// Returns whether requests to it are encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.scheme() == "https"
     }
 
-    /// Returns the path, still encoded.
     pub(super) fn path(&self) -> &str {
         self.0.path()
     }
 
-    /// Returns the host, with the port if the address has one, for messages.
+    /// With a port if given, for messages.
     pub(super) fn host(&self) -> String {
         self.0.authority().map_or_else(String::new, |authority| authority.to_string())
     }
 
-    /// Returns the error of a host that redirects too often.
     pub(super) fn in_a_circle(&self) -> ErrorKind {
         let problem = "it sends from one address to the next".into();
         ErrorKind::BadAnswer { host: self.host(), problem }
@@ -80,7 +71,6 @@ impl Url {
         &self.0
     }
 
-    /// Returns the proxy that requests to it go through.
     pub(super) fn proxy<'p>(&self, proxies: &'p Proxies) -> Option<&'p Proxy> {
         proxies.of(self.scheme(), self.0.host().unwrap_or_default(), self.0.port_u16())
     }
@@ -96,7 +86,6 @@ impl Url {
     }
 }
 
-/// The address without its query.
 impl fmt::Debug for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", self.scheme(), self.host(), self.path())

@@ -1,4 +1,4 @@
-//! [`fetch`]: one file comes into the cache.
+//! [`fetch`]: downloads one file into the cache.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,9 @@ use crate::cache::{CachedRepo, Incomplete, Lock, is_blob, link, progress as prog
 use crate::client::HubFile;
 use crate::error::{Error, ErrorKind, Result, is_wrong};
 
-/// How often the file is touched while its digest is computed.
+/// While a digest is computed.
 const TOUCH: Duration = Duration::from_secs(5);
 
-/// Downloads a file into its place in a directory of the user, unless it is there, and records it.
 pub(super) fn fetch_local(
     repo: &CachedRepo,
     file: &HubFile,
@@ -54,9 +53,7 @@ fn has_content(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<bool>
     repo.has_content(file.path(), file.blob(), file.byte_len(), meter.stop())
 }
 
-/// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
-///
-/// The blob gets its name only after its size and its digest have been checked on the disk.
+/// The blob gets its name after its size and digest are checked on disk.
 pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<()> {
     let blob = repo.blob(file.blob());
     let is_there = || is_blob(&blob, file.byte_len());
@@ -90,8 +87,7 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
     meter.report(file.path())
 }
 
-/// Downloads the blob. `is_alone` says that no other process does so. Returns whether the blob is
-/// this one's, so that no snapshot has it yet.
+/// `is_alone`: no other process downloads it. Returns `true` if no snapshot has the blob yet.
 fn complete(
     repo: &CachedRepo,
     file: &HubFile,
@@ -116,7 +112,6 @@ fn complete(
     }
 }
 
-/// Downloads the rest of an unfinished blob, and puts it in place.
 fn complete_part(
     mut part: Incomplete,
     file: &HubFile,
@@ -164,14 +159,12 @@ fn complete_part(
     }
 }
 
-/// Links the snapshot to the blob.
 fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
     link(blob, pointer, depth, is_new).map_err(|error| Error::io(error, pointer))
 }
 
-/// Returns whether an error of the system says that a file is not there.
 fn is_absent(error: &Error) -> bool {
     matches!(error.kind(), core::ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }

@@ -1,4 +1,4 @@
-//! [`download()`]: downloads files of a repository into the cache that Python shares, or into a
+//! [`download()`]: downloads files of a repository into the cache shared with Python, or into a
 //! directory.
 
 mod blob;
@@ -15,7 +15,6 @@ pub use options::DownloadOptions;
 pub use preview::{PreviewedFile, preview};
 pub use progress::DownloadProgress;
 use safetensors_core::ReadAt;
-use safetensors_core::checkpoint::store::LocalStore;
 
 use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
 use crate::client::{Client, HubFile, RepoFiles};
@@ -26,22 +25,18 @@ use crate::repo::{RepoId, Revision};
 use progress::Meter;
 use select::{Cached, Missing, WantedFiles};
 
-/// Room that a download leaves on the disk, for the directories and links.
 const SPARE_BYTES: u64 = 1 << 20;
 
 /// Downloads a checkpoint from the Hub into the cache, and returns its place there.
 ///
-/// Only the needed files are downloaded: one file of tensors, or an index and then its shards,
-/// several at once; other files if [asked for](DownloadOptions::include). Files that are in the
-/// cache already, from an earlier download of this crate or of Python's `huggingface_hub`, are not
-/// downloaded again. Unfinished downloads are continued, also after the process was killed.
-/// A file gets its place in the cache only after its size and its digest have been checked.
+/// Downloads a file of tensors, or an index and its shards, several at once, and other files if
+/// [asked for](DownloadOptions::include). Skips files that this crate or Python's `huggingface_hub`
+/// has cached, and continues unfinished downloads, even of a killed process. A file gets its place
+/// only after its size and digest are checked. [`DownloadOptions::local_dir`] replaces the cache by
+/// a directory.
 ///
-/// The call blocks, also in a thread of an asynchronous runtime.
-///
-/// [`DownloadOptions::local_dir`] takes a directory of the user instead of the cache.
-///
-/// With `HF_HUB_OFFLINE`, and for a commit that is in the cache, no request is made.
+/// Blocks, also inside an asynchronous runtime. With `HF_HUB_OFFLINE`, and for a cached commit,
+/// makes no request.
 ///
 /// ```no_run
 /// use safetensors_core::Checkpoint;
@@ -55,21 +50,20 @@ const SPARE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// Each has advice. [`other`](safetensors_core::Error::other) gives the [`ErrorKind`]
-/// inside:
+/// [`other`](safetensors_core::Error::other) gives the [`ErrorKind`]:
 ///
 /// - wrong question: [`RepoNotFound`](ErrorKind::RepoNotFound),
 ///   [`RevisionNotFound`](ErrorKind::RevisionNotFound), [`FileNotFound`](ErrorKind::FileNotFound),
 ///   [`Gated`](ErrorKind::Gated), [`Renamed`](ErrorKind::Renamed), and
-///   [`NoMatch`](ErrorKind::NoMatch) if a pattern matches no file or all files are excluded;
+///   [`NoMatch`](ErrorKind::NoMatch) if no file remains for a pattern;
 /// - network: [`Network`](ErrorKind::Network), [`RateLimited`](ErrorKind::RateLimited), and
-///   [`NotInCache`](ErrorKind::NotInCache) if no request may be made;
+///   [`NotInCache`](ErrorKind::NotInCache) without permission for requests;
 /// - wrong data: [`WrongSize`](ErrorKind::WrongSize), [`WrongDigest`](ErrorKind::WrongDigest);
 /// - disk: [`NoSpace`](ErrorKind::NoSpace) and [`LocalChanges`](ErrorKind::LocalChanges) before
 ///   anything is downloaded, and [`DiskFull`](ErrorKind::DiskFull).
 ///
-/// Kinds of the core are `Cancelled`, `Io`, and failures to open the directory: a repository
-/// without a checkpoint, with several, or with a hostile index.
+/// Kinds of the core are `Cancelled`, `Io`, and failures to open the directory: no checkpoint,
+/// several, or a hostile index.
 pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
     let repo = RepoId::parse(repo)?;
     download_repo(&repo, options).map_err(|error| error.in_file(&repo))
@@ -89,8 +83,6 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     })
 }
 
-/// Calls `from_cache` with the snapshot if no request is needed, or otherwise `from_hub` with the
-/// files that the Hub lists.
 fn ask<T>(
     repo: &RepoId,
     options: &DownloadOptions,
@@ -143,7 +135,6 @@ fn ask<T>(
     from_hub(&job, &wanted, &revision)
 }
 
-/// Finds the wanted files of a revision in the cache, or returns the missing one.
 fn find(
     wanted: &WantedFiles,
     cached: &CachedRepo,
@@ -157,27 +148,23 @@ fn find(
     Ok(found.map(|found| Snapshot::new(cached, commit, found)))
 }
 
-/// Adds to the error of an unreachable Hub that the files are there. They are not taken
-/// unasked: the branch may have other files by now.
+/// They are not used unasked: the branch may have changed.
 fn hint_at_cache(error: Error) -> Error {
     let Some(ErrorKind::Network { host, problem }) = error.other() else { return error };
     let hint = "the files of an earlier download are there; HF_HUB_OFFLINE=1 uses them";
     ErrorKind::Network { host: host.clone(), problem: format!("{problem}; {hint}") }.into()
 }
 
-/// A file that a snapshot lacks.
 struct AskedFile {
     file: HubFile,
-    /// Whether its content is there, so that it is not downloaded.
     is_there: bool,
-    /// Whether something else is in its place that no download left there.
+    /// Something that no download left is in its place.
     is_changed: bool,
 }
 
-/// Shared by the threads of a download.
 struct Job<'a> {
     client: &'a Client,
-    /// The files of the commit. The repository may have a new name there.
+    /// Of the commit. The repository may have a new name there.
     listed: &'a RepoFiles,
     cached: &'a CachedRepo,
     threads: usize,
@@ -187,25 +174,20 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Returns whether any file was missing.
     fn has_fetched(&self) -> bool {
         self.has_fetched.load(Ordering::Relaxed)
     }
 
-    /// Downloads the wanted files: the index of a checkpoint first, because it names the shards.
+    /// Checks all files before the first one is written. The index names the shards, so it is read
+    /// beforehand.
     fn fetch_wanted(&self, wanted: &WantedFiles<'_>, repo: &RepoId) -> Result<Cached> {
         let RepoFiles { commit, files: listed, .. } = self.listed;
-        let (checkpoint, names) = wanted.names(repo, listed, |index| {
-            self.fetch(&[index.to_owned()])?;
-            let path = self.cached.pointer(commit, index);
-            select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed)
-        })?;
+        let (checkpoint, names) = wanted.names(repo, listed, |index| self.shards(index))?;
         self.fetch(&names)?;
         let checkpoint = checkpoint.map(|name| self.cached.pointer(commit, &name));
         Ok(Cached { checkpoint, files: names })
     }
 
-    /// Downloads these files, except files that the snapshot has.
     fn fetch(&self, names: &[String]) -> Result<()> {
         let files = self.missing(names)?;
         if files.is_empty() {
@@ -222,11 +204,7 @@ impl Job<'_> {
         each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
     }
 
-    /// Asks for the files that the snapshot lacks.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::LocalChanges`], before anything is downloaded.
+    /// Fails for local changes before any download.
     fn missing(&self, names: &[String]) -> Result<Vec<AskedFile>> {
         let names = names.iter().filter(|name| !self.cached.has(&self.listed.commit, name));
         let names: Vec<&String> = names.collect();
@@ -247,13 +225,11 @@ impl Job<'_> {
         Err(ErrorKind::LocalChanges { files: changed }.into())
     }
 
-    /// Asks for a file of the commit.
     fn file(&self, name: &str) -> Result<HubFile> {
         self.client.file_until(&self.listed.repo, &self.listed.commit, name, self.meter.stop())
     }
 
-    /// Fails if the disk has no room for the files. It is only a look ahead: other programs write
-    /// too.
+    /// Only a look ahead: other programs write, too.
     fn check_space(&self, files: &[AskedFile]) -> Result<()> {
         let Some(free) = free_bytes(self.cached.dir()) else { return Ok(()) };
         // Files with the same content have one blob.
@@ -274,8 +250,7 @@ impl Job<'_> {
     }
 }
 
-/// A downloaded checkpoint. Everything that opens a path opens it: `Checkpoint::open`, candle's
-/// `var_builder`, burn's `CheckpointStore`, ndarray's `Reader`.
+/// A downloaded checkpoint. Everything that opens a path opens it, such as `Checkpoint::open`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     dir: PathBuf,
@@ -290,7 +265,7 @@ impl Snapshot {
         Self { dir, checkpoint: found.checkpoint, commit, files: found.files }
     }
 
-    /// Returns the directory with all files, under their names in the repository.
+    /// Returns the directory with all files, named as in the repository.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -300,14 +275,13 @@ impl Snapshot {
         &self.commit
     }
 
-    /// Returns the names of the requested files, first the checkpoint's. The directory may have
+    /// Returns the names of the requested files, the checkpoint's first. The directory may have
     /// more.
     pub fn files(&self) -> &[String] {
         &self.files
     }
 
-    /// Returns `true` if the directory opens as this checkpoint. It may have other files, from
-    /// other downloads.
+    /// Other downloads may have left other files there.
     fn opens_as(&self, checkpoint: &Path) -> bool {
         use safetensors_core::checkpoint::CheckpointPath;
         match CheckpointPath::find(&self.dir) {
@@ -318,9 +292,8 @@ impl Snapshot {
 }
 
 impl AsRef<Path> for Snapshot {
-    /// Returns the path to open: the directory of the snapshot if the checkpoint is in its root
-    /// under a name that opening finds, otherwise the file or the index itself. Without a
-    /// checkpoint it is the directory.
+    /// Returns the path to open: the directory if it opens as this checkpoint, or if there is none,
+    /// otherwise the file or index.
     fn as_ref(&self) -> &Path {
         match &self.checkpoint {
             Some(path) if !self.opens_as(path) => path,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::progress::{Callback, DownloadProgress};
 use crate::client::ClientOptions;
 
-/// The files that [`download`](super::download) downloads, their source, and the cache. Settings
-/// that are missing here come from the environment.
+/// The files to [`download`](super::download), their source, and the cache, by default from the
+/// environment.
 ///
 /// ```no_run
 /// use safetensors_hub::{DownloadOptions, download};
@@ -41,8 +41,8 @@ pub struct DownloadOptions {
 }
 
 impl DownloadOptions {
-    /// Downloads the checkpoint in the root of the branch `main`, and no other files; with the Hub,
-    /// the token and the cache of the environment; up to 8 files at once.
+    /// Downloads only the checkpoint in the root of `main`, with the environment's Hub, token and
+    /// cache, up to 8 files at once.
     pub fn new() -> Self {
         Self {
             revision: None,
@@ -59,64 +59,62 @@ impl DownloadOptions {
         }
     }
 
-    /// Sets the revision: a branch, a tag, a pull request such as `refs/pr/1`, or a commit. By
-    /// default that is the branch `main`. A commit that is in the cache needs no request.
+    /// Sets a branch, a tag, a pull request such as `refs/pr/1`, or a commit: `main` by default. A
+    /// cached commit needs no request.
     #[must_use]
     pub fn revision(self, revision: impl Into<String>) -> Self {
         Self { revision: Some(revision.into()), ..self }
     }
 
-    /// Sets the checkpoint of the repository to download: a folder such as `unet`, a file of
-    /// tensors, or an index with its shards. By default it is the one that
+    /// Sets the checkpoint: a folder such as `unet`, a file of tensors, or an index with its
+    /// shards. By default it is the one that
     /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) opens in the root.
     #[must_use]
     pub fn checkpoint(self, path: impl Into<String>) -> Self {
         Self { checkpoint: Some(path.into()), ..self }
     }
 
-    /// Downloads no checkpoint, only the files that are [asked for](Self::include).
+    /// Downloads only the files that are [asked for](Self::include).
     #[must_use]
     pub fn no_checkpoint(self) -> Self {
         Self { checkpoint: None, ..self }
     }
 
-    /// Adds files with a full name in the repository that matches a pattern, such as `config.json`,
-    /// `tokenizer*` or `onnx/`, which is everything in a folder. It is a
-    /// [`Pattern`](safetensors_core::glob::Pattern); a file is also found by its plain name.
+    /// Adds files with a matching full name, such as `config.json`, `tokenizer*`, or `onnx/` for
+    /// everything in a folder. It is a [`Pattern`](safetensors_core::glob::Pattern), or a plain
+    /// name.
     #[must_use]
     pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
         self
     }
 
-    /// Skips files that [`include`](Self::include) would add if their full name matches a pattern.
-    /// The checkpoint is not affected.
+    /// Skips files of [`include`](Self::include) with a matching full name.
     #[must_use]
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.excluded.push(pattern.into());
         self
     }
 
-    /// Sets how to talk to the Hub: with which token, at which address, how patiently.
+    /// Sets the Hub's address, the token and the patience.
     #[must_use]
     pub fn client(self, client: ClientOptions) -> Self {
         Self { client, ..self }
     }
 
-    /// Sets the directory of the cache. By default that is the one that Python uses:
+    /// Sets the directory of the cache: by default
     /// [`Cache::from_environment`](crate::cache::Cache::from_environment).
     #[must_use]
     pub fn cache(self, dir: impl Into<PathBuf>) -> Self {
         Self { cache: Some(dir.into()), ..self }
     }
 
-    /// Downloads into a directory instead of the cache: the files themselves, under their names in
-    /// the repository, as `hf download --local-dir` does. Its records in `.cache/huggingface` are
-    /// shared with `huggingface_hub`.
+    /// Downloads into a directory instead of the cache, like `hf download --local-dir`. Records in
+    /// `.cache/huggingface` are shared with `huggingface_hub`.
     ///
-    /// A file with the Hub's digest is not downloaded. A file that an earlier download left there is
-    /// replaced by a newer one. Any other is [`ErrorKind::LocalChanges`], before anything is
-    /// downloaded. No link in the directory leads a file out of it.
+    /// Files with the Hub's digest stay. Files of an earlier download are replaced; others are
+    /// [`ErrorKind::LocalChanges`], before anything is downloaded. No link leads a file out of the
+    /// directory.
     ///
     /// [`ErrorKind::LocalChanges`]: crate::ErrorKind::LocalChanges
     #[must_use]
@@ -124,28 +122,26 @@ impl DownloadOptions {
         Self { local_dir: Some(dir.into()), ..self }
     }
 
-    /// Sets whether files of [`local_dir`](Self::local_dir) are replaced that are not as an earlier
-    /// download left them.
+    /// Replaces files of [`local_dir`](Self::local_dir) that no download left there.
     #[must_use]
     pub fn overwrite(self, overwrite: bool) -> Self {
         Self { overwrite, ..self }
     }
 
-    /// Sets whether only the cache is used, without any request. By default `HF_HUB_OFFLINE`
-    /// decides.
+    /// Makes no request and uses only the cache. By default `HF_HUB_OFFLINE` decides.
     #[must_use]
     pub fn offline(self, offline: bool) -> Self {
         Self { offline: Some(offline), ..self }
     }
 
-    /// Sets the number of files that are downloaded at once; 0 means one.
+    /// Sets the number of files downloaded at once; 0 means one.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Sets a callback for the progress of the download. It stops the download by returning
-    /// [`ControlFlow::Break`]; the next download continues from there.
+    /// Sets a callback for the progress. [`ControlFlow::Break`] stops the download, which the next
+    /// one continues.
     #[must_use]
     pub fn progress(
         self,

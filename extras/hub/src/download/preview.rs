@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use safetensors_core::checkpoint::store::MemoryStore;
+use safetensors_core::checkpoint::store::{LocalStore, MemoryStore};
 use safetensors_core::error::IndexProblem;
 use safetensors_core::{self as core, Limits, ReadAt};
 
 use super::select::{self, WantedFiles};
 use super::{AskedFile, DownloadOptions, Job, ask};
 use crate::cache::joined;
+use crate::client::RepoFiles;
 use crate::error::{Error, Result};
 use crate::repo::RepoId;
 
@@ -21,12 +22,12 @@ pub struct PreviewedFile {
     pub name: String,
     /// The size in bytes.
     pub byte_len: u64,
-    /// Whether the file is in the cache, or in the directory, so that it is not downloaded again.
+    /// `true` if the file is in the cache or directory already.
     pub is_cached: bool,
 }
 
-/// Lists the files that [`download`](super::download()) would bring, with their sizes, first the
-/// checkpoint's. Nothing is written, and of the files only an index is read.
+/// Lists the files that [`download`](super::download()) would bring, with sizes, the checkpoint's
+/// first. Writes nothing, and reads only an index.
 ///
 /// ```no_run
 /// use safetensors_hub::{DownloadOptions, preview};
@@ -36,10 +37,6 @@ pub struct PreviewedFile {
 /// println!("{} bytes to download", missing.map(|file| file.byte_len).sum::<u64>());
 /// # Ok::<(), safetensors_hub::Error>(())
 /// ```
-///
-/// # Errors
-///
-/// As for [`download`](super::download()), except errors of the disk.
 pub fn preview(repo: &str, options: &DownloadOptions) -> Result<Vec<PreviewedFile>> {
     let repo = RepoId::parse(repo)?;
     let cached = |snapshot: super::Snapshot| {
@@ -66,8 +63,13 @@ impl Job<'_> {
         previewed.collect()
     }
 
-    /// Returns the names of the shards of an index, which is read into memory.
-    fn shards(&self, index: &str) -> Result<Vec<String>> {
+    /// Reads the index into memory if it is not there.
+    pub(super) fn shards(&self, index: &str) -> Result<Vec<String>> {
+        let RepoFiles { commit, files: listed, .. } = self.listed;
+        if self.cached.has(commit, index) {
+            let path = self.cached.pointer(commit, index);
+            return select::shards(&LocalStore, &self.cached.snapshot_dir(commit), &path, listed);
+        }
         let file = self.file(index)?;
         let limit = Limits::default().index_bytes;
         let found = file.byte_len();
@@ -82,7 +84,7 @@ impl Job<'_> {
         let root = Path::new("snapshot");
         let path = joined(root, index);
         let store = MemoryStore::from_iter([(path.to_string_lossy().into_owned(), json)]);
-        select::shards(&store, root, &path, &self.listed.files)
+        select::shards(&store, root, &path, listed)
     }
 }
 

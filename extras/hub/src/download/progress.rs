@@ -1,4 +1,4 @@
-//! [`DownloadProgress`]: how far a download has come. [`Meter`] counts it.
+//! [`DownloadProgress`]: the progress of a download. [`Meter`] counts it.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -7,19 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Result, cancelled, check_stop};
 
-/// How far a download has come.
+/// The progress of a download.
 ///
-/// Several threads report it, so a smaller number of bytes can be reported after a larger one. The
-/// number also falls if bytes turn out to be wrong and are downloaded again.
+/// Several threads report it, so `bytes_done` can fall, as it does if wrong bytes are downloaded
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DownloadProgress<'a> {
-    /// The bytes that are in the cache so far, including earlier ones.
+    /// The bytes in the cache so far, with earlier ones.
     pub bytes_done: u64,
-    /// The bytes of all files. An index comes first and alone, so the number grows once its shards
-    /// are known.
+    /// The bytes of all files. It grows once the shards of an index are known.
     pub bytes_total: u64,
-    /// The name of the file that the latest bytes belong to.
+    /// The file of the latest bytes.
     pub file: &'a str,
 }
 
@@ -34,10 +33,9 @@ impl fmt::Debug for Callback {
     }
 }
 
-/// The callback is called once per this many bytes, and at the end of each file.
+/// Bytes between calls of the callback, which also follows each file.
 const STEP: u64 = 1 << 20;
 
-/// Counts arriving bytes, and stops all threads if the callback asks for it.
 pub(super) struct Meter {
     callback: Option<Callback>,
     done: AtomicU64,
@@ -52,43 +50,30 @@ impl Meter {
         Self { callback, done, total, stop: AtomicBool::new(false) }
     }
 
-    /// Returns the flag that stops all threads.
     pub(super) fn stop(&self) -> &AtomicBool {
         &self.stop
     }
 
-    /// Stops all threads, because one has failed.
     pub(super) fn fail(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Adds to the bytes that are to come.
     pub(super) fn expect(&self, bytes: u64) {
         let add = |total: u64| Some(total.saturating_add(bytes));
         let _ = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Adds bytes that are there.
-    ///
-    /// # Errors
-    ///
-    /// `Cancelled` if the callback asks for it, or another thread has failed.
+    /// Fails with `Cancelled` if the callback asks for it, or a thread has failed.
     pub(super) fn add(&self, bytes: u64, file: &str) -> Result<()> {
         check_stop(&self.stop)?;
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
         if before / STEP == before.wrapping_add(bytes) / STEP { Ok(()) } else { self.report(file) }
     }
 
-    /// Subtracts bytes that are downloaded again.
     pub(super) fn take_back(&self, bytes: u64) {
         self.done.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Calls the callback.
-    ///
-    /// # Errors
-    ///
-    /// `Cancelled` if it asks for it.
     pub(super) fn report(&self, file: &str) -> Result<()> {
         let Some(Callback(callback)) = &self.callback else { return Ok(()) };
         let bytes_done = self.done.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Which files of a repository are downloaded.
+//! Selects the files of a repository to download.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,26 +11,20 @@ use crate::cache::{CachedRepo, joined};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision, check_file_name};
 
-/// The caller's wishes for a repository.
 pub(super) struct WantedFiles<'a> {
-    /// The folder or file of the checkpoint, if it is wanted; empty for the root.
+    /// The folder or file of the checkpoint; empty for the root.
     checkpoint: Option<&'a str>,
     patterns: Vec<Pattern>,
-    /// Patterns of files to skip, of the files that `patterns` match.
     excluded: Vec<Pattern>,
 }
 
-/// The checkpoint in a list of files.
 #[derive(Debug, PartialEq, Eq)]
 enum FoundCheckpoint {
-    /// The name of a single file of tensors.
     File(String),
-    /// The name of the index of several.
     Index(String),
 }
 
 impl<'a> WantedFiles<'a> {
-    /// Checks the names and patterns that the caller gave.
     pub(super) fn new(
         checkpoint: Option<&'a str>,
         patterns: &[String],
@@ -46,7 +40,6 @@ impl<'a> WantedFiles<'a> {
         })
     }
 
-    /// Finds the checkpoint among the files that the Hub lists, as core finds it in a directory.
     fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<FoundCheckpoint>> {
         let Some(path) = self.checkpoint else { return Ok(None) };
         // The root is named after the repository, so that an error names it.
@@ -70,12 +63,11 @@ impl<'a> WantedFiles<'a> {
         }
     }
 
-    /// Returns a pattern that matches no file.
     fn unmatched(&self, listed: &[String]) -> Option<&Pattern> {
         self.patterns.iter().find(|pattern| !listed.iter().any(|name| is_match(pattern, name)))
     }
 
-    /// Returns the files that the patterns match, in the Hub's order, without duplicates.
+    /// In the Hub's order, without duplicates.
     fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
         let no_match = |pattern| Err(ErrorKind::NoMatch { pattern, found: listed.to_vec() }.into());
         if let Some(pattern) = self.unmatched(listed) {
@@ -95,8 +87,7 @@ impl<'a> WantedFiles<'a> {
         Ok(names)
     }
 
-    /// Returns the name of the checkpoint's file or index, if the checkpoint is wanted, and the
-    /// names of all wanted files. `shards` reads the index of a checkpoint.
+    /// Returns the checkpoint's file or index, and all names. `shards` reads an index.
     pub(super) fn names(
         &self,
         repo: &RepoId,
@@ -121,13 +112,7 @@ impl<'a> WantedFiles<'a> {
         Ok((checkpoint, names))
     }
 
-    /// Finds the files in a snapshot of the cache. Returns what is missing if a file is not there,
-    /// or if only the Hub can know: with `is_offline` the Hub is not asked, so the present files
-    /// must do.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoMatch`] as for [`matched`](Self::matched); any error of reading the index.
+    /// Patterns need the Hub's list, unless `is_offline`.
     pub(super) fn find_cached(
         &self,
         repo: &CachedRepo,
@@ -169,7 +154,7 @@ impl<'a> WantedFiles<'a> {
     }
 }
 
-/// Parses a pattern of file names. A folder with a slash at its end means all files below it.
+/// A final slash means all files below a folder.
 fn parse(text: &String) -> Result<Pattern> {
     let end = if text.ends_with('/') { "*" } else { "" };
     format!("{text}{end}").parse().map_err(|problem: BadPattern| {
@@ -177,24 +162,21 @@ fn parse(text: &String) -> Result<Pattern> {
     })
 }
 
-/// Returns whether a pattern matches a file. It also matches the file that it names as it is.
+/// A pattern also matches the file that it names literally.
 fn is_match(pattern: &Pattern, name: &str) -> bool {
     pattern.as_str() == name || pattern.matches(name)
 }
 
-/// The wanted files, in the cache.
 #[derive(Debug)]
 pub(super) struct Cached {
     pub(super) checkpoint: Option<PathBuf>,
     pub(super) files: Vec<String>,
 }
 
-/// The file that the cache lacks.
 #[derive(Debug)]
 pub(super) struct Missing(pub(super) String);
 
-/// Returns the names of the shards of an index in the directory of a snapshot. The index is treated
-/// as hostile.
+/// The index may be hostile.
 pub(super) fn shards<T: Store>(
     store: &T,
     dir: &Path,
@@ -217,14 +199,12 @@ pub(super) fn shards<T: Store>(
     Ok(names)
 }
 
-/// Returns `true` if a path is a listed file, or a folder with one.
 fn has(listed: &[String], path: &str) -> bool {
     let is_below =
         |name: &String| name.strip_prefix(path).is_some_and(|rest| rest.starts_with(['/']));
     listed.iter().any(|name| name == path || is_below(name))
 }
 
-/// Returns a relative path with `/` on every system.
 fn slashed(path: &Path) -> Option<String> {
     let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();
     Some(parts?.join("/"))

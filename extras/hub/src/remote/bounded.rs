@@ -1,4 +1,4 @@
-//! [`Bounded`]: an HTTP client that limits answers that are read at once.
+//! [`Bounded`]: an HTTP client that limits answers which are read at once.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,29 +9,25 @@ use futures_util::{Stream, StreamExt};
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 use reqwest::StatusCode;
 
-/// The most bytes of an error's body. The rest is not read.
+/// Of an error's body. The rest is not read.
 const ERROR: usize = 64 << 10;
 
-/// The most bytes of an answer to a request without a range: a page of a listing, or an index, up
-/// to core's default limit for an index.
+/// Bytes of an answer without a range, such as an index: core's default limit.
 const WHOLE: usize = 100_000_000;
 
-/// The most bytes of all pages of a listing together, which has some 300,000 objects then.
+/// Bytes of all pages of a listing: some 300,000 objects.
 pub(super) const LISTING: usize = 100_000_000;
 
 tokio::task_local! {
-    /// How many bytes the answers in this task may still have together.
     static LEFT: Cell<usize>;
 }
 
-/// Runs a request that the client divides into several, such as a listing of many pages, with a
-/// limit for the bytes of all answers together.
 pub(super) async fn together<T>(most: usize, request: impl Future<Output = T>) -> T {
     LEFT.scope(Cell::new(most), request).await
 }
 
-/// Sends requests. `object_store` reads the bodies of errors, of listings and of small files at
-/// once, so a hostile server could fill the memory.
+/// `object_store` reads errors, listings and small files at once, so a hostile server could fill
+/// the memory.
 #[derive(Debug)]
 pub(super) struct Bounded(pub(super) reqwest::Client);
 
@@ -50,8 +46,6 @@ impl HttpService for Bounded {
     }
 }
 
-/// Returns all bytes of an answer without a range, which arrive in pieces. The answer of an error
-/// is cut.
 pub(super) async fn whole(
     status: StatusCode,
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,
@@ -65,8 +59,7 @@ pub(super) async fn whole(
     Ok(whole)
 }
 
-/// Returns the first bytes of a body, at most `most`. More are an error, unless the body
-/// `may_be_cut`.
+/// Returns at most `most` bytes. More are an error, unless it `may_be_cut`.
 async fn start(
     arriving: impl Stream<Item = Result<Bytes, HttpError>>,
     most: usize,
@@ -106,8 +99,6 @@ mod tests {
     use super::*;
     use crate::remote::runtime::run;
 
-    /// A server that answers one request with a body of a GiB. It ends with the number of bytes
-    /// that it could send.
     fn endless(status: u16) -> (SocketAddr, JoinHandle<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -134,7 +125,6 @@ mod tests {
         .unwrap()
     }
 
-    /// A server of S3 that lists pages of 100 objects without end. It counts them.
     fn endless_listing() -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (at, pages) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));

@@ -1,15 +1,14 @@
 //! [`Connector`]: the HTTP client under all stores.
 //!
-//! It replaces the client of `object_store`, for six reasons:
+//! It replaces the one of `object_store`:
 //!
-//! - It bounds the bodies that are read at once.
+//! - It bounds bodies that are read at once.
 //! - It soon gives up a server that was never reached.
-//! - Its TLS uses `ring` and not `aws-lc`, which takes minutes to build.
-//! - It follows no redirect of a bucket, because the headers of a request to a bucket have
-//!   credentials that no other host may get.
-//! - A request has no total time limit, only one for silence: 16 MiB may take long on a slow line,
-//!   in either direction.
-//! - It takes its proxies from the same variables as downloads.
+//! - Its TLS uses `ring`, not `aws-lc`, which takes minutes to build.
+//! - It follows no redirect of a bucket, since no other host may get the credentials in the
+//!   headers.
+//! - A request has a time limit only for silence: 16 MiB may take long on a slow line.
+//! - It takes proxies from the same variables as downloads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,19 +24,15 @@ use super::silence::Listening;
 use crate::environment::Environment;
 use crate::proxy::Proxies;
 
-/// A server that cannot be reached is given up after this many times the time to connect.
+/// A multiple of the time to connect.
 const CONNECTIONS: u32 = 2;
 
-/// The time to connect if the options set none.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The most redirects that a request follows.
 const REDIRECTS: usize = 10;
 
-/// Connects to HTTP servers.
 #[derive(Debug)]
 pub(super) struct Connector {
-    /// Whether redirects are followed.
     pub(super) follows_redirects: bool,
 }
 
@@ -56,7 +51,6 @@ impl HttpConnector for Connector {
 }
 
 impl Connector {
-    /// Makes a client with requests that end when the server is silent for as long as `silence`.
     fn client(
         &self,
         options: &ClientOptions,
@@ -108,7 +102,6 @@ impl Connector {
     }
 }
 
-/// Fails for an option that would be passed over.
 fn check_supported(options: &ClientOptions) -> object_store::Result<()> {
     for key in [ClientConfigKey::AllowInvalidCertificates, ClientConfigKey::ProxyCaCertificate] {
         if options.get_config_value(&key).is_some_and(|value| value != "false") {
@@ -118,9 +111,8 @@ fn check_supported(options: &ClientOptions) -> object_store::Result<()> {
     Ok(())
 }
 
-/// Follows a redirect, but not from an encrypted connection to one that is not.
-///
-/// The client itself drops `Authorization` and cookies when the host changes.
+/// Never from an encrypted connection to a plain one. The client drops credentials when the host
+/// changes.
 fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     if attempt.previous().len() > REDIRECTS {
         return attempt.error("too many redirects");
@@ -132,7 +124,6 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// Returns the proxies of the options or, without any, of the environment.
 fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     use ClientConfigKey as Key;
     let proxies = match options.get_config_value(&Key::ProxyUrl) {
@@ -145,7 +136,6 @@ fn proxies(options: &ClientOptions) -> object_store::Result<Proxies> {
     proxies.map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
 }
 
-/// Returns TLS with the certificates that the system trusts.
 fn tls() -> object_store::Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

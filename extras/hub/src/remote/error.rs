@@ -1,4 +1,4 @@
-//! Errors of stores as errors of input and output, without anything secret in their text.
+//! Errors of stores as I/O errors, without secrets.
 
 use std::error::Error as _;
 use std::io;
@@ -7,15 +7,14 @@ use std::sync::Arc;
 use object_store::Error;
 use safetensors_core::framework::Escaped;
 
-/// The message for an object that has changed since it was opened.
 pub(super) const CHANGED: &str = "the object has changed since it was opened";
 
-/// Texts that no message may show: the values of options that are credentials.
+/// Values of options that are credentials.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Secrets(Arc<[String]>);
 
 impl Secrets {
-    /// Collects the values of options with names that sound like credentials.
+    /// Collects values of options with names like credentials.
     pub(super) fn among<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         const WORDS: [&str; 8] = [
             "key",
@@ -39,7 +38,6 @@ impl Secrets {
         Self(values.filter(|value| value.len() > 5).map(str::to_owned).collect())
     }
 
-    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &Error) -> io::Error {
         let (kind, what) = match error {
             Error::NotFound { .. } => (io::ErrorKind::NotFound, "the store has no such object"),
@@ -74,8 +72,7 @@ impl Secrets {
         io::Error::new(kind, message)
     }
 
-    /// Returns the message of the server or the network, without addresses, credentials and
-    /// repetition.
+    /// The server's message, without addresses, credentials and repetition.
     fn details(&self, error: &Error) -> String {
         let mut chain = Vec::new();
         let mut next = error.source();
@@ -99,7 +96,7 @@ impl Secrets {
         self.clean(&details)
     }
 
-    /// Cleans a text from outside: one line, of bounded length, with no credential.
+    /// Returns one line of bounded length, without credentials.
     pub(super) fn clean(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &*self.0 {
@@ -112,7 +109,7 @@ impl Secrets {
     }
 }
 
-/// Returns `true` if a store denies a listing. `object_store` has no kind for that, only a text.
+/// `object_store` has no kind for this, only a text.
 fn is_denied_listing(error: &Error) -> bool {
     let mut next = error.source();
     while let Some(error) = next {
@@ -126,7 +123,7 @@ fn is_denied_listing(error: &Error) -> bool {
     false
 }
 
-/// Returns an address without user, password and query, which may be credentials.
+/// Removes user, password and query.
 pub(super) fn shown_address(address: &str) -> String {
     let address = address.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };

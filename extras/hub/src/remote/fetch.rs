@@ -1,4 +1,4 @@
-//! [`fill`]: many requests at once; the calling thread copies their bytes into place.
+//! [`fill`]: many requests at once, copied into place by the calling thread.
 
 use std::io;
 use std::ops::Range;
@@ -11,14 +11,12 @@ use super::object::{Arrived, IN_FLIGHT, Object, Take};
 use super::plan::Request;
 use super::runtime::{ended_early, handle};
 
-/// A message from a request to the thread that waits for it.
 enum Message {
     Arrived(usize, Arrived),
     Ended(usize, io::Result<()>),
 }
 
-/// A request that runs on the runtime. Dropping it notifies the waiting thread that it has ended,
-/// also if it panicked, so that no thread waits for ever.
+/// Dropping it, even by a panic, notifies the waiting thread.
 struct Running {
     number: usize,
     sender: Sender<Message>,
@@ -47,7 +45,6 @@ impl Drop for Running {
     }
 }
 
-/// Ends requests that are still running when it is dropped: after an error of another one.
 #[derive(Default)]
 struct Tasks(Vec<AbortHandle>);
 
@@ -57,12 +54,7 @@ impl Drop for Tasks {
     }
 }
 
-/// Runs the requests, some at once, and fills their memory. At most [`IN_FLIGHT`] of all calls for
-/// the same store are under way.
-///
-/// # Errors
-///
-/// The first failure ends the others.
+/// At most [`IN_FLIGHT`] at once for a store. The first failure ends the others.
 pub(super) fn fill(object: &Arc<Object>, mut requests: Vec<Request<'_>>) -> io::Result<()> {
     let runtime = handle()?;
     let (sender, messages) = channel();

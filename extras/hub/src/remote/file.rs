@@ -13,32 +13,21 @@ use super::object::{IN_FLIGHT, Object, Service};
 use super::plan::{Request, plan};
 use crate::client::HubFile;
 
-/// The bytes that opening fetches. They have the whole header of most files, and the tensors of
-/// small ones. A longer header takes one more request.
+/// Fetched by opening: most headers, and small tensors.
 const START: u64 = 512 << 10;
 
-/// The bytes of a call that the loader makes. Together with [`IN_FLIGHT`] they bound the memory for
-/// tensors that are converted while they are read.
+/// Bytes of a call of the loader. With [`IN_FLIGHT`] they bound the memory for conversions.
 const CALL: usize = 8 << 20;
 
-/// A file in a remote store: an object with bytes that are fetched by ranges when they are asked
-/// for.
+/// A file in a remote store, fetched by ranges.
 ///
-/// Opening it fetches its first 512 KiB, with one request, and keeps them. It stays that version of
-/// the object: if the object is replaced, reading is an error. The ETag distinguishes versions. If
-/// a server sends none, only another length or another time of the last change, in full seconds,
-/// shows that the object was replaced. If it sends neither ETags nor times, only the length does.
+/// Opening fetches and keeps the first 512 KiB, by one request. If the object is replaced later,
+/// reading is an error: by the ETag, without one by length and time in full seconds, or by the
+/// length alone.
 ///
-/// Each read is planned. Ranges with small gaps are joined, large ones divided into requests of 8
-/// to 16 MiB, and at most 32 requests of a store are under way at once. Memory holds at most 32 MiB
-/// that have arrived and not been copied yet. A request that fails for a passing reason is
-/// repeated, and a body that breaks off is continued.
+/// Reads are planned: see [Requests](super#requests). The methods [block](super#threads).
 ///
-/// The methods block, and may be called inside and outside of an asynchronous runtime. Inside of
-/// one, call them by its function for blocking work, such as tokio's `spawn_blocking`, so that
-/// other tasks continue.
-///
-/// A file of the local disk is read as core reads it.
+/// A file of the local disk is read like in core.
 pub struct RemoteFile(Source);
 
 enum Source {
@@ -46,14 +35,11 @@ enum Source {
     Remote(Fetched),
 }
 
-/// A file that is fetched by ranges.
 struct Fetched {
     origin: Origin,
-    /// The first bytes.
     start: Vec<u8>,
 }
 
-/// Where the bytes of a file are fetched from.
 enum Origin {
     Object(Arc<Object>),
     Hub(Box<HubFile>, Arc<Slots>),
@@ -123,8 +109,7 @@ impl RemoteFile {
         Ok(Self(Source::Remote(Fetched { origin, start })))
     }
 
-    /// Returns the version of the opened file: its ETag without quotes or, if the store has none,
-    /// its length and the time of its last change. It is the same for a file of the disk.
+    /// The ETag without quotes, or length and time. Equal for a file of the disk.
     pub(super) fn version(&self) -> String {
         match &self.0 {
             Source::Disk(file) => {

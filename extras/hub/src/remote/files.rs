@@ -11,23 +11,21 @@ use super::object::{Service, found, version_of};
 use super::place::RemotePlace;
 use super::runtime::run;
 
-/// The files of a store, by keys such as `a/model.safetensors`.
+/// Files by key, such as `a/model.safetensors`.
 pub(super) trait Files: Send + Sync {
-    /// Opens a file; `None` if there is none of this key.
     fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>>;
 
-    /// Returns whether a file exists, if that is known without a request.
+    /// `None` if a request is needed.
     fn knows(&self, key: &str) -> Option<bool>;
 
-    /// Returns the entries of a directory; `None` if the store cannot list.
+    /// `None` if the store cannot list.
     fn list(&self, directory: &str) -> io::Result<Option<Vec<StoreEntry>>>;
 
-    /// Returns the present version of a file; `None` if there is none of this key. `fetched` is the
-    /// version that was fetched a short time ago, and is to be opened.
+    /// Returns the present version, if the file exists. `fetched` is a recent version, to be
+    /// opened.
     fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>>;
 }
 
-/// The objects of a store.
 pub(super) struct Objects {
     service: Arc<Service>,
     lists: bool,

@@ -1,5 +1,5 @@
-//! [`HubFiles`]: the files of a repository on the Hub, at one commit: cached files, and the others
-//! by ranges.
+//! [`HubFiles`]: the files of a repository on the Hub at one commit: cached files, and others by
+//! ranges.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,13 +18,12 @@ use crate::environment::Environment;
 use crate::repo::check_file_name;
 use crate::{ErrorKind, HubAddress, RepoId, Result, Revision};
 
-/// The files of a repository. The first answer of the Hub has the commit of the revision; from then
-/// on every request is for that commit, so that files of two commits never mix. A bucket has no
-/// commits: there each file keeps the version that was opened.
+/// The first answer pins the commit, so files of two commits never mix. A bucket has no commits:
+/// each file keeps its opened version.
 pub(super) struct HubFiles {
-    /// `None` if no request may be made.
+    /// `None` without permission for requests.
     client: Option<Client>,
-    /// `None` if there is no cache, as for a bucket.
+    /// `None` without a cache, as for a bucket.
     cached: Option<CachedRepo>,
     slots: Arc<Slots>,
     state: Mutex<State>,
@@ -32,14 +31,11 @@ pub(super) struct HubFiles {
 
 struct State {
     repo: RepoId,
-    /// The revision of the address, until the commit is known.
     revision: Revision,
-    /// The files of the commit, once they were listed.
     names: Option<Arc<[String]>>,
 }
 
 impl HubFiles {
-    /// Returns the repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
@@ -59,8 +55,6 @@ impl HubFiles {
         })
     }
 
-    /// Opens a file of a commit in the cache, if it is there. `byte_len` is its length, if that is
-    /// known.
     fn cached(
         &self,
         commit: &Revision,
@@ -88,7 +82,7 @@ impl HubFiles {
         (state.repo.clone(), state.revision.clone())
     }
 
-    /// Keeps the commit that the Hub named. If another thread got another one, that one stays.
+    /// The first commit that a thread gets stays.
     fn pin(&self, repo: &RepoId, commit: &Revision) -> Result<()> {
         let mut state = lock(&self.state);
         state.revision.check_commit(commit)?;
@@ -96,7 +90,7 @@ impl HubFiles {
         Ok(())
     }
 
-    /// Asks for a file; `None` if there is none of this name, or if no request may be made.
+    /// `None` if the file does not exist, or no request may be made.
     fn ask(&self, key: &str) -> io::Result<Option<HubFile>> {
         let Some(client) = &self.client else { return Ok(None) };
         let (repo, revision) = self.asked();
@@ -128,7 +122,6 @@ impl HubFiles {
     }
 }
 
-/// Returns the client that the options and the environment describe.
 fn client(options: &RemoteOptions) -> Result<Client> {
     let retries = u32::try_from(options.retries).unwrap_or(u32::MAX);
     let mut client = ClientOptions::new().retries(retries);
@@ -142,7 +135,6 @@ fn client(options: &RemoteOptions) -> Result<Client> {
     Client::new(&client)
 }
 
-/// Finds the commit of an address in the cache. Fails if the named file is not there.
 fn find_offline(cache: &Cache, address: &HubAddress) -> Result<Revision> {
     let missing = |what: String| {
         let reason = "no request may be made; unset HF_HUB_OFFLINE to read it from the Hub";
@@ -207,7 +199,7 @@ impl Files for HubFiles {
         Ok(Some(entries.into_iter().map(entry).collect()))
     }
 
-    /// A commit never changes, and so its files do not either.
+    /// Files of a commit never change.
     fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>> {
         let (repo, revision) = self.asked();
         if !repo.is_bucket() {
@@ -220,7 +212,6 @@ impl Files for HubFiles {
     }
 }
 
-/// Returns an entry of a directory of a bucket.
 fn entry(listed: BucketEntry) -> Option<StoreEntry> {
     let kind = match listed.kind.as_str() {
         "file" => FileKind::File,

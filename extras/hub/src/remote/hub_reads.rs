@@ -1,4 +1,4 @@
-//! Ranges of a file on the Hub, several at once.
+//! Reads ranges of a file on the Hub, several at once.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -12,18 +12,16 @@ use crate::client::{GLANCE, HubFile};
 use crate::error::{check_stop, to_io};
 use crate::parallel::each;
 
-/// Bounds how many requests of all files of a repository are under way.
+/// Bounds the requests for a repository.
 #[derive(Default)]
 pub(super) struct Slots {
     taken: Mutex<usize>,
     freed: Condvar,
 }
 
-/// Frees its place when it is dropped.
 pub(super) struct RequestSlot<'a>(&'a Slots);
 
 impl Slots {
-    /// Waits for a place, or until another thread sets `stop`.
     pub(super) fn take(&self, stop: &AtomicBool) -> Result<RequestSlot<'_>> {
         let mut taken = lock(&self.taken);
         while *taken >= IN_FLIGHT {
@@ -43,7 +41,7 @@ impl Drop for RequestSlot<'_> {
     }
 }
 
-/// Runs the requests, several at once, and fills their memory. The first failure ends the others.
+/// The first failure ends the others.
 pub(super) fn fill(file: &HubFile, slots: &Slots, requests: Vec<Request<'_>>) -> io::Result<()> {
     let stop = AtomicBool::new(false);
     let fetch = |mut request: Request<'_>| {

@@ -1,5 +1,4 @@
-//! [`AddressKind`]: the schemes of addresses, in one place. Code that differs between the kinds
-//! asks it.
+//! [`AddressKind`]: the schemes of addresses. Code that differs between kinds asks it.
 
 use crate::address::after_scheme;
 
@@ -7,7 +6,7 @@ use crate::address::after_scheme;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressKind {
-    /// Amazon S3, and servers with its protocol.
+    /// Amazon S3, and compatible servers.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -24,7 +23,6 @@ pub enum AddressKind {
 }
 
 impl AddressKind {
-    /// Each scheme, and the kind of its addresses.
     pub(super) const SCHEMES: [(&'static str, Self); 13] = [
         ("s3", Self::S3),
         ("s3a", Self::S3),
@@ -41,8 +39,7 @@ impl AddressKind {
         ("memory", Self::Memory),
     ];
 
-    /// Returns the kind of address at the start of a text, in lower or upper case (RFC 3986, 3.1);
-    /// `None` for a path.
+    /// Returns the kind of an address, ignoring case (RFC 3986, 3.1); `None` for a path.
     ///
     /// ```
     /// use safetensors_hub::remote::AddressKind;
@@ -57,7 +54,6 @@ impl AddressKind {
         row.map(|(_, kind)| *kind)
     }
 
-    /// Returns how the variables begin that configure such a place.
     pub(super) fn variables(self) -> Option<&'static str> {
         match self {
             Self::S3 => Some("AWS_"),

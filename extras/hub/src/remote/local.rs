@@ -9,12 +9,11 @@ use super::error::shown_address;
 use crate::address::after_scheme;
 use crate::repo::percent_decoded;
 
-/// Returns the path in an address such as `file:///directory/model.safetensors`; `None` for an
-/// address of another kind, and for a path. Everything here reads and saves such an address as core
-/// does the path.
+/// Returns the path in an address such as `file:///directory/model.safetensors`; `None` for other
+/// addresses and paths. This module reads and saves it like core does the path.
 ///
-/// `%20` is a space, and so on; `?`, `#` and `%` must be written so. The only host is `localhost`,
-/// which may be omitted.
+/// Escapes such as `%20` are decoded, and `?`, `#` and `%` need them. The host is `localhost` or
+/// omitted.
 ///
 /// ```
 /// use safetensors_hub::remote::local_path;
@@ -29,7 +28,7 @@ use crate::repo::percent_decoded;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] for an address of `file` that is malformed.
+/// [`ErrorKind::Io`] for a malformed address of `file`.
 pub fn local_path(address: &str) -> Result<Option<PathBuf>> {
     let Some(rest) = after_scheme(address, "file") else { return Ok(None) };
     let path = path(rest).map_err(|problem| {
@@ -39,7 +38,6 @@ pub fn local_path(address: &str) -> Result<Option<PathBuf>> {
     path.map(Some)
 }
 
-/// Returns the path of an address, given the text after `file://`.
 fn path(rest: &str) -> std::result::Result<PathBuf, &'static str> {
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {

@@ -1,8 +1,7 @@
-//! Checkpoints in buckets, on web servers and on the Hub, read by ranges: nothing is fetched but
-//! headers and the bytes that are asked for.
+//! Checkpoints in buckets, on web servers and on the Hub, read by ranges.
 //!
-//! [`open`] takes an address and gives a [`Checkpoint`], which works like one on the disk: the
-//! loaders of all adapters, slices, the parts of ranks, digests, rewrites into local files.
+//! [`open`] takes an address and returns a [`Checkpoint`] that works like one on disk. Only headers
+//! and requested bytes are fetched.
 //!
 //! ```
 //! use safetensors_core::slice::RankPart;
@@ -33,58 +32,50 @@
 //! | `file:///path` | the local disk, as without an address ([`local_path`]) | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
 //!
-//! An address names a file of tensors, an index (`*.json`), or a directory, which opens like one on
-//! the disk. In a store that cannot list, a directory opens if it has one of the two standard
-//! names, `model.safetensors` or `model.safetensors.index.json`. A server may refuse missing files
-//! with the status 403. That is an error only if nothing else is found. In a name, a `?` is written
-//! `%3F` and a `#` is `%23`.
+//! An address names a file of tensors, an index (`*.json`), or a directory, which in a store
+//! without lists needs a `model.safetensors` or `model.safetensors.index.json`. The status 403 for
+//! a missing file is an error only if nothing else is found. In names, `?` is `%3F` and `#` is
+//! `%23`.
 //!
 //! # Requests
 //!
-//! Opening a file is one request for its first 512 KiB, and one more if the header is longer. On
-//! the Hub one more asks for the file's address. Then each read is planned:
+//! Opening a file is one request for its first 512 KiB, one more for a longer header, and on the
+//! Hub one more for the file's address. Then each read is planned:
 //!
-//! - Ranges with at most 4 KiB between them are one request, and so are others if the joint request
-//!   fetches at most twice the wanted bytes.
-//! - No request has more than 16 MiB. A larger range is several requests at once.
-//! - At most 32 requests of a checkpoint are under way, for any number of threads.
-//! - At most 32 MiB that arrived wait to be copied into place. Tensors that are converted while
-//!   they are read need 8 MiB more for each request.
-//! - A load that is cancelled begins no further request, and ends when running requests have
-//!   arrived.
+//! - Ranges with at most 4 KiB between them are one request, as are others if that fetches at
+//!   most twice the wanted bytes. No request has more than 16 MiB.
+//! - At most 32 requests of a checkpoint run at once, for any number of threads, and 32 MiB that
+//!   arrived wait to be copied. Tensors converted while read need 8 MiB more for each request.
+//! - A cancelled load begins no further request, and ends when running ones have arrived.
 //!
-//! Requests that fail for a passing reason are repeated with growing pauses; a body that breaks off
-//! or stalls is continued. A request has no total time limit: it fails if the server is silent for
-//! 60 seconds or, while bytes are sent, if for twice that time the connection takes none of them. A
-//! server that cannot be reached at all is given up after 10 seconds. Both times are options
-//! ([`RemoteOptions::option`]). Every answer must have the requested range, of the same version of
-//! the object: with the same ETag or, without one, the same length and time of change. A file that
-//! changed since it was opened is an error.
+//! Requests with a passing failure are repeated with growing pauses, and broken bodies continued.
+//! There is no total time limit. A server fails if it is silent for 60 seconds, or while bytes are
+//! sent twice that, or if it is not reached within 10 seconds ([options](RemoteOptions::option)).
+//! An object that changed since it was opened is an error, by its ETag or its length and time.
 //!
 //! # The Hub's cache
 //!
-//! A file of the Hub that the [cache](crate::cache) has at the same commit is read from there. For
-//! a branch one request asks for its commit; for a commit there is none. With `HF_HUB_OFFLINE` only
-//! the cache is read, at the branch's commit when it was last downloaded. Nothing is written to the
-//! cache. Buckets are not in it.
+//! A file of the Hub is read from the [cache](crate::cache), if it has the same commit. A branch
+//! takes one request for its commit, a commit none. With `HF_HUB_OFFLINE` only the cache is read,
+//! at the branch's commit of the last download. Nothing is written to it, and buckets are not in
+//! it.
 //!
 //! # Credentials
 //!
-//! They come from the environment, as the vendors' tools name them, or from [`RemoteOptions`]. No
-//! message shows them, and no other host gets them: requests to buckets follow no redirect, and
-//! requests to web servers and to the Hub lose them when the host changes. Only `https` is used
-//! unless the address begins with `http`, or an option allows it.
+//! They come from the environment, named as in the vendors' tools, or from [`RemoteOptions`]. No
+//! message shows them and no other host gets them: requests to buckets follow no redirect, others
+//! lose them when the host changes. Only `https` is used, unless the address or an option asks for
+//! `http`.
 //!
 //! # Proxies
 //!
-//! They come from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, as in downloads, and as
-//! Python's `huggingface_hub` reads them; also `socks5://`. A proxy that cannot be used is an error
-//! before anything is sent. The options `proxy_url` and `proxy_excludes` override the environment.
+//! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count, as in Python's `huggingface_hub`;
+//! also `socks5://`. An unusable proxy is an error before anything is sent. The options `proxy_url`
+//! and `proxy_excludes` override them.
 //!
 //! # Threads
 //!
-//! All calls block. They work in any thread, also in one of an asynchronous runtime, because
-//! everything asynchronous happens in a runtime of this crate. There call them with tokio's
+//! All calls block, and work in any thread. In one of an asynchronous runtime call them by tokio's
 //! `spawn_blocking` or the like, so that other tasks continue.
 
 mod bounded;
@@ -117,8 +108,8 @@ pub use options::RemoteOptions;
 pub use save::abort_uploads;
 pub use store::RemoteStore;
 
-/// Opens a checkpoint by its address: one file, an index, or a directory. Headers are fetched and
-/// checked now, tensors when they are asked for. See [the module](self).
+/// Opens a checkpoint by its address. Headers are fetched and checked now, tensors when asked for.
+/// See [the module](self).
 ///
 /// ```no_run
 /// use safetensors_core::LoadOptions;
@@ -134,10 +125,10 @@ pub use store::RemoteStore;
 ///
 /// # Errors
 ///
-/// Malformed files are errors of the core. Failures of the store or the network are
-/// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
-/// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
-/// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
+/// Malformed files are errors of the core. Failures of the store or network are
+/// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), with the kind
+/// [`NotFound`](std::io::ErrorKind::NotFound) for a missing file, and
+/// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) for insufficient credentials.
 pub fn open(address: &str) -> Result<Checkpoint<Assembled<RemoteFile>>> {
     RemoteOptions::new().open(address)
 }

@@ -18,35 +18,30 @@ use super::bounded::{LISTING, together};
 use super::error::{CHANGED, Secrets};
 use super::runtime::run;
 
-/// The most requests of a store at once.
 pub(super) const IN_FLIGHT: usize = 32;
 
-/// The most bytes that have arrived and wait to be copied to their places, of all requests of a
-/// store together.
+/// Bytes of all requests of a store that wait to be copied.
 const ARRIVED: usize = 32 << 20;
 
-/// The bytes of a request that are passed on together, or more by one piece of the body. The client
-/// gets a body in smaller pieces; so the waiting thread is woken less often.
+/// Bytes passed on together, so that the waiting thread wakes less often. The client gets smaller
+/// pieces.
 const TOGETHER: usize = 512 << 10;
 
-/// The most requests for a broken body without a byte having arrived since the last one. The store
-/// itself repeats requests, and bodies of objects that have an ETag, so these get one more chance
-/// here: its count is for the entire body, however much arrives in between.
+/// Without progress. With an ETag the store itself repeats requests, with one count for the entire
+/// body, so these get one more chance.
 const ATTEMPTS: [u32; 2] = [5, 1];
 
-/// The pause before a broken body is asked for again. It doubles with each attempt.
+/// Doubles with each attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A store, and the limits that all its requests share.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) secrets: Secrets,
-    /// The most bytes of an object that the store copies by one request.
     pub(super) most_copied: u64,
-    /// One permit for each request that may be under way.
+    /// A permit for each running request.
     requests: Arc<Semaphore>,
-    /// One permit for each byte that may wait to be copied.
+    /// A permit for each byte that waits to be copied.
     arrived: Arc<Semaphore>,
 }
 
@@ -61,12 +56,10 @@ impl Service {
         Arc::new(Self { store, secrets, most_copied, requests, arrived })
     }
 
-    /// Waits until another request may begin.
     pub(super) async fn begin(&self) -> io::Result<OwnedSemaphorePermit> {
         self.requests.clone().acquire_owned().await.map_err(io::Error::other)
     }
 
-    /// Makes a request of the store when another one may begin, and waits for its answer.
     pub(super) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
@@ -79,25 +72,21 @@ impl Service {
         .flatten()
     }
 
-    /// Returns the store's present description of an object; `None` if there is none.
     pub(super) fn head(self: &Arc<Self>, key: Path) -> io::Result<Option<ObjectMeta>> {
         let store = Arc::clone(&self.store);
         found(self.ask(async move { store.head(&key).await }))
     }
 
-    /// Lists the objects just below a key, and the prefixes of objects further below.
     pub(super) fn list(self: &Arc<Self>, key: Path) -> io::Result<ListResult> {
         let store = Arc::clone(&self.store);
         self.ask(async move { together(LISTING, store.list_with_delimiter(Some(&key))).await })
     }
 
-    /// Returns the error of a store, as one of input and output.
     pub(super) fn io(&self, error: &object_store::Error) -> io::Error {
         self.secrets.io(error)
     }
 }
 
-/// Turns the error for a missing object into `None`.
 pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -106,7 +95,6 @@ pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Bytes that have arrived, in several pieces, and the permit to hold them.
 #[derive(Default)]
 pub(super) struct Arrived {
     pieces: Vec<Bytes>,
@@ -115,7 +103,6 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
-    /// Returns the pieces in their order.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|bytes| &bytes[..])
     }
@@ -130,14 +117,12 @@ impl Arrived {
     }
 }
 
-/// Takes the bytes of a range as they arrive.
 pub(super) trait Take: Send {
-    /// Takes the next bytes. Returns false if no more are wanted.
+    /// Returns `false` if no more are wanted.
     fn take(&mut self, arrived: Arrived) -> bool;
 }
 
-/// One version of an object. Every answer of the store is compared with it, so that bytes of two
-/// versions never mix.
+/// Every answer is compared with it, so that bytes of two versions never mix.
 #[derive(Debug)]
 pub(super) struct Object {
     service: Arc<Service>,
@@ -146,8 +131,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Opens an object: fetches its first bytes, at most `most`, and so learns its version and its
-    /// length. One request.
+    /// By one request for at most `most` bytes.
     pub(super) async fn open(
         service: Arc<Service>,
         path: Path,
@@ -188,20 +172,17 @@ impl Object {
         version_of(&self.meta)
     }
 
-    /// Returns `true` if the store reports no version that changes with every byte. A weak ETag may
-    /// stay the same, and the time of the last change counts seconds.
+    /// Returns `true` if changes may keep the version: with a weak ETag, or a time in seconds.
     pub(super) fn may_change_unseen(&self) -> bool {
         self.strong_tag().is_none()
     }
 
-    /// Fetches a range, when fewer than [`IN_FLIGHT`] requests are under way.
     pub(super) async fn fetch(&self, range: Range<u64>, to: &mut impl Take) -> io::Result<()> {
         let _permit = self.service.begin().await?;
         self.read(range, None, to).await
     }
 
-    /// Passes the bytes of a range to `to`. If the body breaks off, the rest is asked for again.
-    /// `body` is the answer to a request for the range, if there is one already.
+    /// Requests the rest of a broken body. `body` is the first answer, if present.
     async fn read(
         &self,
         mut range: Range<u64>,
@@ -252,7 +233,6 @@ impl Object {
         }
     }
 
-    /// Asks for a range of this version.
     async fn ask(
         &self,
         range: Range<u64>,
@@ -275,22 +255,19 @@ impl Object {
         Ok(answer.into_stream())
     }
 
-    /// Returns the ETag, if a server can compare it byte by byte. A weak one never matches a
-    /// condition.
+    /// A weak ETag never matches a condition.
     fn strong_tag(&self) -> Option<String> {
         self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
     }
 }
 
-/// Returns `true` if a store refused the range, with the status 416 or, in memory, with its own
-/// text.
+/// Status 416 or, in memory, a text.
 fn may_be_empty(error: &object_store::Error) -> bool {
     let text = error.to_string();
     text.contains("416 Range Not Satisfiable") || text.contains("Wanted range")
 }
 
-/// Returns the version of an object: its ETag or, without one, its length and the time of the last
-/// change.
+/// The ETag or, without one, length and time.
 pub(super) fn version_of(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
         Some(tag) => unquoted(tag).into(),
@@ -298,7 +275,7 @@ pub(super) fn version_of(meta: &ObjectMeta) -> String {
     }
 }
 
-/// Removes the quotes around an ETag, which Azure omits in listings. A weak one keeps them.
+/// Azure omits the quotes in listings. A weak ETag keeps them.
 pub(super) fn unquoted(tag: &str) -> &str {
     tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
 }

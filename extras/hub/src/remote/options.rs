@@ -1,11 +1,11 @@
-//! [`RemoteOptions`]: how a store is connected to.
+//! [`RemoteOptions`]: how to connect to a store.
 
 use std::time::Duration;
 
 use super::error::Secrets;
 use object_store::{BackoffConfig, RetryConfig};
 
-/// How a remote store is connected to.
+/// How to connect to a remote store.
 ///
 /// ```
 /// use safetensors_hub::remote::RemoteOptions;
@@ -28,7 +28,6 @@ impl Default for RemoteOptions {
     }
 }
 
-/// Shows no values, because they may be credentials.
 impl std::fmt::Debug for RemoteOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.pairs.iter().map(|(name, _)| name).collect();
@@ -40,47 +39,42 @@ impl std::fmt::Debug for RemoteOptions {
 }
 
 impl RemoteOptions {
-    /// Takes options and credentials from the environment, and retries a request eight times.
+    /// Returns options with the environment's settings and credentials, and eight retries.
     ///
-    /// The variables have the names of `object_store` and the vendors' tools: they begin with
-    /// `AWS_`, `GOOGLE_` or `AZURE_`. For `hf` they are the variables of Python's
-    /// `huggingface_hub`, including its cache and offline settings.
+    /// The variables are named as in `object_store` and the vendors' tools: `AWS_`, `GOOGLE_` or
+    /// `AZURE_` and more, and for `hf` as in Python's `huggingface_hub`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets an option of the store or of its HTTP client, under the name that `object_store` gives
-    /// it: `region`, `endpoint`, `access_key_id`, `skip_signature`, `connect_timeout`. It overrides
-    /// the environment. Names that a store does not know are ignored.
+    /// Sets an option of `object_store` or its HTTP client: `region`, `endpoint`, `access_key_id`,
+    /// `skip_signature`, `connect_timeout`. It overrides the environment. A store ignores unknown
+    /// names.
     ///
-    /// `connect_timeout` (`5s` by default) is the time that a connection may take. A server that
-    /// was never reached is given up after twice this time, for any number of retries.
+    /// - `connect_timeout` (`5s`): the time for a connection. A server that was never reached is
+    ///   given up after twice this time, for any number of retries.
+    /// - `read_timeout` (`60s`): the time for which a server may be silent; twice that while
+    ///   bytes are sent.
+    /// - `authorization`, for `http` and `https`: the value of that header, such as `Bearer ...`.
+    /// - `endpoint` and `token`, for `hf`.
     ///
-    /// `read_timeout` (`60s` by default) is the time for which a server may be silent. While bytes
-    /// are sent, the connection may take none of them for twice that time: the system may still
-    /// hold some megabytes that it took. So a line may be slow.
-    ///
-    /// For `http` and `https` the option `authorization` is the value of that header, such as
-    /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets
-    /// these credentials when the server redirects.
+    /// No other host gets these credentials in a redirect.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.pairs.push((name.into(), value.into()));
         self
     }
 
-    /// Sets how often a request is repeated that failed for a passing reason: an error 5xx or 429,
-    /// or a connection that is broken or refused. The pauses in between grow from 0.1 to 10
-    /// seconds. The default is 8. A request that began more than 3 minutes ago is not repeated,
-    /// because its signature may have expired.
+    /// Sets the number of retries after a passing failure, such as status 5xx or 429, or a broken
+    /// connection: 8 by default. Pauses grow from 0.1 to 10 seconds. A request older than 3 minutes
+    /// is not repeated, because its signature may have expired.
     #[must_use]
     pub fn retries(mut self, retries: usize) -> Self {
         self.retries = retries;
         self
     }
 
-    /// Returns all options, beginning with the environment's. Only environment variables with this
-    /// prefix count.
+    /// Returns all options, the environment's first. Only variables with the prefix count.
     pub(super) fn pairs(&self, prefix: Option<&str>) -> Vec<(String, String)> {
         let of_environment = prefix.into_iter().flat_map(|prefix| {
             let variables = std::env::vars_os();
@@ -92,7 +86,6 @@ impl RemoteOptions {
         of_environment.chain(self.pairs.iter().cloned()).collect()
     }
 
-    /// Returns the values that no message may show.
     pub(super) fn secrets(pairs: &[(String, String)]) -> Secrets {
         Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }

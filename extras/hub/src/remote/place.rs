@@ -20,39 +20,28 @@ use super::error::shown_address;
 use super::object::Service;
 use super::{AddressKind, RemoteOptions};
 
-/// How long a server may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The most bytes that S3 copies by one request. The others have no such limit.
+/// By one request. Other stores have no such limit.
 const COPIED_BY_S3: u64 = 5 << 30;
 
-/// A store, and the part of it that an address means.
 #[derive(Debug)]
 pub(super) struct RemotePlace {
     pub(super) service: Arc<Service>,
-    /// How the path of every file begins.
     pub(super) root: String,
-    /// The path of the address in messages.
     pub(super) shown: String,
-    /// The address within the store.
     pub(super) key: Key,
-    /// Whether the store can list directories, and takes files.
+    /// Also takes files.
     pub(super) lists: bool,
 }
 
 impl RemotePlace {
-    /// Connects to the store of an address that is no [path of the disk](super::local_path). No
-    /// request is made.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`] for an address or an option that is malformed.
+    /// Makes no request. Fails for a [path of the disk](super::local_path).
     pub(super) fn of(address: &str, options: &RemoteOptions) -> Result<Self> {
         connect(address, options)
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
     }
 
-    /// Returns the place of an address, if its store takes files.
     pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
         let place = Self::of(address, options)?;
         if !place.lists {
@@ -111,7 +100,6 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<RemotePlace> {
     })
 }
 
-/// Gives a builder all options.
 macro_rules! built {
     ($builder:ty, $url:expr, $pairs:expr, $client:expr, $options:expr, $follows:expr) => {{
         let mut builder = <$builder>::new()

@@ -3,18 +3,16 @@
 use std::io;
 use std::ops::Range;
 
-/// The most bytes of a request. A larger range is divided into equal parts, each at least half of
-/// this. Parts of this size hide the latency of a request, and several of them share a load that is
-/// too much for one connection.
+/// Bytes of a request. Parts of a larger range have at least half of this: they hide the latency of
+/// a request, and share a load that is too much for one connection.
 pub(super) const LARGEST: u64 = 16 << 20;
 
-/// Ranges with at most this many bytes between them are always fetched by one request.
+/// Ranges with a smaller gap are one request.
 const GAP: u64 = 4 << 10;
 
-/// Parts of a large range begin at multiples of this.
+/// Parts of a large range begin at its multiples.
 const ALIGNMENT: u64 = 64 << 10;
 
-/// Bytes of an object, and the memory that they go to.
 struct Piece<'a> {
     offset: u64,
     bytes: &'a mut [u8],
@@ -26,24 +24,20 @@ impl Piece<'_> {
     }
 }
 
-/// One request: a range of the object, and the memory that its bytes go to. Bytes between the
-/// pieces are fetched too, and dropped.
+/// One range of the object, and its places in memory. Bytes between the pieces are fetched and
+/// dropped.
 pub(super) struct Request<'a> {
     range: Range<u64>,
     pieces: Vec<Piece<'a>>,
-    /// The bytes of the pieces together.
     wanted: u64,
-    /// The offset of the next byte that arrives.
+    /// Offset of the next byte to arrive.
     next: u64,
-    /// The first piece that is not full yet.
     open: usize,
 }
 
-/// Plans the requests for some ranges, each given by its offset and its memory. The ranges may be
-/// in any order, and may overlap.
+/// Ranges are in any order, and may overlap.
 ///
-/// Neighbours are joined if the gap is at most 4 KiB, or if the joint request fetches at most twice
-/// the wanted bytes. No request has more than [`LARGEST`] bytes.
+/// Joins neighbours if the gap is at most 4 KiB, or if that fetches at most twice the wanted bytes.
 pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Vec<Request<'a>> {
     // `get_ranges` of `object_store` 0.14 holds every range in memory, joins neighbours without an
     // upper size, and does not ask for one version of the object.
@@ -60,7 +54,6 @@ pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) ->
     requests
 }
 
-/// Divides a range into parts of equal length that one request can fetch each.
 fn divide(offset: u64, bytes: &mut [u8]) -> impl Iterator<Item = Piece<'_>> {
     let len = bytes.len() as u64;
     let parts = len.div_ceil(LARGEST).max(1);
@@ -76,7 +69,6 @@ impl<'a> Request<'a> {
         Self { next: range.start, range, pieces: vec![piece], wanted, open: 0 }
     }
 
-    /// Returns `true` if this request may also fetch a piece that does not begin before it.
     fn may_take(&self, piece: &Piece<'_>) -> bool {
         let Some(gap) = piece.offset.checked_sub(self.range.end) else { return false };
         let span = piece.end() - self.range.start;
@@ -94,11 +86,6 @@ impl<'a> Request<'a> {
         self.range.clone()
     }
 
-    /// Takes the next bytes that arrived.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::InvalidData`] if more bytes arrive than the range has.
     pub(super) fn take(&mut self, mut arrived: &[u8]) -> io::Result<()> {
         if arrived.len() as u64 > self.range.end - self.next {
             let message = "the server sent more bytes than were asked for";
@@ -120,7 +107,6 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Returns whether all bytes have arrived.
     pub(super) fn is_filled(&self) -> bool {
         self.next == self.range.end
     }
@@ -132,8 +118,6 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Returns the first byte of each request, and the one after its last, for ranges given by
-    /// offset and length.
     fn planned(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut memory: Vec<_> = ranges.iter().map(|&(_, len)| vec![0; len as usize]).collect();
         let each = ranges.iter().zip(&mut memory);

@@ -6,22 +6,20 @@ use std::time::{Duration, Instant};
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
 use safetensors_core::lock;
 
-/// Sends requests. `object_store` repeats requests that find no server as often as others: that
-/// takes minutes if a name is misspelt or a machine is off. Once the server has answered, nothing
-/// is given up early: a connection may be interrupted for a while.
+/// `object_store` repeats requests for minutes if no server is reached: its name may be misspelt,
+/// or it may be off. Once a server has answered, its connection may be interrupted for a while.
 #[derive(Debug)]
 pub(super) struct Reaching<C> {
     client: C,
-    /// How long to try to reach the server, with all attempts together.
+    /// For all attempts together.
     patience: Duration,
     server: Mutex<Server>,
 }
 
-/// The state of the server.
 #[derive(Clone, Copy, Debug)]
 enum Server {
     Unknown,
-    /// It has not been reached since `since`. The last request failed at `last`.
+    /// The last request failed at `last`.
     Silent {
         since: Instant,
         last: Instant,
@@ -67,7 +65,6 @@ impl<C: HttpService> HttpService for Reaching<C> {
     }
 }
 
-/// Returns whether an error says that no connection to the server came about.
 fn is_unreached(error: &HttpError) -> bool {
     // One that takes too long counts as a timeout.
     let source = std::error::Error::source(error);
@@ -88,7 +85,6 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
-    /// A client with requests that fail, or not, as set before.
     #[derive(Clone, Debug)]
     struct Told(Arc<Mutex<Option<HttpErrorKind>>>);
 
@@ -102,7 +98,6 @@ mod tests {
         }
     }
 
-    /// Returns the kind of the error of a request, if there is one.
     fn ask(client: &HttpClient) -> Option<HttpErrorKind> {
         let client = client.clone();
         let request = HttpRequest::new(Bytes::new().into());

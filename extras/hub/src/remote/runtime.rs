@@ -1,9 +1,7 @@
-//! The runtime of all network input and output: its threads are not the caller's.
+//! The runtime of all network I/O.
 //!
-//! The libraries that talk to stores are asynchronous, and the core is not. A caller may itself run
-//! inside an asynchronous runtime, where blocking on another one panics or deadlocks. So nothing of
-//! ours is ever polled in a caller's thread: work is spawned here, and the caller waits for a
-//! channel of the standard library, which is possible anywhere.
+//! A caller may itself be inside an asynchronous runtime, where blocking on another one panics or
+//! deadlocks. So futures are polled only in the threads here, and the caller waits for a channel.
 
 use std::future::Future;
 use std::sync::{Mutex, mpsc};
@@ -12,11 +10,10 @@ use std::{io, thread};
 use safetensors_core::lock;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// More threads than this gain nothing: they only move bytes between sockets and channels.
+/// More gain nothing: they only move bytes between sockets and channels.
 const MOST_THREADS: usize = 4;
 
-/// Returns the runtime. It lives as long as the process, because it cannot be dropped inside
-/// another one.
+/// Lives as long as the process: it cannot be dropped inside another runtime.
 pub(super) fn handle() -> io::Result<Handle> {
     static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
     let mut runtime = lock(&RUNTIME);
@@ -32,7 +29,6 @@ pub(super) fn handle() -> io::Result<Handle> {
     Ok(runtime.insert(made).handle().clone())
 }
 
-/// Runs a future on the runtime, and waits for its result.
 pub(super) fn run<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> io::Result<T> {
@@ -44,7 +40,6 @@ pub(super) fn run<T: Send + 'static>(
     receiver.recv().map_err(|_| ended_early())
 }
 
-/// Returns the error if a task panicked.
 pub(super) fn ended_early() -> io::Error {
     io::Error::other("a task of the network ended early")
 }

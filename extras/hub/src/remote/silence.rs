@@ -1,8 +1,7 @@
-//! [`Listening`]: an HTTP client that gives up a server which is silent.
+//! [`Listening`]: an HTTP client that gives up a silent server.
 //!
-//! The client below measures silence from the beginning of a request until the answer begins. A
-//! part of an upload may take longer to be sent. So where bytes are sent, silence is measured here,
-//! by the pieces that the connection takes.
+//! The client below measures silence from a request to its answer, but a part may take longer to be
+//! sent. So here silence is measured by the pieces that the connection takes.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -21,21 +20,17 @@ use tokio::time::{Instant, timeout_at};
 
 use super::bounded::{Bounded, whole};
 
-/// The bytes that a connection is given at once.
+/// Bytes given to a connection at once.
 const PIECE: usize = 64 << 10;
 
-/// The limit is this many times as long while bytes are sent: the system may still hold some
-/// megabytes that the connection took.
+/// A multiple of the limit: the system may hold some megabytes that the connection took.
 const WHILE_SENDING: u32 = 2;
 
-/// Sends requests, and ends those to which the server says nothing.
 #[derive(Debug)]
 pub(super) struct Listening {
-    /// For requests that send no bytes. This client knows the limit itself.
+    /// For requests without a body. It knows the limit itself.
     pub(super) receiving: Bounded,
-    /// For the others. This one has no limit.
     pub(super) sending: reqwest::Client,
-    /// How long a server may be silent.
     pub(super) limit: Option<Duration>,
 }
 
@@ -55,7 +50,7 @@ impl HttpService for Listening {
 }
 
 impl Listening {
-    /// Sends a request, and reads the entire answer. Answers to uploads are short.
+    /// Reads the entire answer. Answers to uploads are short.
     async fn send(
         &self,
         request: HttpRequest,
@@ -91,7 +86,6 @@ fn pieces(bytes: Bytes) -> impl stream::Stream<Item = Result<Bytes, HttpError>> 
     stream::iter(starts.map(piece))
 }
 
-/// When a request last made progress.
 #[derive(Clone, Debug)]
 struct Progress(Arc<Mutex<Instant>>);
 
@@ -108,7 +102,6 @@ impl Progress {
         *lock(&self.0)
     }
 
-    /// Returns the result of a call, unless there is no progress for as long as the limit.
     async fn within<T>(
         &self,
         limit: Duration,
@@ -133,8 +126,7 @@ impl Progress {
     }
 }
 
-/// Converts the error of a request, with a kind that shows whether it is worth repeating. The
-/// stores do this with their clients' errors.
+/// Shows whether a repetition is worthwhile, as stores do for their clients' errors.
 fn failed(error: reqwest::Error) -> HttpError {
     use io::ErrorKind as Io;
 
@@ -178,13 +170,11 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// More than the system holds of a connection on the loopback.
+    /// More than a system buffers.
     const SENT: usize = 64 * MIB;
 
     const LIMIT: Duration = Duration::from_secs(1);
 
-    /// Sends bytes to a server that does this once it has read the header. Returns the body of the
-    /// answer, or the kind of the error, and the time that it took.
     fn sent(
         serve: impl FnOnce(&mut BufReader<TcpStream>) + Send + 'static,
     ) -> (Result<Bytes, HttpErrorKind>, Duration) {

@@ -17,16 +17,15 @@ use super::place::RemotePlace;
 use super::{AddressKind, RemoteFile, RemoteOptions, local_path};
 use crate::HubAddress;
 
-/// How long a file that was fetched to learn whether it exists is kept for the call that opens it.
+/// For a file fetched to learn whether it exists, until it is opened.
 const KEPT: Duration = Duration::from_secs(20);
 
-/// The names that a directory is searched for if it cannot be listed.
+/// Tried in a directory that cannot be listed.
 const STANDARD: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
 
-/// The files of a bucket, a web server or a repository on the Hub, or of the local disk.
+/// The files of a bucket, a web server, a repository on the Hub, or the local disk.
 ///
-/// Existence of a file is found out by fetching its first bytes, which opening needs anyway. So a
-/// file is opened by one request.
+/// A test for a file fetches its first bytes, which opening uses, so both are one request.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::Store;
@@ -56,19 +55,17 @@ pub struct RemoteStore {
 
 struct Remote {
     files: Box<dyn Files>,
-    /// How the path of every file begins.
     root: String,
-    /// The results under a key when it was fetched to learn whether there is a file, until it is
-    /// asked for again.
+    /// Files fetched to learn whether they exist, until asked for again.
     fetched: Mutex<HashMap<String, (Instant, Option<RemoteFile>)>>,
 }
 
 impl RemoteStore {
-    /// Connects to the store of an address. No request is made.
+    /// Connects to the store of an address, without a request.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) for an address or an option that is malformed.
+    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) for a malformed address or option.
     pub fn new(address: &str, options: &RemoteOptions) -> Result<Self> {
         if let Some(path) = local_path(address)? {
             return Ok(Self { path, remote: None });
@@ -93,15 +90,14 @@ impl RemoteStore {
         Self { path: path.into(), remote: Some(remote) }
     }
 
-    /// Returns the path of the address: of a file, an index or a directory. It has no credentials.
-    /// For `file:///path` it is the path of the disk.
+    /// Returns the path of the address, without credentials. For `file:///path` it is the path of
+    /// the disk.
     pub fn path(&self) -> PathBuf {
         self.path.clone()
     }
 }
 
 impl Remote {
-    /// Returns the key of a file, given its path.
     fn key(&self, path: &Path) -> io::Result<String> {
         let foreign = || {
             let message = format!("the path is not below {}", self.root);
@@ -118,7 +114,6 @@ impl Remote {
         Ok(key)
     }
 
-    /// Returns whether a file exists. It is kept if that took fetching it.
     fn is_file(&self, key: &str) -> io::Result<bool> {
         if let Some(is_file) = self.files.knows(key) {
             return Ok(is_file);
@@ -139,7 +134,6 @@ impl Remote {
         lock(&self.fetched).insert(key.to_owned(), (Instant::now(), file));
     }
 
-    /// Takes the result of a short time ago.
     fn take_fetched(&self, key: &str) -> Option<Option<RemoteFile>> {
         let mut fetched = lock(&self.fetched);
         fetched.retain(|_, (since, _)| since.elapsed() < KEPT);
@@ -187,8 +181,7 @@ impl Remote {
         }
     }
 
-    /// Returns `true` if the store refuses a `model.safetensors` that need not exist, and there is
-    /// an index. Only a listing could show whether it exists.
+    /// A refused `model.safetensors` need not exist if there is an index.
     fn has_index_instead(&self, key: &str) -> io::Result<bool> {
         let [file, index] = STANDARD;
         let Some(directory) = key.strip_suffix(file) else { return Ok(false) };
@@ -226,7 +219,6 @@ impl Remote {
     }
 }
 
-/// Returns the key of a file in a directory.
 fn child(directory: &str, name: &str) -> String {
     match directory {
         "" => name.to_owned(),
@@ -234,8 +226,8 @@ fn child(directory: &str, name: &str) -> String {
     }
 }
 
-/// Returns `true` if an error means that access is refused. A store that may not reveal its files
-/// also refuses missing ones. So a search continues, and has this error only if nothing is found.
+/// A store may also refuse missing files, so a search continues, and has this error only if nothing
+/// is found.
 fn is_refused(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }

@@ -141,6 +141,58 @@ fn a_file_that_no_download_left_is_not_lost() {
 }
 
 #[test]
+fn an_index_is_not_replaced_before_a_shard_that_was_changed_is_found() {
+    let mut next = shards(2000);
+    next[1].1.push(b' ');
+    let (server, dir) = served(Repo::new(shards(1000)).commit("next", next));
+    let wanted = into_model(&server, dir.path());
+    let model = dir.path().join("model");
+    download(REPO, &wanted).unwrap();
+    let before = fs::read(model.join("model.safetensors.index.json")).unwrap();
+    edit(&model.join("model-00002-of-00003.safetensors"), "mine");
+    let error = download(REPO, &wanted.clone().revision("next")).unwrap_err();
+    let Some(ErrorKind::LocalChanges { files }) = error.other() else { panic!("{error}") };
+    assert_eq!(files, &["model-00002-of-00003.safetensors"]);
+    assert!(fs::read(model.join("model.safetensors.index.json")).unwrap() == before);
+    download(REPO, &wanted.revision("next").overwrite(true)).unwrap();
+    assert_eq!(fs::read(model.join("model.safetensors.index.json")).unwrap().last(), Some(&b' '));
+}
+
+#[test]
+fn a_file_that_is_written_during_the_download_is_not_lost() {
+    let (server, dir) = served(single(2_000_000));
+    let path = dir.path().join("model/model.safetensors");
+    let (mine, written) = (path.clone(), std::sync::Once::new());
+    let wanted = into_model(&server, dir.path()).progress(move |progress| {
+        if progress.bytes_done > 1_000_000 {
+            written.call_once(|| fs::write(&mine, "mine").unwrap());
+        }
+        ControlFlow::Continue(())
+    });
+    let error = download(REPO, &wanted).unwrap_err();
+    assert!(matches!(error.other(), Some(ErrorKind::LocalChanges { .. })), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
+}
+
+#[cfg(unix)]
+#[test]
+fn folders_without_records_are_not_looked_into() {
+    let (server, dir) = served(single(1000));
+    let wanted = into_model(&server, dir.path());
+    let model = dir.path().join("model");
+    let commit = download(REPO, &wanted).unwrap().commit().to_string();
+    // Its path is too long to list it.
+    let half = ["d"; 12].map(|name| name.repeat(200)).join("/");
+    for place in ["model/mine", "rest"] {
+        fs::create_dir_all(dir.path().join(place).join(&half)).unwrap();
+    }
+    fs::rename(dir.path().join("rest"), model.join("mine").join(&half).join("rest")).unwrap();
+    for wanted in [wanted.clone().offline(true), wanted.revision(commit)] {
+        assert_eq!(download(REPO, &wanted).unwrap().files(), ["model.safetensors"]);
+    }
+}
+
+#[test]
 fn an_interrupted_download_continues_in_the_directory() {
     let (server, dir) = served(single(4_000_000));
     let wanted = into_model(&server, dir.path());

@@ -1,4 +1,4 @@
-//! Checks whether one certificate has issued another: names, rights and the signature.
+//! Checks whether one certificate has issued another: names, rights and signature.
 
 use rsa::pkcs1v15::Pkcs1v15Sign;
 use rsa::pkcs8::DecodePublicKey as _;
@@ -14,7 +14,7 @@ use x509_cert::ext::pkix::{
 use super::Certificate;
 use crate::key::{PublicKey, SignatureHash};
 
-/// The extensions that may be critical: they are obeyed, or restrict nothing here.
+/// Extensions that may be critical, because they are obeyed or restrict nothing here.
 const KNOWN: [ObjectIdentifier; 7] = [
     BasicConstraints::OID,
     KeyUsage::OID,
@@ -25,7 +25,6 @@ const KNOWN: [ObjectIdentifier; 7] = [
     CertificatePolicies::OID,
 ];
 
-/// The fewest bits of an issuer's RSA key.
 const RSA_BITS: u32 = 2048;
 
 const ECDSA: [(&str, SignatureHash); 3] = [
@@ -43,12 +42,11 @@ const RSA: [(&str, SignatureHash); 3] = [
 ];
 
 impl Certificate {
-    /// Returns whether this certificate names another as its issuer.
     pub(super) fn names_issuer(&self, issuer: &Self) -> bool {
         self.parsed.tbs_certificate().issuer() == issuer.parsed.tbs_certificate().subject()
     }
 
-    /// Returns why this certificate may not issue others, with `below` further issuers below it.
+    /// `below`: the number of issuers below it.
     pub(super) fn why_no_issuer(&self, below: usize) -> Option<&'static str> {
         let inner = self.parsed.tbs_certificate();
         match inner.get_extension::<BasicConstraints>() {
@@ -69,14 +67,13 @@ impl Certificate {
         self.signs_code().err()
     }
 
-    /// Returns a critical extension that is not obeyed here, such as constraints of names.
+    /// Such as name constraints.
     pub(super) fn unknown_extension(&self) -> Option<ObjectIdentifier> {
         let extensions = self.parsed.tbs_certificate().extensions()?;
         let unknown = extensions.iter().find(|it| it.critical && !KNOWN.contains(&it.extn_id));
         unknown.map(|it| it.extn_id)
     }
 
-    /// Fails, with the reason, unless an issuer's key has signed this certificate.
     pub(super) fn check_signed_by(&self, issuer: &Self) -> Result<(), String> {
         let algorithm = self.parsed.signature_algorithm();
         if algorithm != self.parsed.tbs_certificate().signature() {

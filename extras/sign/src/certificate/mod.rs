@@ -1,4 +1,4 @@
-//! Certificates: read from PEM and DER, and their rules for the key.
+//! Certificates: PEM and DER, and rules for their keys.
 
 mod issuer;
 mod path;
@@ -13,13 +13,12 @@ use crate::error::ErrorKind;
 use crate::key::PublicKey;
 use crate::pem::blocks;
 
-/// The extended key usages that allow to sign models: code signing, and any.
+/// Extended key usages that allow signing: code signing, and any.
 const CODE_SIGNING: [ObjectIdentifier; 2] = [
     ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.3"),
     ObjectIdentifier::new_unwrap("2.5.29.37.0"),
 ];
 
-/// A certificate, as it was parsed and as it came.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Certificate {
     parsed: x509_cert::Certificate,
@@ -34,7 +33,6 @@ impl Certificate {
         Ok(Self { parsed, der: der.to_vec() })
     }
 
-    /// Reads all certificates of a text in PEM.
     pub(crate) fn parse_all(pem: &str) -> Result<Vec<Self>> {
         let bad = |problem: String| Error::from(ErrorKind::BadCertificates { problem });
         let of_block = |text: &str| {
@@ -55,26 +53,22 @@ impl Certificate {
         &self.der
     }
 
-    /// Returns the name of whom the certificate is about.
     pub(crate) fn subject(&self) -> String {
         self.parsed.tbs_certificate().subject().to_string()
     }
 
-    /// Returns whether it names itself as its issuer, as roots do.
     pub(crate) fn is_self_issued(&self) -> bool {
         let inner = self.parsed.tbs_certificate();
         inner.subject() == inner.issuer()
     }
 
-    /// Returns the key, if it can sign models.
     pub(crate) fn key(&self) -> Result<PublicKey> {
         let info = self.parsed.tbs_certificate().subject_public_key_info().to_der();
         let info = info.map_err(|error| self.error(error.to_string()))?;
         PublicKey::from_der(&info).map_err(|error| self.error(error.to_string()))
     }
 
-    /// Fails unless the certificate is meant for signatures: two extensions restrict the use of its
-    /// key; one must be there, and each that is must allow it.
+    /// Key usage or extended key usage must be there, and each present one must allow signing.
     pub(crate) fn check_usage(&self) -> Result<()> {
         let usage = self.parsed.tbs_certificate().get_extension::<KeyUsage>();
         let usage = usage.map_err(|_| self.error("its key usage is malformed"))?;
@@ -90,7 +84,7 @@ impl Certificate {
         }
     }
 
-    /// Fails if the extended key usage does not allow to sign models. `None`: there is none.
+    /// `None`: there is no extended key usage.
     fn signs_code(&self) -> Result<Option<()>, &'static str> {
         match self.parsed.tbs_certificate().get_extension::<ExtendedKeyUsage>() {
             Ok(None) => Ok(None),

@@ -1,7 +1,7 @@
-//! The path from a certificate to a root that is trusted, after RFC 5280.
+//! The path from a certificate to a trusted root, after RFC 5280.
 //!
-//! Names are compared byte by byte. Policies are not evaluated and there are no lists of revoked
-//! certificates, as in the reference. A critical extension that is not obeyed is an error.
+//! Like the reference, it compares names byte by byte, evaluates no policies and reads no
+//! revocation lists. A critical extension that is not obeyed is an error.
 
 use std::time::SystemTime;
 
@@ -9,18 +9,13 @@ use safetensors_core::Result;
 
 use super::Certificate;
 
-/// The most issuers between a certificate and its root.
+/// Between a certificate and its root.
 const MAX_ISSUERS: usize = 8;
 
-/// The most signatures that are checked. Certificates with the same name could make paths without
-/// end.
+/// Certificates with the same name could make paths without end.
 const MAX_CHECKS: usize = 64;
 
-/// Fails unless a certificate may sign models, and a path leads from it to a root, with all
-/// certificates valid at the time.
-///
-/// `given` are the user's certificates. Roots name themselves as their issuers; the others, and
-/// `others`, help to find the way.
+/// Self-issued certificates of `given` are the trusted roots.
 pub(crate) fn verify(
     leaf: &Certificate,
     others: &[Certificate],
@@ -45,12 +40,10 @@ struct Search<'a> {
     given: &'a [Certificate],
     at: SystemTime,
     checks: usize,
-    /// The reason why the first path that was tried fails.
     problem: Option<(&'a Certificate, String)>,
 }
 
 impl<'a> Search<'a> {
-    /// Returns whether the path, which begins at the leaf, can be continued to a root.
     fn find(&mut self, path: &mut Vec<&'a Certificate>) -> bool {
         let Some(&last) = path.last() else { return false };
         if let Err(problem) = check_itself(last, self.at) {
@@ -95,7 +88,6 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Checks the requirements for a certificate at any place of the path.
 fn check_itself(certificate: &Certificate, at: SystemTime) -> Result<(), String> {
     let validity = certificate.parsed.tbs_certificate().validity();
     let from = validity.not_before;
@@ -113,7 +105,6 @@ fn check_itself(certificate: &Certificate, at: SystemTime) -> Result<(), String>
 }
 
 impl Certificate {
-    /// Returns the first moment at which it is valid.
     pub(crate) fn not_before(&self) -> SystemTime {
         self.parsed.tbs_certificate().validity().not_before.to_system_time()
     }

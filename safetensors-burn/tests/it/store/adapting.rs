@@ -2,6 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use safetensors_core::load::{ExpertLayout, ExpertOptions};
+use safetensors_testing::experts::Mixture;
+
 use super::*;
 
 /// Multiplies the parameters of linear layers. It uses only names that this crate re-exports.
@@ -182,4 +185,42 @@ fn load_options_convert_and_cancel() {
     let cancelled = LoadOptions::new().progress(|_| ControlFlow::Break(()));
     let error = refused(&mut CheckpointStore::from_file(&path).load_options(cancelled));
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+}
+
+#[derive(Module, Debug)]
+struct Stacks {
+    gate_up_proj: Param<Tensor<3>>,
+    down_proj: Param<Tensor<3>>,
+}
+
+#[derive(Module, Debug)]
+struct Mlp {
+    experts: Stacks,
+}
+
+/// A module with stacks finds them in a file of single experts.
+#[test]
+fn stacked_experts_of_a_file_with_single_ones() {
+    let fixture = Mixture::named("qwen3_moe");
+    let device = Device::default();
+    let zeros = |shape: [usize; 3]| initialized(Tensor::zeros(shape, &device));
+    let mut mlp =
+        Mlp { experts: Stacks { gate_up_proj: zeros([3, 12, 8]), down_proj: zeros([3, 8, 6]) } };
+    let options = LoadOptions::new()
+        .floats_as(Dtype::F32)
+        .experts(ExpertLayout::Stacked, ExpertOptions::new());
+    let mut store = CheckpointStore::from_file(&fixture.split)
+        .load_options(options)
+        .prefix("model.layers.1.mlp.");
+    mlp.load_from(&mut store).unwrap();
+    let stacked = Checkpoint::open(&fixture.stacked).unwrap();
+    for (name, found) in [
+        ("gate_up_proj", mlp.experts.gate_up_proj.to_data()),
+        ("down_proj", mlp.experts.down_proj.to_data()),
+    ] {
+        let name = format!("model.layers.1.mlp.experts.{name}");
+        let options = LoadOptions::new().all_as(Dtype::F32);
+        let expected = stacked.tensor(&name).unwrap().read_with(&options).unwrap();
+        assert_eq!(found.to_vec::<f32>().unwrap(), expected.as_slice::<f32>().unwrap(), "{name}");
+    }
 }

@@ -81,6 +81,10 @@ enum End {
 }
 
 impl Run for Args {
+    fn handles_signals(&self) -> bool {
+        true
+    }
+
     /// Shows one checkpoint until the user quits.
     fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
         if !Screen::is_there() {

@@ -8,6 +8,7 @@ use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
 use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
+use super::experts::Experts;
 use super::{FILES, NAMES};
 use crate::input::Rewrite;
 use crate::input::renames::Renames;
@@ -104,6 +105,8 @@ pub(super) struct Changes {
     /// these names
     #[arg(long, value_name = "WHOSE", value_enum)]
     pub(super) names: Option<NamesOf>,
+    #[command(flatten)]
+    pub(super) experts: Experts,
     /// Replace what matches REGEX in names by NEW; $1 is the first group
     ///
     /// Write ${1} if a letter follows. May be given several times

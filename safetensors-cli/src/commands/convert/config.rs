@@ -52,18 +52,21 @@ pub(super) fn config(
     let is_needed = changes || merges;
     let mut found: Option<(PathBuf, String, bool)> = None;
     for source in sources.iter().filter(|it| {
-        is_needed || goes_along && it.is_of_directory() || it.has_config(at_output.as_deref())
+        is_needed
+            || goes_along && it.checkpoint.is_of_directory()
+            || it.has_config(at_output.as_deref())
     }) {
-        let (path, text) = match config_of(source.checkpoint()) {
+        let (path, text) = match config_of(&source.checkpoint) {
             Ok(Some(read)) => read,
             Ok(None) => continue,
             Err(error) if is_needed => return Err(error),
             // It is copied, if it can be. `stale_settings` warns.
             Err(_) => continue,
         };
+        let arranged = source.config.as_ref().unwrap_or(&text);
         let config = match changes {
-            true => rewrite.quantized_config(&text),
-            false => rewrite.config(&text),
+            true => rewrite.quantized_config(arranged),
+            false => rewrite.config(arranged),
         };
         let config = match config.map_err(|error| error.in_path(&path)) {
             Ok(config) => config,
@@ -98,7 +101,7 @@ pub(super) fn config(
             Some(_) => {}
             None => {
                 let is_there = source.has_config(at_output.as_deref())
-                    || goes_along && source.is_of_directory();
+                    || goes_along && source.checkpoint.is_of_directory();
                 let holds = is_there && config == text;
                 found = Some((path, config, holds));
             }
@@ -165,7 +168,7 @@ pub(super) fn stale_settings(
     let ignored = |error: anyhow::Error| warn(format!("{error:#}; its settings are not compared"));
     let mut copied = Vec::new();
     for source in sources.iter().filter(|it| !it.makes_numbers() || !it.kept.is_empty()) {
-        let found = config_of(source.checkpoint()).map_err(ignored).ok().flatten();
+        let found = config_of(&source.checkpoint).map_err(ignored).ok().flatten();
         let found = found.map(|(path, text)| (path, quantised(text.as_bytes())));
         copied.extend(found.filter(|(_, entries)| !entries.is_empty()));
     }
@@ -209,8 +212,7 @@ pub(super) fn stale_settings(
         // They describe the codes that are copied.
         let mut describing = Vec::new();
         if !outdates_settings(sources, rewrite) {
-            let read =
-                sources.iter().filter_map(|it| it.checkpoint()?.read_beside(name, MOST).ok());
+            let read = sources.iter().filter_map(|it| it.checkpoint.read_beside(name, MOST).ok());
             describing.extend(read.flatten());
         }
         let path = text::path(&path);

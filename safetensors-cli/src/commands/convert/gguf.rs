@@ -14,7 +14,7 @@ use super::{Args, open, report, take};
 use crate::input::{self, address, other};
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
-use crate::terminal::table::{self, Column};
+use crate::terminal::table::{self, Column, Columns};
 use crate::terminal::text;
 
 /// Converts a model to a GGUF file.
@@ -37,7 +37,6 @@ pub(super) fn run(
     }
     let tensors = rewrite.tensors().map(|(name, tensor)| (name.to_owned(), tensor));
     let (writer, notes) = model.writer(tensors, kind).map_err(advise)?;
-    sources.iter().try_for_each(Source::check)?;
     let destination = args.writing.file(output, OUT)?;
     sources.iter().for_each(Source::warn_of_notes);
     let bytes = writer.total_size();
@@ -117,18 +116,15 @@ fn told(notes: &Notes) -> String {
 
 /// Shows each tensor with its name and type.
 fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {
-    let columns = [
-        Column::name("name").rank(0).distinct(),
-        Column::word("type").rank(2),
-        Column::name("shape").rank(4),
-        Column::number("size").rank(3),
+    let columns: &Columns<'_, (&str, Type, &[usize])> = &[
+        (Column::name("name").rank(0).distinct(), &|(name, ..)| text::name(name)),
+        (Column::word("type").rank(2), &|(_, kind, _)| kind.to_string()),
+        (Column::name("shape").rank(4), &|(.., shape)| text::shape(shape)),
+        (Column::number("size").rank(3), &|(_, kind, shape)| {
+            text::size(kind.byte_len(shape).unwrap_or(u64::MAX))
+        }),
     ];
-    Ok(table::write(&columns, out, |rows| {
-        for (name, kind, shape) in writer.tensors() {
-            let bytes = kind.byte_len(shape).unwrap_or(u64::MAX);
-            rows.row([text::name(name), kind.to_string(), text::shape(shape), text::size(bytes)]);
-        }
-    })?)
+    Ok(table::list(writer.tensors(), columns, out)?)
 }
 
 /// Adds a remedy to the error of a model that has no place in GGUF.

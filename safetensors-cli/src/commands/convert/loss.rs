@@ -37,15 +37,13 @@ pub(super) fn loss(
         }
         changed.extend(source.merged.keys().map(String::as_str));
         changed.extend(source.numbers.iter().map(|weight| &*weight.name));
-        let Some(checkpoint) = source.checkpoint() else { continue };
+        let checkpoint = &source.checkpoint;
         let aliases: BTreeSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         let own = checkpoint.metadata().iter().filter(|(key, _)| !aliases.contains(key.as_str()));
         for (key, value) in own {
             entries += 1;
-            let is_other = |it: &Source| {
-                let found = it.checkpoint().and_then(|it| it.metadata().get(key));
-                found.is_some_and(|found| found != value)
-            };
+            let is_other =
+                |it: &Source| it.checkpoint.metadata().get(key).is_some_and(|found| found != value);
             if !metadata.contains_key(key) || sources.iter().any(is_other) {
                 keys.insert(key.as_str());
             }

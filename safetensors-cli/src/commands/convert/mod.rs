@@ -6,6 +6,7 @@
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
 //! | `casts` | the `--cast` option, and how dtypes and schemes are read |
 //! | `config` | the `config.json` of quantised weights, and of dequantised ones |
+//! | `experts` | experts of a mixture that are split or stacked |
 //! | `lora` | LoRA adapters that are merged into the input |
 //! | `divided` | an output that is divided among ranks |
 //! | `gguf` | an output of GGUF |
@@ -25,6 +26,7 @@ mod casts;
 mod changes;
 mod config;
 mod divided;
+mod experts;
 mod form;
 mod gguf;
 mod lora;
@@ -45,7 +47,7 @@ use lora::Loras;
 use others::Others;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::error::{QuantizationProblem, TieProblem};
+use safetensors_core::error::{ExpertProblem, QuantizationProblem, TieProblem};
 use safetensors_core::framework::Quoted;
 use safetensors_core::lora::Adapter;
 use safetensors_core::quantized::LinearLayers;
@@ -182,6 +184,7 @@ Examples:
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
   safetensors convert llama/ merged/ --lora adapter/ --lora other/:0.5
+  safetensors convert mixtral/ stacked/ --experts stacked
   safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
 
@@ -208,10 +211,6 @@ impl Args {
 }
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         self.writing.dry_run
     }
@@ -253,10 +252,9 @@ fn save(
         .map_err(|error| name_twice(error, &sources, &change))?;
     output.ranks = args.ranks.divided(&rewrite, change.select, &args.writing.options())?;
     if let Some(Divided { plan: ranks, .. }) = &output.ranks {
-        warn_of_split_heads(ranks, sources.iter().filter_map(Source::checkpoint))?;
+        warn_of_split_heads(ranks, sources.iter().map(|it| &it.checkpoint))?;
         plan.ranks = Some(ranks.world_size());
     }
-    sources.iter().try_for_each(Source::check)?;
     let existing = output.existing()?;
     let names = rewrite.tensors().map(|(name, _)| name.to_owned()).collect();
     let inputs = sources.iter().flat_map(Source::files).chain(read).collect();
@@ -268,8 +266,10 @@ fn save(
     sources.iter().for_each(Source::warn_of_notes);
     output.warn_of_loss(&metadata, &plan);
     warn_of_notes(output.path(), &plan.notes);
-    let summary =
-        plan.summary() + &report::share(&rewrite) + &report::merged(&adapters, &sources, &rewrite);
+    let summary = plan.summary()
+        + args.changes.experts.summary()
+        + &report::share(&rewrite)
+        + &report::merged(&adapters, &sources, &rewrite);
     let unmade = match args.changes.names {
         Some(_) => "; not made, and needed by transformers: config.json and the tokenizer",
         None => "",
@@ -324,7 +324,7 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
         stored.quantised.extend(source.numbers.iter().map(|weight| weight.name.clone()));
         stored.kept.extend(source.kept.iter().map(String::as_str));
         stored.merged.extend(source.merged.iter().map(|(name, dtype)| (name.as_str(), *dtype)));
-        stored.layers = layers_of(change, source.checkpoint(), stored.layers)?;
+        stored.layers = layers_of(change, &source.checkpoint, stored.layers)?;
     }
     let mut names: Vec<_> = sources.iter().flat_map(Source::names).collect();
     names.extend(&stored.kept);
@@ -359,7 +359,8 @@ fn taken<'a>(
 ) -> anyhow::Result<Rewrite<'a>> {
     let mut rewrite = Rewrite::default();
     for source in sources {
-        rewrite = source.add_to(rewrite, change, layers)?;
+        source.refuse_unreadable(change, layers)?;
+        rewrite = rewrite.merge(&source.checkpoint);
     }
     if change.changes.names.is_some() {
         // transformers refuses a file with only other entries in its metadata.
@@ -375,7 +376,7 @@ fn out_is_missing() -> anyhow::Error {
 /// Adds a remedy to an error of core: about a tied weight with another name that the metadata uses
 /// for something else, and about quantised weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
-    use ErrorKind::{Adapter, Quantization, Tie};
+    use ErrorKind::{Adapter, Experts, Quantization, Tie};
     let Some(cause) = error.downcast_ref::<Error>() else { return error };
     let mut told = format!("{error:#}");
     let advice = match cause.kind() {
@@ -400,6 +401,11 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         // An adapter for a weight that is not one of numbers.
         Adapter { problem } if problem.to_string().contains("dequantise") => {
             "--dequantize f32 does that"
+        }
+        Experts { problem: ExpertProblem::UnknownModel { .. } } => {
+            // Core's own remedy is for programs.
+            told = told.rsplit_once("; ").map_or(told.clone(), |(cause, _)| cause.to_owned());
+            "--gate-up says it: first, last or interleaved; --transposed, if outputs are columns"
         }
         _ => return error,
     };

@@ -44,7 +44,7 @@ impl Others {
             warn_of_codes(rewrite, out, "; without --no-other-files, OUT gets one");
             return Ok(Self::default());
         }
-        let directories = sources.iter().filter_map(Source::checkpoint);
+        let directories = sources.iter().map(|it| &it.checkpoint);
         let directories: Vec<_> =
             directories.filter(|it| is_directory && it.is_of_directory()).collect();
         let mut others = Self::default();
@@ -140,9 +140,7 @@ pub(super) fn library_name(
     out: &Path,
 ) -> Option<(&'static str, Option<String>)> {
     let [source] = sources else { return None };
-    let checkpoint = source.checkpoint()?;
-    let first = checkpoint.files().first().map(|file| file.path());
-    let name = checkpoint.index_path().or(first).and_then(Path::file_name)?.to_str()?;
+    let name = input::path_of(&source.checkpoint)?.file_name()?.to_str()?;
     let known = NAMES.into_iter().find(|known| name.split('.').next() == Some(known))?;
     if !source.files().contains(&identity(&out.join(name))) {
         return Some((known, Some(known.to_owned())));

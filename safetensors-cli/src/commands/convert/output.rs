@@ -308,20 +308,15 @@ impl Output {
                     Ok(writer.write(out.get_ref(), |bytes| progress.add(bytes))?)
                 })?;
             }
-            (Form::Npy, None) => {
+            (form @ (Form::Npy | Form::Npz), None) => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
                 file::replace(&self.path, options, |out| {
-                    for (name, tensor) in plan.tensors() {
+                    if form == Form::Npz {
+                        numpy::write_npz(out, plan.tensors(), progress)?;
+                    } else if let Some((name, tensor)) = plan.tensors().next() {
                         out.write_all(&numpy::header_of(name, tensor, numpy::CONVERT)?)?;
                         numpy::write_data(out, name, tensor, progress)?;
                     }
-                    Ok(rewrite.check_unchanged()?)
-                })?;
-            }
-            (Form::Npz, None) => {
-                let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, options, |out| {
-                    numpy::write_npz(out, plan.tensors(), progress)?;
                     Ok(rewrite.check_unchanged()?)
                 })?;
             }

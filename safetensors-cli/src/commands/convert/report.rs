@@ -8,7 +8,7 @@ use safetensors_core::quantized::QuantizationError;
 
 use super::source::Source;
 use crate::input::Rewrite;
-use crate::terminal::table::{self, Column};
+use crate::terminal::table::{self, Column, Columns};
 use crate::terminal::text;
 
 /// A quantised weight that is written.
@@ -47,30 +47,18 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
             (None, _) => {}
         }
     }
-    let columns = [
-        Column::name("quantised weight").rank(0).distinct(),
-        Column::name("shape").rank(4),
-        Column::number("of all bytes").rank(6),
-        Column::number("bits each").rank(2),
-        Column::number("largest error").rank(3),
-        Column::number("rms error").rank(5),
-        Column::number("relative").rank(1),
-    ];
+    let parameters = |row: &Row<'_>| row.shape.iter().map(|&dim| dim as u64).product();
     let (_, all) = rewrite.quantized_bytes();
-    table::write(&columns, out, |lines| {
-        for row in &rows {
-            let parameters = row.shape.iter().map(|&dim| dim as u64).product();
-            lines.row([
-                text::name(row.name),
-                text::shape(row.shape),
-                text::percent(row.source_bytes, all),
-                text::bits_each(row.bytes, parameters),
-                text::number(row.error.max),
-                text::number(row.error.rms),
-                text::number(row.error.relative),
-            ]);
-        }
-    })
+    let columns: &Columns<'_, &Row<'_>> = &[
+        (Column::name("quantised weight").rank(0).distinct(), &|row| text::name(row.name)),
+        (Column::name("shape").rank(4), &|row| text::shape(row.shape)),
+        (Column::number("of all bytes").rank(6), &|row| text::percent(row.source_bytes, all)),
+        (Column::number("bits each").rank(2), &|row| text::bits_each(row.bytes, parameters(row))),
+        (Column::number("largest error").rank(3), &|row| text::number(row.error.max)),
+        (Column::number("rms error").rank(5), &|row| text::number(row.error.rms)),
+        (Column::number("relative").rank(1), &|row| text::number(row.error.relative)),
+    ];
+    table::list(rows.iter(), columns, out)
 }
 
 /// Returns the number of written tensors that adapters change, as the end of the summary.

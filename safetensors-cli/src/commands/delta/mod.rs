@@ -177,10 +177,6 @@ struct Squash {
 }
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        !matches!(self.command, Command::Verify(_) | Command::Inspect(_))
-    }
-
     fn is_paged(&self) -> bool {
         matches!(self.command, Command::Inspect(_))
     }

@@ -134,10 +134,6 @@ struct FileEntry {
 }
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         !self.record && !self.check
     }

@@ -82,24 +82,16 @@ pub(super) fn flat(
     tensors: &Tensors<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let several = checkpoint.files().len() > 1;
-    let columns = [
-        Column::name("name").rank(0).distinct(),
-        Column::word("dtype").rank(2),
-        Column::name("shape").rank(3),
-        Column::number("size").rank(1),
-        Column::word("file").rank(4),
+    let file = |tensor: &Tensor<'_>| Some(input::shard_name(checkpoint, tensor.file()?));
+    let columns: &Columns<'_, &Tensor<'_>> = &[
+        (Column::name("name").rank(0).distinct(), &|tensor| text::name(tensor.name())),
+        (Column::word("dtype").rank(2), &|tensor| dtype_and_shape(Shown::of(tensor)).0),
+        (Column::name("shape").rank(3), &|tensor| dtype_and_shape(Shown::of(tensor)).1),
+        (Column::number("size").rank(1), &|tensor| text::size(Shown::of(tensor).byte_len())),
+        (Column::word("file").rank(4), &|tensor| file(tensor).unwrap_or_default()),
     ];
-    let columns = if several { &columns[..] } else { &columns[..4] };
-    let row = |tensor: &Tensor<'_>, rows: &mut Rows<'_>| {
-        let shown = Shown::of(tensor);
-        let (dtype, shape) = dtype_and_shape(shown);
-        let cells = [text::name(tensor.name()), dtype, shape, text::size(shown.byte_len())];
-        let file =
-            tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
-        rows.row(cells.into_iter().chain(file));
-    };
-    table::write(columns, out, |rows| tensors.iter().for_each(|tensor| row(tensor, rows)))
+    let columns = if checkpoint.files().len() > 1 { columns } else { &columns[..4] };
+    table::list(tensors.iter(), columns, out)
 }
 
 /// The totals for each dtype and overall, and how many of all tensors are shown.

@@ -126,10 +126,6 @@ struct Get {
 }
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn is_paged(&self) -> bool {
         match &self.command {
             Command::Get(_) => true,

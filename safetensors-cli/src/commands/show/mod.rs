@@ -20,13 +20,11 @@ use number::Format;
 use plain::{Csv, Json};
 use read::{Value, read};
 use safetensors_core::framework::Quoted;
-use safetensors_core::{LazyTensor, ReadAt};
 
 use super::Run;
-use crate::input::Input;
-use crate::input::find;
 use crate::input::slicing::{Selection, Slice};
 use crate::input::values::Values;
+use crate::input::{Input, Tensor, find};
 use crate::terminal::screen::Screen;
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
@@ -117,11 +115,7 @@ impl Run for Args {
     }
 }
 
-fn show_json<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
-    selection: &Selection,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+fn show_json(tensor: &Tensor<'_>, selection: &Selection, out: &mut Out) -> anyhow::Result<()> {
     let shape = selection.shape();
     let name = json::inline(&tensor.name())?;
     writeln!(out, "{{\n  \"name\": {name},\n  \"dtype\": \"{}\",", tensor.dtype())?;
@@ -135,11 +129,11 @@ fn show_json<S: ReadAt>(
     Ok(writeln!(out, "\n}}")?)
 }
 
-fn show_text<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
+fn show_text(
+    tensor: &Tensor<'_>,
     selection: &Selection,
     all: bool,
-    out: &mut impl Write,
+    out: &mut Out,
 ) -> anyhow::Result<()> {
     let (shape, mut format) = (selection.shape(), Format::default());
     let width = Screen::of_stdout().map_or(WIDTH, |screen| screen.columns);
@@ -178,11 +172,7 @@ fn show_text<S: ReadAt>(
 }
 
 /// Writes the heading: the tensor, and the shape of the slice.
-fn write_heading<S>(
-    tensor: &LazyTensor<'_, S>,
-    selection: &Selection,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+fn write_heading(tensor: &Tensor<'_>, selection: &Selection, out: &mut Out) -> anyhow::Result<()> {
     let shape = selection.shape();
     write!(out, "{}  {}  {}", text::name(tensor.name()), tensor.dtype(), text::shape(&shape))?;
     if shape != tensor.shape() {
@@ -210,8 +200,8 @@ fn shortened(shape: &[usize]) -> Option<Vec<ShownDim>> {
 }
 
 /// Reads the values that are shown, and no others.
-fn read_shown<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
+fn read_shown(
+    tensor: &Tensor<'_>,
     selection: &Selection,
     dims: &[ShownDim],
     take: &mut dyn FnMut(Value) -> io::Result<()>,

@@ -109,10 +109,6 @@ Examples:
 Exit codes: 0 signed, 1 the model or the key cannot be used, or writing failed, 2 wrong usage.";
 
 impl Run for Args {
-    fn writes_files(&self) -> bool {
-        true
-    }
-
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         sign(self, out)
     }

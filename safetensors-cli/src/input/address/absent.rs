@@ -1,13 +1,13 @@
 //! Addresses in a command that was built without them: every use is an error that explains how to
 //! get one with them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::{Error, SaveOptions, ShardOptions};
 
 use super::printable;
-use crate::input::source::{Checkpoint, Rewrite};
+use crate::input::source::Rewrite;
 
 /// The store of an address. There is none.
 pub(super) type Files = LocalStore;
@@ -30,27 +30,12 @@ pub(crate) fn missing() -> anyhow::Error {
     )
 }
 
-pub(super) fn open(
-    address: &str,
-    _: impl FnOnce(Files, &Path, Error) -> anyhow::Result<Checkpoint>,
-) -> anyhow::Result<Checkpoint> {
+pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     Err(without(address))
 }
 
-pub(super) fn store(address: &str) -> anyhow::Result<(Files, PathBuf)> {
-    Err(without(address))
-}
-
-pub(super) fn advise(error: Error, _: &str) -> anyhow::Error {
+pub(crate) fn advise(error: Error, _: &str) -> anyhow::Error {
     error.into()
-}
-
-pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
-    Err(without(address))
-}
-
-pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
-    Err(without(address))
 }
 
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {

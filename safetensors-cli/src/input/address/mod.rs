@@ -9,15 +9,17 @@ mod absent;
 #[cfg(feature = "remote")]
 mod remote;
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[cfg(not(feature = "remote"))]
-pub(crate) use absent::{abort_uploads, find, missing, save, save_sharded};
+pub(crate) use absent::{abort_uploads, advise as explain, missing, save, save_sharded};
 #[cfg(feature = "remote")]
-pub(crate) use remote::{abort_uploads, find, save, save_sharded};
+pub(crate) use remote::{abort_uploads, advise as explain, save, save_sharded};
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use safetensors_core::Error;
+use safetensors_core::{self as core, Error, ErrorKind, Limits};
 
 use crate::input::source::Checkpoint;
 use crate::terminal::report::wrong_usage;
@@ -51,27 +53,69 @@ pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
 /// `otherwise` opens: from its store, by its path, and with the error if it is none.
 pub(crate) fn open_or(
     address: &str,
-    otherwise: impl FnOnce(there::Files, &Path, Error) -> anyhow::Result<Checkpoint>,
+    otherwise: impl FnOnce(Arc<there::Files>, &Path, Error) -> anyhow::Result<Checkpoint>,
 ) -> anyhow::Result<Checkpoint> {
+    let (store, path) = files(address)?;
+    match core::Checkpoint::open_in(Arc::clone(&store), &path, &Limits::default()) {
+        Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+        Err(error) if is_of_access(&error) => Err(explain(error, address)),
+        Err(error) => otherwise(store, &path, error),
+    }
+}
+
+/// Returns `true` if an error is not about the format: nothing was read, or there are several
+/// files.
+fn is_of_access(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
+        kind => matches!(kind, ErrorKind::Io(_) | ErrorKind::Other(_)),
+    }
+}
+
+/// Returns the store of an address, and the path in it.
+fn files(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf)> {
     refuse_memory(address)?;
-    there::open(address, otherwise)
+    let (store, path) = there::files(address)?;
+    Ok((Arc::new(store), path))
 }
 
 /// Returns the store of an address with directories to list, and the path in it.
-pub(crate) fn store(address: &str) -> anyhow::Result<(there::Files, PathBuf)> {
-    refuse_memory(address)?;
-    there::store(address)
+pub(crate) fn store(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf)> {
+    if is_web(address) {
+        return Err(wrong_usage(format!(
+            "{}: a web server does not list what is in a directory; expected a path, or a bucket \
+             such as s3://bucket/model",
+            printable(address)
+        )));
+    }
+    files(address)
 }
 
-/// An error of such a store, with the address and a remedy.
-pub(crate) fn explain(error: Error, address: &str) -> anyhow::Error {
-    there::advise(error, address)
+/// Returns `true` for the address of a web server.
+pub(crate) fn is_web(address: &str) -> bool {
+    let scheme = address.split(':').next().unwrap_or_default();
+    ["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web))
 }
 
 /// Returns the files of whole tensors at an address, each as a separate checkpoint.
 pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
-    refuse_memory(address)?;
-    there::parts(address)
+    let (store, path) = files(address)?;
+    let opened = core::Checkpoint::open_in(store, path, &Limits::default());
+    let parts = opened.map_err(|error| explain(error, address))?.into_parts()?;
+    Ok(parts.into_iter().map(core::Checkpoint::into_boxed).collect())
+}
+
+/// Returns the checkpoint at an address, if there is one.
+pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
+    let (store, path) = files(address)?;
+    match core::Checkpoint::open_in(store, path, &Limits::default()) {
+        Ok(checkpoint) => Ok(Some(checkpoint.into_boxed())),
+        Err(error) => match error.kind() {
+            ErrorKind::NoCheckpoint { .. } => Ok(None),
+            ErrorKind::Io(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => Err(explain(error, address)),
+        },
+    }
 }
 
 /// Refuses an address that nothing can be saved to, before anything is read.

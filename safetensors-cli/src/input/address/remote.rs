@@ -1,14 +1,14 @@
 //! Addresses, read and written by `safetensors_hub`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
 pub(crate) use safetensors_hub::remote::abort_uploads;
 use safetensors_hub::remote::{self, AddressKind, RemoteOptions, RemoteStore};
 
 use super::printable;
-use crate::input::source::{Checkpoint, Rewrite};
+use crate::input::source::Rewrite;
 use crate::terminal::report::wrong_usage;
 
 /// The store of an address.
@@ -26,68 +26,16 @@ pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
     Ok(meant.unwrap_or(path))
 }
 
-/// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
-pub(super) fn open(
-    address: &str,
-    otherwise: impl FnOnce(Files, &Path, Error) -> anyhow::Result<Checkpoint>,
-) -> anyhow::Result<Checkpoint> {
-    match remote::open(address) {
-        Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) if is_of_access(&error) => Err(advise(error, address)),
-        // It may be a file or a directory of another format.
-        Err(error) => {
-            let store = RemoteStore::new(address, &RemoteOptions::new())?;
-            let path = store.path();
-            otherwise(store, &path, error)
-        }
-    }
-}
-
-/// Returns the store of an address with directories to list, and the path in it.
-pub(super) fn store(address: &str) -> anyhow::Result<(Files, PathBuf)> {
-    if AddressKind::of(address) == Some(AddressKind::Web) {
-        return Err(wrong_usage(format!(
-            "{}: a web server does not list what is in a directory; expected a path, or a bucket \
-             such as s3://bucket/model",
-            printable(address)
-        )));
-    }
-    let store = RemoteStore::new(address, &RemoteOptions::new())?;
+/// Returns the store of an address, and the path in it.
+pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
+    let store = RemoteStore::new(address, &RemoteOptions::new());
+    let store = store.map_err(|error| advise(error, address))?;
     let path = store.path();
     Ok((store, path))
 }
 
-/// Returns `true` if an error is not about the format: nothing was read, or there are several
-/// files.
-fn is_of_access(error: &Error) -> bool {
-    match error.kind() {
-        ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
-        ErrorKind::Io(_) => true,
-        _ => error.other::<safetensors_hub::ErrorKind>().is_some(),
-    }
-}
-
-/// Returns the files of whole tensors at an address, each as a separate checkpoint.
-pub(super) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
-    let opened = remote::open(address).map_err(|error| advise(error, address))?;
-    let parts = opened.into_parts()?;
-    Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
-}
-
-/// Returns the checkpoint at an address, if there is one.
-pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
-    match remote::open(address) {
-        Ok(checkpoint) => Ok(Some(checkpoint.into_boxed())),
-        Err(error) => match error.kind() {
-            ErrorKind::NoCheckpoint { .. } => Ok(None),
-            ErrorKind::Io(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
-            _ => Err(advise(error, address)),
-        },
-    }
-}
-
 /// Adds to an error the address, unless it names it, and a remedy.
-pub(super) fn advise(error: Error, address: &str) -> anyhow::Error {
+pub(crate) fn advise(error: Error, address: &str) -> anyhow::Error {
     let (shown, message) = (printable(address), error.to_string());
     let remedy = remedy(&error, address);
     if remedy.is_none() && message.contains(&shown) {

@@ -216,11 +216,15 @@ fn files_of_other_formats_at_an_address() {
             assert!(shown.contains("equal"), "{there}: {shown}");
         }
     }
-    let args = ["convert", "s3://bucket/gguf/split-00001-of-00003.gguf", "out.safetensors"];
-    output(of_bucket(safetensors(dir.path(), &args), &server));
-    let expected = fixture("gguf/split.safetensors");
-    let diff = ["diff", "out.safetensors", expected.to_str().unwrap(), "--ignore-metadata"];
-    output(safetensors(dir.path(), &diff));
+    for (name, expected) in
+        [("gguf/split-00001-of-00003.gguf", "gguf/split.safetensors"), ("stored.npz", "stored.npz")]
+    {
+        let args = ["convert", &format!("s3://bucket/{name}"), "out.safetensors", "--force"];
+        output(of_bucket(safetensors(dir.path(), &args), &server));
+        let expected = fixture(expected);
+        let diff = ["diff", "out.safetensors", expected.to_str().unwrap(), "--ignore-metadata"];
+        output(safetensors(dir.path(), &diff));
+    }
     // Its problem is reported for the address.
     let server = Web::new().with("model.safetensors", b"no header of anything".to_vec());
     let address = server.address("model.safetensors");

@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::tensor::ComputedTensor;
-use super::{Computed, Content, Shared};
+use super::{Computed, Content, Made, Shared};
 use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{CatalogPlace, Checkpoint, CheckpointFile};
 use crate::file::hash::remove_record;
@@ -15,10 +14,10 @@ use crate::format::header::{Limits, Metadata};
 
 /// The tensors that replace others of a checkpoint.
 pub(crate) struct Replacement<'a> {
-    pub(crate) tensors: Vec<Box<dyn ComputedTensor>>,
-    /// By the names of stored tensors, the number of the computed one that replaces it; `None` for
-    /// a tensor that is removed.
-    pub(crate) instead: HashMap<&'a str, Option<usize>>,
+    pub(crate) tensors: Vec<Made>,
+    /// By the names of stored tensors, the numbers of the ones that replace it; none for a tensor
+    /// that is removed.
+    pub(crate) instead: HashMap<&'a str, Vec<usize>>,
     /// The numbers of computed tensors that are new. They come last in the last file.
     pub(crate) added: Vec<usize>,
     /// Other checkpoints that are read.
@@ -66,7 +65,7 @@ struct FileMaker<'a, S> {
     shared: &'a Arc<Shared<S>>,
     /// The number of the file.
     file: usize,
-    instead: &'a HashMap<&'a str, Option<usize>>,
+    instead: &'a HashMap<&'a str, Vec<usize>>,
     /// The numbers of the tensors that are new in the file.
     added: &'a [usize],
     metadata: &'a dyn Fn(&Metadata) -> Metadata,
@@ -86,8 +85,9 @@ impl<S: ReadAt> FileMaker<'_, S> {
         let mut tensors = Vec::new();
         for info in infos() {
             match self.instead.get(info.name()) {
-                Some(&Some(number)) => tensors.push(self.computed(number)),
-                Some(None) => {}
+                Some(instead) => {
+                    tensors.extend(instead.iter().map(|&number| self.computed(number)));
+                }
                 None => {
                     let offset = header.data_start() + info.data_offsets().start;
                     let spec = Spec { name: info.name(), dtype: info.dtype(), shape: info.shape() };
@@ -112,9 +112,7 @@ impl<S: ReadAt> FileMaker<'_, S> {
     }
 
     fn computed(&self, number: usize) -> (Spec<'_>, Content) {
-        let tensor = &self.shared.tensors[number];
-        let spec = Spec { name: tensor.name(), dtype: tensor.dtype(), shape: tensor.shape() };
-        (spec, Content::Computed(number))
+        (self.shared.tensors[number].spec(), Content::Computed(number))
     }
 
     /// Returns the file as it is stored.

@@ -1,6 +1,8 @@
-//! [`Computed`]: a file in which some tensors are computed when they are read.
+//! [`Computed`]: a file in which some tensors are computed when they are read, as numbers, or
+//! arranged from bytes of others.
 
 pub(super) mod files;
+pub(super) mod strided;
 pub(super) mod tensor;
 
 use std::any::Any;
@@ -13,15 +15,19 @@ use std::{fmt, io};
 use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::file::io::{ReadAt, ReadRange, Requests};
+use crate::file::save::spec::Spec;
 use crate::format::convert::bytes_of;
 use crate::format::dtype::Dtype;
+use crate::format::error::Error;
 use crate::format::slice::read_range::Files;
+use strided::Strided;
+use strided::read::{self, Part};
 use tensor::{Ahead, ComputedTensor, MOST, failed, round};
 
 /// A file of a checkpoint in which some tensors are [quantised weights as
-/// numbers](Checkpoint::dequantized), or [merged with adapters](Checkpoint::merged). It reads as a
-/// safetensors file. The elements of these tensors are computed when they are read, from the bytes
-/// of the part that is read.
+/// numbers](Checkpoint::dequantized), [merged with adapters](Checkpoint::merged), or
+/// [arranged](Checkpoint::arranged) from others. It reads as a safetensors file. The elements of
+/// these tensors are computed when they are read, from the bytes of the part that is read.
 pub struct Computed<S> {
     pub(crate) shared: Arc<Shared<S>>,
     /// The number of the stored file.
@@ -46,9 +52,36 @@ impl<S> Clone for Computed<S> {
 /// The sources of all files of a checkpoint.
 pub(crate) struct Shared<S> {
     pub(crate) files: Vec<CheckpointFile<S>>,
-    pub(crate) tensors: Vec<Box<dyn ComputedTensor>>,
+    pub(crate) tensors: Vec<Made>,
     /// Other checkpoints that the tensors are computed from.
     pub(crate) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
+}
+
+/// A tensor that is not stored.
+pub(crate) enum Made {
+    Numbers(Box<dyn ComputedTensor>),
+    Strided(Strided),
+}
+
+impl Made {
+    pub(crate) fn numbers(tensor: impl ComputedTensor + 'static) -> Self {
+        Self::Numbers(Box::new(tensor))
+    }
+
+    fn spec(&self) -> Spec<'_> {
+        match self {
+            Self::Numbers(it) => Spec { name: it.name(), dtype: it.dtype(), shape: it.shape() },
+            Self::Strided(it) => Spec { name: it.name(), dtype: it.dtype, shape: &it.shape },
+        }
+    }
+
+    /// Returns the numbers of the files that are read.
+    fn files(&self) -> Vec<usize> {
+        match self {
+            Self::Numbers(tensor) => tensor.files(),
+            Self::Strided(tensor) => tensor.files().collect(),
+        }
+    }
 }
 
 /// Where the bytes of a tensor come from.
@@ -81,23 +114,28 @@ impl<S> Computed<S> {
         self.shared.files[self.file].archive.source()
     }
 
-    /// Returns the parts of tensors that are in a range: bytes in the stored file, or elements of a
-    /// computed tensor.
-    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Part> {
+    /// Returns the parts of tensors that are in a range: bytes in the stored file, or elements or
+    /// bytes of another tensor.
+    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Wanted<'_>> {
         self.segments.within(range).map(|(content, bytes)| match *content {
-            Content::Copied(offset) => Part::Copied(offset + bytes.start..offset + bytes.end),
-            Content::Computed(number) => {
-                let size = bytes_of(self.shared.tensors[number].dtype(), 1) as u64;
-                Part::Computed(number, bytes.start / size..bytes.end.div_ceil(size))
-            }
+            Content::Copied(offset) => Wanted::Copied(offset + bytes.start..offset + bytes.end),
+            Content::Computed(number) => match &self.shared.tensors[number] {
+                Made::Numbers(tensor) => {
+                    let size = bytes_of(tensor.dtype(), 1) as u64;
+                    let elements = bytes.start / size..bytes.end.div_ceil(size);
+                    Wanted::Numbers(number, &**tensor, elements)
+                }
+                Made::Strided(tensor) => Wanted::Strided(tensor, bytes),
+            },
         })
     }
 }
 
 /// A part of a tensor.
-enum Part {
+enum Wanted<'t> {
     Copied(Range<u64>),
-    Computed(usize, Range<u64>),
+    Numbers(usize, &'t dyn ComputedTensor, Range<u64>),
+    Strided(&'t Strided, Range<u64>),
 }
 
 impl<S: ReadAt> ReadAt for Computed<S> {
@@ -111,36 +149,51 @@ impl<S: ReadAt> ReadAt for Computed<S> {
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         let mut copied = Vec::new();
+        let mut parts = Vec::new();
         for range in ranges {
             for (content, part, bytes) in self.segments.divide(range)? {
                 match *content {
                     Content::Copied(offset) => {
                         copied.push(ReadRange { offset: offset + part.start, bytes });
                     }
-                    Content::Computed(tensor) => self.compute(tensor, part.start, bytes)?,
+                    Content::Computed(number) => match &self.shared.tensors[number] {
+                        Made::Numbers(tensor) => self.compute(&**tensor, part.start, bytes)?,
+                        Made::Strided(tensor) => {
+                            parts.push(Part { tensor, start: part.start, bytes });
+                        }
+                    },
                 }
             }
         }
-        self.shared.files.read(self.file, &mut copied)
+        let failed = |(file, error): (usize, io::Error)| match file == self.file {
+            true => error,
+            false => Error::io(error, self.shared.files[file].path()).through_io(),
+        };
+        read::read(&self.shared.files, &mut parts).map_err(failed)?;
+        match &mut copied[..] {
+            [] => Ok(()),
+            copied => self.shared.files.read(self.file, copied),
+        }
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         let mut below: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
-        let mut wanted: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
-        for range in ranges {
-            for part in self.parts(range) {
-                match part {
-                    Part::Copied(bytes) => below.entry(self.file).or_default().push(bytes),
-                    Part::Computed(number, elements) => {
-                        wanted.entry(number).or_default().push(elements);
-                    }
+        let mut wanted: HashMap<usize, (&dyn ComputedTensor, Vec<Range<u64>>)> = HashMap::new();
+        let mut add = |file: usize, bytes| below.entry(file).or_default().push(bytes);
+        for part in ranges.flat_map(|range| self.parts(range)) {
+            match part {
+                Wanted::Copied(bytes) => add(self.file, bytes),
+                Wanted::Numbers(number, tensor, elements) => {
+                    wanted.entry(number).or_insert((tensor, Vec::new())).1.push(elements);
+                }
+                Wanted::Strided(tensor, bytes) => {
+                    tensor.below(bytes).for_each(|(file, bytes)| add(file, bytes));
                 }
             }
         }
-        for (number, elements) in wanted {
-            let tensor = &self.shared.tensors[number];
+        for (tensor, elements) in wanted.into_values() {
             for (file, bytes) in elements.iter().filter_map(|it| tensor.source_bytes(it.clone())) {
-                below.entry(file).or_default().push(bytes);
+                add(file, bytes);
             }
             tensor.will_read(&elements);
         }
@@ -150,17 +203,17 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     }
 
     fn has_read(&self, range: Range<u64>) {
+        let has_read = |(file, bytes): (usize, Range<u64>)| {
+            self.shared.files[file].archive.source().has_read(bytes);
+        };
         for part in self.parts(range) {
-            let below = match part {
-                Part::Copied(bytes) => Some((self.file, bytes)),
-                Part::Computed(number, elements) => {
-                    let tensor = &self.shared.tensors[number];
+            match part {
+                Wanted::Copied(bytes) => has_read((self.file, bytes)),
+                Wanted::Numbers(_, tensor, elements) => {
                     tensor.has_read(elements.clone());
-                    tensor.source_bytes(elements)
+                    tensor.source_bytes(elements).into_iter().for_each(has_read);
                 }
-            };
-            if let Some((file, bytes)) = below {
-                self.shared.files[file].archive.source().has_read(bytes);
+                Wanted::Strided(tensor, bytes) => tensor.below(bytes).for_each(has_read),
             }
         }
     }
@@ -191,8 +244,12 @@ impl<S: ReadAt> ReadAt for Computed<S> {
 
 impl<S: ReadAt> Computed<S> {
     /// Reads bytes of a computed tensor, from this byte on.
-    fn compute(&self, tensor: usize, skipped: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let tensor = &*self.shared.tensors[tensor];
+    fn compute(
+        &self,
+        tensor: &dyn ComputedTensor,
+        skipped: u64,
+        bytes: &mut [u8],
+    ) -> io::Result<()> {
         let size = bytes_of(tensor.dtype(), 1);
         let mut first = skipped / size as u64;
         let mut inside = (skipped % size as u64) as usize;

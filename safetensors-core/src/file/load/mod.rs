@@ -5,6 +5,7 @@
 
 pub(crate) mod catalog;
 mod codes;
+mod experts;
 pub(crate) mod fused;
 mod into;
 mod lazy;
@@ -20,6 +21,7 @@ pub(crate) mod wanted;
 
 use std::slice::from_ref;
 
+pub use experts::{ExpertLayout, ExpertOptions, GateUp};
 pub use lazy::LazyTensor;
 pub use loaded::DtypePlan;
 pub use options::{LoadOptions, QuantizedWeights};

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::{ExpertLayout, ExpertOptions};
 use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::format::dtype::Dtype;
 use crate::format::parallel::{Meter, Progress, Work};
@@ -43,6 +44,7 @@ pub struct LoadOptions {
     pub(super) table: Option<DtypeTable>,
     pub(crate) convert: ConvertOptions,
     pub(super) quantized: QuantizedWeights,
+    experts: Option<(ExpertLayout, ExpertOptions)>,
 }
 
 impl Default for LoadOptions {
@@ -56,6 +58,7 @@ impl Default for LoadOptions {
             table: None,
             convert: ConvertOptions::default(),
             quantized: QuantizedWeights::default(),
+            experts: None,
         }
     }
 }
@@ -185,6 +188,22 @@ impl LoadOptions {
     pub fn quantized(mut self, quantized: QuantizedWeights) -> Self {
         self.quantized = quantized;
         self
+    }
+
+    /// Shows the experts of a mixture in this layout, see [`experts`](crate::experts). A model
+    /// then finds `experts.3.gate_proj.weight` in a file with `experts.gate_up_proj`, or the
+    /// reverse. As they are stored by default.
+    ///
+    /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
+    /// [`Checkpoint::experts`](crate::Checkpoint::experts).
+    pub fn experts(mut self, layout: ExpertLayout, options: ExpertOptions) -> Self {
+        self.experts = Some((layout, options));
+        self
+    }
+
+    /// Returns the layout of experts, if these options set one.
+    pub(crate) fn expert_layout(&self) -> Option<(ExpertLayout, ExpertOptions)> {
+        self.experts
     }
 
     #[doc(hidden)]

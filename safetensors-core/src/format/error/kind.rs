@@ -6,7 +6,9 @@ use super::found::Below;
 use super::found::FoundByte;
 use super::mismatch::MismatchList;
 use super::text::NameList;
-use super::{AdapterProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem};
+use super::{
+    AdapterProblem, ExpertProblem, IndexProblem, OptimizerProblem, QuantizationProblem, RankProblem,
+};
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape, TieProblem};
 use crate::format::dtype::Dtype;
 
@@ -142,6 +144,9 @@ pub enum ErrorKind {
     /// Larger than one allocation can be.
     #[error("{bytes} bytes are more than can be held in memory at once")]
     TooLargeForMemory { bytes: u64 },
+    /// More bytes than the budget of a [`TensorCache`](crate::framework::TensorCache).
+    #[error("it takes {bytes} bytes, but the budget is {budget} bytes: raise the budget")]
+    OverBudget { bytes: u64, budget: u64 },
 
     // Views and buffers.
     /// No tensor of that name.
@@ -182,6 +187,9 @@ pub enum ErrorKind {
     /// A slice cuts a byte.
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
+    /// A tensor is [arranged](crate::checkpoint::Arranged) of no other.
+    #[error("it is a stack or a row of no tensors: expected at least one")]
+    NoMembers,
     /// The tensor has no such dimension.
     #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
     NoSuchDim { dim: usize, ndim: usize },
@@ -294,7 +302,7 @@ pub enum ErrorKind {
     LeftBehind(#[source] std::io::Error),
     /// The file is read-only. See
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
-    #[error("the file is read-only; it is replaced only where that is asked for")]
+    #[error("the file is read-only, and the options do not allow replacing it")]
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
@@ -403,6 +411,11 @@ pub enum ErrorKind {
     Adapter {
         #[from]
         problem: AdapterProblem,
+    },
+    #[error("{problem}")]
+    Experts {
+        #[from]
+        problem: ExpertProblem,
     },
     #[error("{problem}")]
     Optimizer {

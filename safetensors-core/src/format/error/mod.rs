@@ -2,6 +2,7 @@
 
 mod adapter;
 mod dtype;
+mod experts;
 mod found;
 mod index;
 mod json;
@@ -21,6 +22,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 pub use adapter::AdapterProblem;
+pub use experts::ExpertProblem;
 pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;

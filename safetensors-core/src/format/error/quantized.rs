@@ -36,6 +36,9 @@ pub enum QuantizationProblem {
         Quoted(.companion)
     )]
     Unexplained { scheme: &'static str, companion: String },
+    /// Codes and scales cannot be [arranged](crate::checkpoint::Arranged) in the same way.
+    #[error("a weight stored as {scheme} cannot be arranged so: {}", Escaped(.problem))]
+    Arrangement { scheme: &'static str, problem: String },
     /// Two schemes fit.
     #[error("it may be stored as {one} or as {other}; the model's config.json should name one")]
     Ambiguous { one: &'static str, other: &'static str },

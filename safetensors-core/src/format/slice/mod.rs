@@ -17,8 +17,12 @@ mod view;
 pub use index::{Index, IntoIndices};
 pub use part::TensorPart;
 pub use rank_part::RankPart;
+#[cfg(feature = "std")]
+pub(crate) use runs::Repeat;
 pub(crate) use runs::{ByteRuns, Runs};
 pub(crate) use selection::Selection;
+#[cfg(feature = "std")]
+pub(crate) use selection::{Positions, TakenDim};
 #[cfg(feature = "std")]
 pub(crate) use tiles::{BadTiles, Tile, Tiles};
 pub use view::SliceView;

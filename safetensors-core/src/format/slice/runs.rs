@@ -8,19 +8,19 @@ use core::ops::Range;
 /// A piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every `iₖ` below `countₖ`.
 /// Column 1 of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4
 /// positions, 12 bytes apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Runs {
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// 0 if nothing is selected.
     pub(crate) piece: u64,
     /// Outermost first; empty for one piece.
-    pub(super) repeats: Vec<Repeat>,
+    pub(crate) repeats: Vec<Repeat>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Repeat {
-    pub(super) count: usize,
-    pub(super) stride: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Repeat {
+    pub(crate) count: usize,
+    pub(crate) stride: u64,
 }
 
 impl Runs {
@@ -117,7 +117,7 @@ impl Runs {
         self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
     }
 
-    fn start_of(&self, mut piece: u64) -> u64 {
+    pub(crate) fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
             start += piece % repeat.count as u64 * repeat.stride;

@@ -11,7 +11,7 @@ use crate::format::error::ErrorKind;
 use crate::format::tensor::shape;
 
 /// The shape of a slice, and its bytes in order, as few runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
@@ -19,17 +19,17 @@ pub(crate) struct Selection {
 
 /// From `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Positions {
-    start: usize,
-    count: usize,
-    step: usize,
+pub(crate) struct Positions {
+    pub(crate) start: usize,
+    pub(crate) count: usize,
+    pub(crate) step: usize,
 }
 
 #[derive(Clone, Copy)]
-struct TakenDim {
+pub(crate) struct TakenDim {
     len: usize,
-    positions: Positions,
-    keeps_dim: bool,
+    pub(crate) positions: Positions,
+    pub(crate) keeps_dim: bool,
 }
 
 impl Selection {
@@ -111,14 +111,15 @@ impl Selection {
         self.runs.iter()
     }
 
-    pub(crate) fn to_runs(&self) -> Runs {
-        self.runs.clone()
+    /// Returns the shape and the runs.
+    pub(crate) fn into_parts(self) -> (Vec<usize>, Runs) {
+        (self.shape, self.runs)
     }
 }
 
 impl TakenDim {
     /// Checks an index, and resolves negative positions.
-    fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
+    pub(crate) fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = || ErrorKind::IndexOutOfBounds { dim, len, asked: index.to_string() };
         // Counts a position from the start of the dimension. `limit` is the largest valid result:
         // `len` for the bounds of a range, `len - 1` for a single position.

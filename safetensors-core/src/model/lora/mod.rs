@@ -107,7 +107,7 @@ use parts::{Module, Parts};
 use plan::{POSSIBLE, Plan};
 use source::{Source, mismatch};
 
-use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, Made, Replacement};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
@@ -307,11 +307,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         });
         let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
         self.computed(Replacement {
-            tensors: tensors
-                .into_iter()
-                .map(|it| Box::new(it) as Box<dyn ComputedTensor>)
-                .collect(),
-            instead: old.into_iter().map(|number| (&*names[number], Some(number))).collect(),
+            tensors: tensors.into_iter().map(Made::numbers).collect(),
+            instead: old.into_iter().map(|number| (&*names[number], vec![number])).collect(),
             added,
             others,
             // A name with its own tensor is not an alias.

@@ -1,6 +1,7 @@
 //! Quantised weights as numbers: every scheme equal to its reference implementation, by every way
 //! to read; and the errors.
 
+mod arranged;
 mod chosen;
 mod errors;
 mod making;

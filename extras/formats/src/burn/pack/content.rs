@@ -16,7 +16,7 @@ pub(super) struct Content {
     pub(super) tensors: Pairs<Described, MOST_ENTRIES>,
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub(super) metadata: Pairs<String, MOST_ENTRIES>,
-    /// Numbers that are not tensors, such as the steps of an optimizer.
+    /// Not tensors, such as an optimizer's steps.
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub(super) scalars: Pairs<Scalar, MOST_ENTRIES>,
 }
@@ -24,7 +24,6 @@ pub(super) struct Content {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Scalar(#[serde(with = "Form")] pub(super) RecordScalar);
 
-/// The names of a scalar's types in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RecordScalar")]
 enum Form {
@@ -41,7 +40,7 @@ enum Form {
 pub(super) struct Described {
     pub(super) dtype: Named,
     pub(super) shape: Dims,
-    /// From the start of the data on.
+    /// From the start of the data.
     pub(super) data_offsets: (u64, u64),
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) param_id: Option<u64>,
@@ -51,7 +50,6 @@ pub(super) struct Described {
 #[derive(Clone)]
 pub(super) struct Named(pub(super) String);
 
-/// The dimensions of a tensor.
 #[derive(Clone, Serialize)]
 #[serde(transparent)]
 pub(super) struct Dims(pub(super) Vec<u64>);

@@ -1,5 +1,5 @@
-//! Content with its own place in burnpack, and only metadata in a safetensors file: the ids of
-//! parameters, and numbers that are not tensors. The burn adapter uses the same texts.
+//! Parameter ids and numbers: separate in burnpack, metadata in a safetensors file, as in the burn
+//! adapter.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,13 +11,11 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{ErrorKind, Result};
 
-/// An entry of the metadata: its key, and a description of its content.
 pub(super) type Entry = (&'static str, &'static str);
 
 pub(super) const IDS: Entry = (PARAM_IDS_KEY, "ids of parameters");
 pub(super) const SCALARS: Entry = (SCALARS_KEY, "typed scalars");
 
-/// Takes an entry out of the metadata.
 pub(super) fn take<T: DeserializeOwned>(
     metadata: &mut Metadata,
     (key, what): Entry,
@@ -29,7 +27,6 @@ pub(super) fn take<T: DeserializeOwned>(
     })
 }
 
-/// Adds values to an entry of the metadata.
 pub(super) fn put<T: Serialize + DeserializeOwned>(
     metadata: &mut Metadata,
     entry: Entry,

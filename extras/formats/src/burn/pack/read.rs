@@ -20,7 +20,6 @@ use crate::tensor_file::{Builder, Data, Place, Tensor};
 /// Memory per byte of a JSON text.
 const PARSED: usize = 12;
 
-/// Reads a file, but not the bytes of its tensors.
 pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
     let limits = budget.limits();
     let file = &cursor.input.source;
@@ -60,7 +59,6 @@ pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Re
     Ok(builder)
 }
 
-/// Counts a metadata entry that is parsed, and written with these names added.
 fn keep_entry<'a>(
     key: &str,
     metadata: &Metadata,
@@ -71,7 +69,6 @@ fn keep_entry<'a>(
     budget.keep(names.map(|name| 2 * name.len() + ENTRY).sum())
 }
 
-/// Reads the content, and where the data begins.
 fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
     let file_len = file.byte_len();
     let mut header = [0; HEADER];
@@ -107,7 +104,6 @@ fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
     }
 }
 
-/// A tensor and its bytes in the file.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Placed {
     begin: u64,
@@ -143,7 +139,6 @@ impl Placed {
     }
 }
 
-/// Tensors, each with its own bytes.
 #[derive(Default)]
 struct Places {
     tensors: Vec<(String, Placed)>,
@@ -151,7 +146,6 @@ struct Places {
 }
 
 impl Places {
-    /// Returns the earlier tensor that this one is another name of: the one with the same bytes.
     fn tied(&mut self, name: &str, tensor: &Placed) -> Option<Arc<str>> {
         if tensor.begin == tensor.end {
             return None;
@@ -163,7 +157,7 @@ impl Places {
         kept
     }
 
-    /// Returns the tensors in the order of the file, so that it is read front to back.
+    /// In the order of the file, to read it front to back.
     fn into_tensors(mut self) -> Result<Vec<Tensor>> {
         self.tensors.sort_by_key(|(_, tensor)| (tensor.begin, tensor.end));
         let overlaps = self.tensors.windows(2).find(|pair| pair[0].1.end > pair[1].1.begin);

@@ -17,28 +17,24 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pairs::Pairs;
 use crate::places::write_placed;
 
-/// burn's limits: tensors, bytes of each, and bytes of a file.
+/// burn's limits: tensors, bytes of each, bytes of a file.
 const MOST_TENSORS: usize = 100_000;
 const MOST_BYTES: u64 = 10 << 30;
 const MOST_FILE: u64 = 100 << 30;
 
-/// The most bytes before the data that this library reads with the default
-/// [`Limits`](crate::Limits). burn reads 100 MiB.
+/// This library reads them with the default [`Limits`](crate::Limits), burn 100 MiB.
 const MOST_CONTENT: u64 = 64 << 20;
 
 /// The content of a burnpack file (`.bpk`): the tensors and the metadata of a [`Rewrite`].
 ///
-/// burn 0.22 reads it with `ModuleRecord::load` and with burn-store's `BurnpackStore`; burn 0.20
-/// and 0.21 with the latter. burn 0.20 reads no file with booleans. Names, shapes and bytes stay
-/// unchanged: in burn, a tensor has the name of its parameter, and a linear layer the shape
-/// `[input, output]`. Metadata is kept. Of two entries that the burn adapter writes, each parameter
-/// gets its id (`safetensors_bridge.param_ids`), and the file its numbers, such as the steps of an
-/// optimizer (`safetensors_bridge.scalars`). A tied weight is there under each of its names, with
-/// its bytes once.
+/// burn 0.22 reads it with `ModuleRecord::load` and `BurnpackStore`, burn 0.20 and 0.21 with the
+/// latter; burn 0.20 reads no booleans. Names, shapes, bytes and metadata stay. Two entries of the
+/// burn adapter give parameters their ids (`safetensors_bridge.param_ids`), and the file its
+/// numbers, such as an optimizer's steps (`safetensors_bridge.scalars`). The bytes of tied weights
+/// are stored once.
 ///
-/// Data is read only while the file is written, piece by piece, several tensors at once. Equal
-/// tensors give equal bytes: burn writes the same if it gets the tensors in the order of their
-/// names.
+/// Data is read while the file is written, several tensors at once. Equal tensors give equal bytes,
+/// which burn also writes for tensors sorted by name.
 ///
 /// ```
 /// use safetensors_core::save::AtomicFile;
@@ -63,11 +59,10 @@ const MOST_CONTENT: u64 = 64 << 20;
 /// ```
 pub struct Writer<'r, 'a, S = FileSource> {
     rewrite: &'r Rewrite<'a, S>,
-    /// In the order of their names.
+    /// Sorted by name.
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
-    /// The start of each of them in the file, and at last the end of the file.
+    /// The start of each in the file, then the end of the file.
     places: Vec<u64>,
-    /// The bytes before the data.
     header: Vec<u8>,
 }
 
@@ -78,13 +73,13 @@ impl<S> fmt::Debug for Writer<'_, '_, S> {
 }
 
 impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
-    /// Plans the file. No data is read.
+    /// Plans the file, without reading data.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, ids and numbers that cannot be read,
-    /// and content over the limits of readers: 100,000 tensors, 64 dimensions and 10 GiB for one,
-    /// 64 MiB of names and metadata, 100 GiB for the file. Also as for [`Rewrite::plan`].
+    /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, malformed ids and numbers, and more
+    /// than readers take: 100,000 tensors, 64 dimensions and 10 GiB for each, 64 MiB of names and
+    /// metadata, 100 GiB in all. Also like [`Rewrite::plan`].
     pub fn of(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
         let plan = rewrite.plan(&SaveOptions::new())?;
         let mut tensors: Vec<_> = plan.tensors().collect();
@@ -123,14 +118,13 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
         Ok(Self { rewrite, tensors, places, header })
     }
 
-    /// Writes everything to an empty file, which the caller then commits. Tensors are read in
-    /// parallel. `written` is called with the number of bytes of each written piece, from any
-    /// thread.
+    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes
+    /// of each piece, from any thread.
     ///
     /// # Errors
     ///
-    /// Any error of reading the tensors; as for [`Rewrite::check_unchanged`], after the last byte;
-    /// [`Io`](core::ErrorKind::Io) if the file cannot be written.
+    /// Errors of reading; like [`Rewrite::check_unchanged`], after the last byte;
+    /// [`Io`](core::ErrorKind::Io).
     pub fn write(&self, file: &AtomicFile, written: impl Fn(u64) + Sync) -> Result<()> {
         file.write_all_at(&self.header, 0)?;
         let ranges = self.places.windows(2).map(|pair| pair[0]..pair[1]);
@@ -142,7 +136,6 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     }
 }
 
-/// Gives a tensor its place after `end`, which becomes its own end.
 fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Result<Described> {
     let dtype = tensor.dtype();
     let shape = tensor.shape();
@@ -161,7 +154,6 @@ fn describe(tensor: &impl TensorSource, end: &mut u64, id: Option<u64>) -> Resul
     Ok(Described { dtype: Named(name.into()), shape, data_offsets: place, param_id: id })
 }
 
-/// Returns the bytes before the data.
 fn encode(content: &Content) -> Result<Vec<u8>> {
     let tensors = content.tensors.0.len();
     let scalars = content.scalars.0.len();

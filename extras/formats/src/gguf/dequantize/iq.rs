@@ -1,13 +1,11 @@
-//! The types with numbers from rows of fixed tables: a few bits select a row of four or eight
-//! numbers, which signs and scales then change. All have blocks of 256.
+//! Types with rows of fixed tables, in blocks of 256: bits select a row of four or eight numbers,
+//! which signs and scales change.
 
 use super::{fill, half};
 
-/// The rows of all tables, as `dev/scripts/other_formats.py` writes them: two bytes for each row.
-/// The tables come from ggml, which defines the format.
+/// The rows of ggml's tables, from `dev/scripts/other_formats.py`: two bytes each.
 static ROWS: &[u8; 9216] = include_bytes!("grids.bin");
 
-/// A table: where its rows begin in [`ROWS`], and the numbers that they are made of.
 struct Table<const N: usize> {
     start: usize,
     numbers: [i8; N],
@@ -23,7 +21,6 @@ const IQ3_S: Table<8> = Table { start: 4096, numbers: [1, 3, 5, 7, 9, 11, 13, 15
 const IQ1: Table<3> = Table { start: 5120, numbers: [-1, 0, 1] };
 
 impl Table<3> {
-    /// A row of eight numbers of two bits.
     fn row(&self, index: usize) -> [f32; 8] {
         std::array::from_fn(|i| {
             let code = ROWS[self.start + 2 * index + i / 4] >> (2 * (i % 4)) & 3;
@@ -34,7 +31,7 @@ impl Table<3> {
 }
 
 impl Table<8> {
-    /// Returns a row of four numbers of four bits; three of the bits count.
+    /// Four numbers of four bits; three bits count.
     fn row(&self, index: usize) -> [f32; 4] {
         std::array::from_fn(|i| {
             let code = ROWS[self.start + 2 * index + i / 2] >> (4 * (i % 2)) & 7;
@@ -43,7 +40,7 @@ impl Table<8> {
     }
 }
 
-/// Eight signs in seven bits: the last makes the number of minus signs even.
+/// Seven bits; the last sign makes the number of minus signs even.
 fn signs(bits: u32) -> u8 {
     let bits = (bits & 127) as u8;
     bits | (bits.count_ones() as u8 & 1) << 7
@@ -61,12 +58,11 @@ fn double_word(bytes: &[u8], i: usize) -> u32 {
     u32::from(word(bytes, 2 * i)) | u32::from(word(bytes, 2 * i + 1)) << 16
 }
 
-/// Returns the half of a byte that belongs to part `i`.
 fn scale(scales: &[u8], i: usize) -> f32 {
     f32::from(scales[i / 2] >> (4 * (i % 2)) & 15)
 }
 
-/// For each 32 numbers: four rows, four times seven signs, a scale of 4 bits.
+/// For each 32: four rows, four times seven signs, a scale of 4 bits.
 pub(in super::super) fn iq2_xxs(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..66];
@@ -82,7 +78,7 @@ pub(in super::super) fn iq2_xxs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// For each 8 numbers: a row of 9 bits and seven signs; a scale of 4 bits for each 16.
+/// For each 8: a row of 9 bits, seven signs. For each 16: a scale of 4 bits.
 pub(in super::super) fn iq2_xs(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..66];
@@ -96,7 +92,7 @@ pub(in super::super) fn iq2_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// For each 8 numbers: a row of 10 bits and eight signs; a scale of 4 bits for each 16.
+/// For each 8: a row of 10 bits, eight signs. For each 16: a scale of 4 bits.
 pub(in super::super) fn iq2_s(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..34];
@@ -111,7 +107,7 @@ pub(in super::super) fn iq2_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// For each 4 numbers a row; for each 32: four times seven signs, a scale of 4 bits.
+/// For each 4: a row. For each 32: four times seven signs, a scale of 4 bits.
 pub(in super::super) fn iq3_xxs(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..66];
@@ -126,7 +122,7 @@ pub(in super::super) fn iq3_xxs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// For each 4 numbers a row of 9 bits, for each number a sign, for each 32 a scale of 4 bits.
+/// For each 4: a row of 9 bits. For each number: a sign. For each 32: a scale of 4 bits.
 pub(in super::super) fn iq3_s(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..66];
@@ -141,10 +137,9 @@ pub(in super::super) fn iq3_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The number that is added to the numbers of a row, or subtracted.
 const DELTA: f32 = 0.125;
 
-/// For each 8 numbers a row of 11 bits; for each 32 a scale of 3 bits and the sign of the delta.
+/// For each 8: a row of 11 bits. For each 32: a scale of 3 bits, the sign of the delta.
 pub(in super::super) fn iq1_s(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..34];
@@ -159,8 +154,8 @@ pub(in super::super) fn iq1_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// For each 8 numbers a row of 11 bits and the sign of the delta; a scale of 3 bits for each 16.
-/// The scale of the block is spread over four words.
+/// For each 8: a row of 11 bits, the sign of the delta. For each 16: a scale of 3 bits. The block's
+/// scale is spread over four words.
 pub(in super::super) fn iq1_m(block: &[u8], out: &mut [f32]) {
     let quants = &block[..32];
     let high = &block[32..48];

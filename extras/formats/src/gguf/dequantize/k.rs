@@ -1,8 +1,8 @@
-//! The K-quants: blocks of 256 numbers, in 8 or 16 groups that each have scales.
+//! K-quants: blocks of 256, in 8 or 16 groups with scales.
 
 use super::{fill, half, nibble, two_bits};
 
-/// 2 bits; a scale and a smallest value of 4 bits for each 16 numbers.
+/// 2 bits. For each 16: a scale and a smallest value of 4 bits.
 pub(in super::super) fn q2_k(block: &[u8], out: &mut [f32]) {
     let scales = &block[..16];
     let quants = &block[16..80];
@@ -15,7 +15,7 @@ pub(in super::super) fn q2_k(block: &[u8], out: &mut [f32]) {
     });
 }
 
-/// 3 bits, the highest of them stored separately; a scale of 6 bits for each 16 numbers.
+/// 3 bits, the highest separate. For each 16: a scale of 6 bits.
 pub(in super::super) fn q3_k(block: &[u8], out: &mut [f32]) {
     let high = &block[..32];
     let quants = &block[32..96];
@@ -32,8 +32,7 @@ pub(in super::super) fn q3_k(block: &[u8], out: &mut [f32]) {
     });
 }
 
-/// Returns the scale and the smallest value of a group of 32 numbers, 6 bits each, packed in 12
-/// bytes.
+/// For 32 numbers, 6 bits each, packed in 12 bytes.
 fn scale_and_min(packed: &[u8], group: usize) -> (u8, u8) {
     if group < 4 {
         return (packed[group] & 63, packed[group + 4] & 63);
@@ -44,8 +43,8 @@ fn scale_and_min(packed: &[u8], group: usize) -> (u8, u8) {
     (low & 15 | scale >> 2 & 0x30, low >> 4 | min >> 2 & 0x30)
 }
 
-/// Makes numbers with a scale and a smallest value of 6 bits for each 32 of them. `quant` is the
-/// code of a number in a group.
+/// For each 32: a scale and a smallest value of 6 bits. `quant` returns the code of a number in a
+/// group.
 #[inline(always)]
 fn above_min(block: &[u8], out: &mut [f32], quant: impl Fn(usize, usize) -> u8) {
     let d = half(block, 0);
@@ -64,7 +63,7 @@ pub(in super::super) fn q4_k(block: &[u8], out: &mut [f32]) {
     above_min(block, out, |group, i| nibble(quants[group / 2 * 32 + i], group % 2 == 1));
 }
 
-/// `Q4_K` with a fifth bit, which is stored separately.
+/// `Q4_K` with a separate fifth bit.
 pub(in super::super) fn q5_k(block: &[u8], out: &mut [f32]) {
     let high = &block[16..48];
     let quants = &block[48..176];
@@ -73,7 +72,7 @@ pub(in super::super) fn q5_k(block: &[u8], out: &mut [f32]) {
     });
 }
 
-/// 6 bits, the highest two of them stored separately; a scale of 8 bits for each 16 numbers.
+/// 6 bits, the highest two separate. For each 16: a scale of 8 bits.
 pub(in super::super) fn q6_k(block: &[u8], out: &mut [f32]) {
     let low = &block[..128];
     let high = &block[128..192];

@@ -2,20 +2,19 @@
 
 use super::{fill, half, nibble, two_bits};
 
-/// Returns a value of IQ4_NL and IQ4_XS.
 fn not_linear(q: u8) -> f32 {
     const VALUES: [i8; 16] =
         [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
     f32::from(VALUES[usize::from(q)])
 }
 
-/// Returns twice the value of a float of 4 bits.
+/// Twice the value of a float of 4 bits.
 fn float(q: u8) -> f32 {
     const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
     f32::from(VALUES[usize::from(q)])
 }
 
-/// 4 bits that select one of 16 values, in blocks of 32.
+/// 4 bits that select one of 16 values; blocks of 32.
 pub(in super::super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..18];
@@ -36,7 +35,7 @@ pub(in super::super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Numbers of -1, 0 and 1, five in a byte.
+/// -1, 0 and 1, five in a byte.
 pub(in super::super) fn tq1_0(block: &[u8], out: &mut [f32]) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     let d = half(block, 52);
@@ -50,13 +49,13 @@ pub(in super::super) fn tq1_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Numbers of -1, 0 and 1, four in a byte.
+/// -1, 0 and 1, four in a byte.
 pub(in super::super) fn tq2_0(block: &[u8], out: &mut [f32]) {
     let d = half(block, 64);
     fill(out, |i| d * (i32::from(two_bits(block, i)) - 1) as f32);
 }
 
-/// Floats of 4 bits with a power of two as the scale of each 32.
+/// Floats of 4 bits, with a power of two as scale for each 32.
 pub(in super::super) fn mxfp4(block: &[u8], out: &mut [f32]) {
     // Half of the scale, because the values are doubled. The two smallest are not normal numbers.
     let d = f32::from_bits(match u32::from(block[0]) {
@@ -66,7 +65,7 @@ pub(in super::super) fn mxfp4(block: &[u8], out: &mut [f32]) {
     fill(out, |i| d * float(nibble(block[1 + i % 16], i >= 16)));
 }
 
-/// Floats of 4 bits with a float of 8 bits as the scale of each 16.
+/// Floats of 4 bits, with a float of 8 bits as scale for each 16.
 pub(in super::super) fn nvfp4(block: &[u8], out: &mut [f32]) {
     let scales = &block[..4];
     let quants = &block[4..36];

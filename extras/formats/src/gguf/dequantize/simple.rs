@@ -14,7 +14,6 @@ pub(in super::super) fn q2_0(block: &[u8], out: &mut [f32]) {
     fill(out, |i| (f32::from(block[2 + i / 4] >> (2 * (i % 4)) & 3) - 1.0) * d);
 }
 
-/// 4 bits, from -8 to 7.
 pub(in super::super) fn q4_0(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..18];
@@ -29,12 +28,10 @@ pub(in super::super) fn q4_1(block: &[u8], out: &mut [f32]) {
     fill(out, |i| d * f32::from(nibble(quants[i % 16], i >= 16)) + min);
 }
 
-/// Returns the five bits of number `i`, the highest of them from `high`.
 fn five(quants: &[u8], high: &[u8], i: usize) -> u8 {
     nibble(quants[i % 16], i >= 16) | (high[i / 8] >> (i % 8) & 1) << 4
 }
 
-/// 5 bits, from -16 to 15.
 pub(in super::super) fn q5_0(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let high = &block[2..6];
@@ -51,7 +48,6 @@ pub(in super::super) fn q5_1(block: &[u8], out: &mut [f32]) {
     fill(out, |i| d * f32::from(five(quants, high, i)) + min);
 }
 
-/// 8 bits with a sign.
 pub(in super::super) fn q8_0(block: &[u8], out: &mut [f32]) {
     let d = half(block, 0);
     let quants = &block[2..34];

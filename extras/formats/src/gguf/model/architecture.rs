@@ -1,4 +1,4 @@
-//! [`Architecture`]: the tensors of a kind of model, and how each is converted.
+//! [`Architecture`]: the tensors of a kind of model, and their conversions.
 
 use std::f64::consts::TAU;
 
@@ -6,34 +6,25 @@ use super::fields::Fields;
 use crate::error::Result;
 use crate::gguf::Value;
 
-/// A kind of model that GGUF has names for.
 pub(super) struct Architecture {
-    /// The name in GGUF.
     pub(super) name: &'static str,
-    /// The classes of transformers: `architectures` in `config.json`.
+    /// In transformers: `architectures` of `config.json`.
     pub(super) classes: &'static [&'static str],
-    /// The optional start of the names of all tensors.
     pub(super) prefix: &'static str,
-    /// The text before the number of a layer.
+    /// Before the number of a layer.
     pub(super) layers: &'static str,
-    /// The tensors outside of layers.
     pub(super) outer: &'static [Row],
-    /// The tensors of each layer, part by part.
     pub(super) layer: &'static [&'static [Row]],
-    /// The ends of names of tensors that GGUF does not hold, because they can be computed or are
-    /// not used.
+    /// Ends of names of tensors that can be computed or are not used, and so are not in GGUF.
     pub(super) unused: &'static [&'static str],
-    /// Whether the head is the embedding if the settings do not say.
     pub(super) is_tied: bool,
-    /// The field that names the activation, and the values that programs compute.
     pub(super) activation: (&'static str, &'static [&'static str]),
-    /// Reads the settings that only this architecture has.
     pub(super) read: fn(&mut Fields, &Sizes) -> Result<Settings>,
 }
 
 impl Architecture {
-    /// Returns the tensor of this name, with `layers` before the number of a layer, and with the
-    /// names of modules that `module` gives.
+    /// Finds a tensor, with `layers` before the number of a layer, and names of modules by
+    /// `module`.
     pub(super) fn part(
         &self,
         name: &str,
@@ -61,16 +52,14 @@ impl Architecture {
         (!is_bias || row.bias != Bias::Never).then_some(Part { row, layer, is_bias })
     }
 
-    /// Returns the tensors of each layer.
     pub(super) fn rows_of_layer(&self) -> impl Iterator<Item = &'static Row> + use<> {
         self.layer.iter().copied().flatten()
     }
 }
 
-/// The text before the number of a layer in GGUF.
+/// Before the number of a layer in GGUF.
 pub(super) const LAYERS: &str = "blk.";
 
-/// A tensor that a model has.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) row: &'static Row,
@@ -79,13 +68,11 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Returns the name in GGUF.
     pub(super) fn target(self) -> String {
         let layer = self.layer.map(|layer| format!("{LAYERS}{layer}.")).unwrap_or_default();
         format!("{layer}{}{}", self.row.target, self.end())
     }
 
-    /// Returns the name in transformers.
     pub(super) fn source(self, architecture: &Architecture) -> String {
         let Architecture { prefix, layers, classes, .. } = architecture;
         // A class without a head has no prefix.
@@ -100,17 +87,15 @@ impl Part {
     }
 }
 
-/// The settings of an architecture that are not sizes.
 #[derive(Default)]
 pub(super) struct Settings {
-    /// Keys without the name of the architecture before them, and values.
+    /// Keys lack the name of the architecture.
     pub(super) metadata: Vec<(&'static str, Value)>,
-    /// The source of the tensor `rope_freqs.weight`, if there is one.
     pub(super) llama3: Option<Llama3>,
 }
 
-/// How Llama 3.1 scales: high frequencies are kept, low ones are divided by the factor, and those
-/// between by something between.
+/// Scaling of Llama 3.1: high frequencies stay, low ones are divided by the factor, between them it
+/// is interpolated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Llama3 {
     pub(super) theta: f64,
@@ -121,7 +106,6 @@ pub(super) struct Llama3 {
 }
 
 impl Llama3 {
-    /// Returns the divisor of each frequency of a head of this size.
     pub(super) fn factors(&self, head: u32) -> Vec<f32> {
         let factor = |i: u32| {
             let wavelength = TAU * self.theta.powf(f64::from(2 * i) / f64::from(head));
@@ -138,7 +122,6 @@ impl Llama3 {
     }
 }
 
-/// The sizes of a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) vocabulary: u32,
@@ -148,13 +131,11 @@ pub(super) struct Sizes {
     pub(super) layers: u32,
     pub(super) heads: u32,
     pub(super) kv_heads: u32,
-    /// The dimension of a head.
     pub(super) head: u32,
-    /// The types of tokens of BERT; else 0.
+    /// Of BERT; otherwise 0.
     pub(super) token_types: u32,
 }
 
-/// A dimension of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Dim {
     Vocabulary,
@@ -162,9 +143,7 @@ pub(super) enum Dim {
     TokenTypes,
     Hidden,
     FeedForward,
-    /// All heads of queries.
     Queries,
-    /// All heads of keys or values.
     KeyValues,
     Head,
 }
@@ -188,21 +167,19 @@ impl Sizes {
 /// A module with a weight, and perhaps a bias.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// Its name in a checkpoint, without prefix, layer and `.weight`.
+    /// In a checkpoint, without prefix, layer and `.weight`.
     pub(super) source: &'static str,
-    /// Its name in GGUF, without layer and `.weight`.
+    /// In GGUF, without layer and `.weight`.
     pub(super) target: &'static str,
-    /// The shape of the weight. A bias has the first dimension.
+    /// Of the weight. A bias has the first dimension.
     pub(super) dims: &'static [Dim],
     pub(super) bias: Bias,
     pub(super) change: Change,
-    /// Whether the weight stays F32 though it is a matrix.
+    /// The weight stays F32 though it is a matrix.
     pub(super) is_exact: bool,
-    /// Whether it is the head, which may be the embedding.
     pub(super) is_head: bool,
 }
 
-/// Whether a module has a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bias {
     Never,
@@ -210,15 +187,14 @@ pub(super) enum Bias {
     Always,
 }
 
-/// How the elements are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Nothing,
-    /// The rows of each head are interleaved, because GGUF's rotary embedding takes neighbours as
-    /// pairs, and not the halves of a head.
+    /// Interleaves the rows of each head: GGUF's rotary embedding pairs neighbours, not halves of a
+    /// head.
     InterleaveQueries,
     InterleaveKeys,
-    /// One is added, because the model adds it.
+    /// Adds one, because the model adds it.
     AddOne,
 }
 

@@ -7,24 +7,21 @@ use safetensors_core::{Dtype, Result, TensorSource, shape};
 
 use crate::tensor_file::Undo;
 
-/// The least bytes of numbers that are changed at a time, if there are as many.
 const PIECE: usize = 64 << 10;
 
-/// A weight or bias with numbers of F32, of which the reader of the file undoes the change.
+/// The F32 of a weight or bias. Readers of the file undo the change.
 pub(super) struct Changed<S> {
     source: Converted<S>,
     undo: Undo,
 }
 
 impl<S: TensorSource> Changed<S> {
-    /// Adds one to each number.
     pub(super) fn plus_one(source: S) -> Result<Self> {
         let source = Converted::new(source, Dtype::F32, &ConvertOptions::new())?;
         Ok(Self { source, undo: Undo::PlusOne })
     }
 
-    /// Interleaves the rows of each half of a head, which has an even number of rows: 0, n/2, 1,
-    /// n/2 + 1 and so on.
+    /// Interleaves the rows of both halves of a head: 0, n/2, 1, n/2 + 1 and so on. `rows` is even.
     pub(super) fn interleaved(source: S, rows: usize) -> Result<Self> {
         let columns: usize = source.shape().iter().skip(1).product();
         let undo = Undo::Interleaved { row: columns * size_of::<f32>(), rows };
@@ -60,7 +57,6 @@ mod tests {
 
     use super::*;
 
-    /// A source that cuts its bytes anywhere.
     struct Cut<'a>(TensorView<'a>, usize);
 
     impl TensorSource for Cut<'_> {

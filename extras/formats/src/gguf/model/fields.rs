@@ -1,11 +1,10 @@
-//! [`Fields`]: the settings of `config.json`. Each of them must be known.
+//! [`Fields`]: the settings of `config.json`, which must all be known.
 
 use serde_json::{Map, Value};
 
 use crate::error::{ErrorKind, Quoted, Result};
 
-/// Fields that do not change the computation: about training, generation, tokens, and the programs
-/// that wrote the file.
+/// Fields about training, generation, tokens, and the programs that wrote the file.
 // Any other unknown field is an error and not a warning. It could be another activation, a window
 // of attention or a scale: the model would run, and be wrong.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -79,7 +78,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "use_cache",
 ];
 
-/// Fields that may only be there with a value that has no effect.
+/// Fields that may only have a value without effect.
 const OFF: &[&str] = &[
     "add_cross_attention",
     "cross_attention_hidden_size",
@@ -91,7 +90,6 @@ const OFF: &[&str] = &[
     "use_bidirectional_attention",
 ];
 
-/// The fields of a JSON object that are not read yet.
 #[derive(Debug)]
 pub(super) struct Fields(Map<String, Value>);
 
@@ -100,17 +98,17 @@ impl Fields {
         Self(fields)
     }
 
-    /// Returns `true` if the field is there, if only as `null`.
+    /// Also for `null`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The value, unless it is `null`. The field is read then.
+    /// Marks the field as read. `None` for `null`.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
-    /// An integer from 1 on.
+    /// From 1 on.
     pub(super) fn size(&mut self, name: &str) -> Result<Option<u32>> {
         let read = |value: &Value| value.as_u64().and_then(|it| u32::try_from(it).ok());
         self.read(name, "an integer from 1 on", |value| read(value).filter(|&it| it > 0))
@@ -120,7 +118,7 @@ impl Fields {
         self.size(name)?.ok_or_else(|| missing(name))
     }
 
-    /// A number, which is also finite as F32.
+    /// Finite as F32.
     pub(super) fn float(&mut self, name: &str) -> Result<Option<f64>> {
         let finite = |it: &f64| (*it as f32).is_finite();
         self.read(name, "a number", |value| value.as_f64().filter(finite))
@@ -149,7 +147,7 @@ impl Fields {
         read(&value).map(Some).ok_or_else(|| wrong(name, expected, &value))
     }
 
-    /// Fails if the field is there with another value than these.
+    /// The field may be absent.
     pub(super) fn expect(&mut self, name: &str, known: &[Value]) -> Result<()> {
         match self.take(name) {
             Some(value) if !known.contains(&value) => {
@@ -161,7 +159,6 @@ impl Fields {
         }
     }
 
-    /// Fails if a field is left that may have an effect.
     pub(super) fn finish(mut self) -> Result<()> {
         for name in OFF {
             let off = [Value::Bool(false), Value::Object(Map::new())];

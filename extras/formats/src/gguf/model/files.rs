@@ -1,4 +1,4 @@
-//! The files next to the weights.
+//! Files next to the weights.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// The most bytes of such a file. The largest tokenizers have some 40 MB.
+/// Bytes of a file. The largest tokenizers have some 40 MB.
 const MOST: u64 = 256 << 20;
 
-/// Reads a text; `None` if there is none.
 pub(super) fn read_text(directory: &Path, name: &str) -> Result<Option<String>> {
     let Some(bytes) = beside::read(directory, name, MOST)? else { return Ok(None) };
     let text =
@@ -20,7 +19,7 @@ pub(super) fn read_text(directory: &Path, name: &str) -> Result<Option<String>> 
     text.map(Some).map_err(|error| Error::from(error).in_path(directory.join(name)))
 }
 
-/// Reads JSON; `None` if there is none. `bad` makes the error of a file that is not JSON.
+/// `bad` makes the error of malformed JSON.
 pub(super) fn read_json(
     directory: &Path,
     name: impl AsRef<Path>,

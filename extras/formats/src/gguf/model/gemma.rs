@@ -13,10 +13,8 @@ use super::modules::{
 use super::{llama, rope};
 use crate::error::Result;
 
-/// The activation.
 const TANH: &str = "gelu_pytorch_tanh";
 
-/// The part that all of them share.
 const TABLE: Architecture = Architecture {
     outer: &[EMBEDDING, LAST_NORM.change(AddOne), HEAD],
     is_tied: true,
@@ -24,7 +22,6 @@ const TABLE: Architecture = Architecture {
     ..llama::TABLE
 };
 
-/// The parts of layers.
 const ATTENTION: &[Row] = &[FIRST_NORM.change(AddOne), QUERIES, KEYS, VALUES, OUTPUT];
 const FEED_FORWARD: &[Row] = &[GATE, UP, DOWN];
 const MIDDLE_NORMS: &[Row] = &[
@@ -101,8 +98,7 @@ fn read_common(fields: &mut Fields) -> Result<Settings> {
     rope::read(fields)
 }
 
-/// Reads the window of the layers that attend to near positions. Programs take every layer but
-/// each `pattern`th for one of these.
+/// Programs take every layer but each `pattern`th as local.
 fn read_windows(
     fields: &mut Fields,
     sizes: &Sizes,
@@ -127,8 +123,8 @@ fn read_windows(
     }
 }
 
-/// Checks the scale of attention. Programs compute it from the size of a head, and for the largest
-/// model, which they know by its number of layers, from the hidden size.
+/// Programs compute it from the size of a head, and for the largest model, known by its number of
+/// layers, from the hidden size.
 fn check_scale(fields: &mut Fields, sizes: &Sizes, largest: u32) -> Result<()> {
     let expected = if sizes.layers == largest { sizes.hidden / sizes.heads } else { sizes.head };
     let name = "query_pre_attn_scalar";

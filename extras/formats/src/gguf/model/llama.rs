@@ -1,4 +1,4 @@
-//! Llama, and Mistral, which is written as one.
+//! Llama, and Mistral, which is written as Llama.
 
 use super::architecture::Bias::Perhaps;
 use super::architecture::Change::{InterleaveKeys, InterleaveQueries};
@@ -26,7 +26,6 @@ pub(super) static MISTRAL: Architecture = Architecture {
     ..TABLE
 };
 
-/// Other models that generate text differ from it in some fields.
 pub(super) const TABLE: Architecture = Architecture {
     name: "llama",
     classes: &["LlamaForCausalLM"],

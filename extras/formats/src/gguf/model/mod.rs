@@ -1,19 +1,7 @@
-//! [`Model`]: the metadata that GGUF has for a model of transformers, and the names of its tensors.
+//! [`Model`]: GGUF's metadata and tensor names for a model of transformers.
 //!
-//! | file | content |
-//! |---|---|
-//! | `architecture` | the table of tensors that each architecture is described by |
-//! | `llama`, `qwen`, `gemma`, `bert` | these tables, and the settings that only they have |
-//! | `modules` | modules that most of these tables share |
-//! | `names` | the tables read the other way |
-//! | `fields` | `config.json`: every field must be known |
-//! | `rope` | rotary embeddings |
-//! | `arrange` | weights with numbers or rows that change |
-//! | `tokenizer`, `pre` | `tokenizer.json` |
-//! | `files` | the files next to the weights |
-//!
-//! The rules come from llama.cpp: its converter (`conversion/` and `gguf-py`) and the programs that
-//! read the file (`src/models`).
+//! The rules come from llama.cpp: its converter (`conversion/`, `gguf-py`) and readers
+//! (`src/models`).
 
 mod architecture;
 mod arrange;
@@ -44,7 +32,7 @@ use tokenizer::Tokenizer;
 use super::Value;
 use crate::error::{Quoted, Result};
 
-/// The architectures that are known, by their classes in transformers.
+/// By their classes in transformers.
 // A table for each, because one list of names for all, as `tensor_mapping.py` of llama.cpp has it,
 // also maps models that need other keys, rows or norms.
 static ARCHITECTURES: [&Architecture; 8] = [
@@ -58,21 +46,18 @@ static ARCHITECTURES: [&Architecture; 8] = [
     &bert::BERT,
 ];
 
-/// The tensor that is computed from the settings of rotary embeddings.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// A model of transformers, as GGUF describes it: its architecture, sizes and tokenizer.
+/// A model of transformers for GGUF: architecture, sizes and tokenizer, from the files next to the
+/// weights.
 ///
-/// It is read from the files next to the weights. These architectures are known, by the classes
-/// that `config.json` names: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`,
+/// Known classes of `config.json`: `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM`,
 /// `Qwen3ForCausalLM`, `GemmaForCausalLM`, `Gemma2ForCausalLM`, `Gemma3ForCausalLM`, `BertModel`,
-/// `BertForMaskedLM`. A setting that is not known, or that GGUF cannot express, is an error: no
-/// file is written that means another model.
+/// `BertForMaskedLM`. A setting that is unknown, or that GGUF cannot express, is an error.
 ///
-/// llama.cpp's converter writes a different file in these points. Here it has no
-/// `general.size_label`. It always has `vocab_size`, `rope.freq_base`, `add_bos_token` and
-/// `add_eos_token`, where they are known. Rows of an embedding without a token are kept. The 1 that
-/// is added to the norms of Gemma is added in F32, also if the checkpoint has F16. With `Q4_0`, all
+/// Files differ from the ones of llama.cpp's converter. They lack `general.size_label`, and have
+/// `vocab_size`, `rope.freq_base`, `add_bos_token` and `add_eos_token`, if known. Rows of an
+/// embedding without a token are kept. The 1 for norms of Gemma is added in F32. With `Q4_0`, all
 /// matrices are Q4_0, as with `llama-quantize --pure`.
 ///
 /// ```no_run
@@ -97,19 +82,18 @@ pub struct Model {
     architecture: &'static Architecture,
     sizes: Sizes,
     settings: Settings,
-    /// Whether the head is the embedding.
     is_tied: bool,
     config: Json,
     tokenizer: Option<Tokenizer>,
 }
 
 impl Model {
-    /// Reads `config.json` of a directory. The tokenizer is not read yet.
+    /// Reads `config.json` of a directory, without the tokenizer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModel`](crate::ErrorKind::BadModel) for an architecture, a field or a value
-    /// that is not known; [`Io`](safetensors_core::ErrorKind::Io).
+    /// [`ErrorKind::BadModel`](crate::ErrorKind::BadModel) for an unknown architecture, field or
+    /// value; [`Io`](safetensors_core::ErrorKind::Io).
     pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         let path = directory.join("config.json");
@@ -158,20 +142,20 @@ impl Model {
         Ok(Self { directory, architecture, sizes, settings, is_tied, config, tokenizer: None })
     }
 
-    /// Reads the tokenizer, which must be of type BPE and work on bytes: `tokenizer.json`, special
-    /// tokens of `tokenizer_config.json` and `generation_config.json`, and templates of
-    /// conversations. Without this, the file says that it has no tokenizer.
+    /// Reads a byte-level BPE tokenizer: `tokenizer.json`, special tokens of
+    /// `tokenizer_config.json` and `generation_config.json`, and chat templates. Without this, the
+    /// file declares that it has no tokenizer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadTokenizer`](crate::ErrorKind::BadTokenizer) for every other tokenizer, and
-    /// if there is none; [`Io`](safetensors_core::ErrorKind::Io).
+    /// [`ErrorKind::BadTokenizer`](crate::ErrorKind::BadTokenizer) if there is none, or a different
+    /// one; [`Io`](safetensors_core::ErrorKind::Io).
     pub fn read_tokenizer(&mut self) -> Result<()> {
         self.tokenizer = Some(Tokenizer::open(&self.directory, &self.config)?);
         Ok(())
     }
 
-    /// How the embeddings of a text become one, after the files of sentence-transformers.
+    /// How embeddings of a text become one, by files of sentence-transformers.
     fn read_pooling(&mut self) -> Result<()> {
         let modules = read_json(&self.directory, "modules.json", bad)?.unwrap_or_default();
         let is_pooling =
@@ -198,8 +182,6 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the keys of the architecture and of every file. `kind` is GGUF's number for the type
-    /// of most tensors.
     fn metadata(&self, kind: u32) -> Vec<(String, Value)> {
         let name = self.directory.canonicalize().ok();
         let name = name.as_deref().and_then(Path::file_name).unwrap_or_default();
@@ -240,7 +222,6 @@ impl fmt::Debug for Model {
     }
 }
 
-/// Returns the architecture of the classes that `config.json` names.
 fn find(classes: &Json) -> Result<&'static Architecture> {
     let is_it = |it: &&&Architecture| {
         let class = classes.as_array().filter(|all| all.len() == 1).and_then(|all| all[0].as_str());

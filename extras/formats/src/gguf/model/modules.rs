@@ -1,4 +1,4 @@
-//! The modules that most models which generate text have.
+//! Modules that most text models share.
 
 use super::architecture::Dim::{FeedForward, Head, Hidden, KeyValues, Queries, Vocabulary};
 use super::architecture::Row;

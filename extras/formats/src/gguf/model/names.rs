@@ -1,4 +1,4 @@
-//! [`Options::transformers_names`]: the tables of architectures, read from GGUF to transformers.
+//! [`Options::transformers_names`]: the architectures' tables, from GGUF to transformers.
 
 use safetensors_core::{Dtype, Metadata, shape};
 
@@ -10,21 +10,18 @@ use crate::error::{Quoted, Result};
 use crate::options::Names;
 use crate::tensor_file::{Data, Reason, Stored, Tensor, Undo};
 
-/// The key that names the architecture.
 const ARCHITECTURE: &str = "general.architecture";
 
-/// The most bytes of a head, which is read at once. The largest models have heads of 8 MiB.
+/// A head is read at once. The largest have 8 MiB.
 const MOST: u64 = 16 << 20;
 
 impl Options {
-    /// Gives the tensors of a GGUF file the names that transformers has for them, and puts their
-    /// numbers back: the rows of Llama's queries and keys, and the norms of Gemma. The architecture
-    /// is in the metadata of the file, which has been opened before. [`Model`](crate::gguf::Model)
-    /// lists the architectures.
+    /// Opens a GGUF file under the names of transformers, and restores the rows of Llama's queries
+    /// and keys, and the norms of Gemma. `metadata` is the opened file's.
+    /// [`Model`](crate::gguf::Model) lists the architectures.
     ///
-    /// `rope_freqs.weight` is not listed, because transformers computes it from `config.json`.
-    /// Another tensor without such a name keeps its own, and to read it is
-    /// [`ErrorKind::NoGgufName`](crate::ErrorKind::NoGgufName).
+    /// `rope_freqs.weight` is not listed, because `config.json` gives it. Another unnamed tensor
+    /// keeps its name, and reading it is [`ErrorKind::NoGgufName`](crate::ErrorKind::NoGgufName).
     ///
     /// ```no_run
     /// use safetensors_formats::Options;
@@ -38,8 +35,8 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModel`](crate::ErrorKind::BadModel) for metadata without an architecture, or
-    /// with one that is not known.
+    /// [`ErrorKind::BadModel`](crate::ErrorKind::BadModel) for metadata without a known
+    /// architecture.
     pub fn transformers_names(mut self, metadata: &Metadata) -> Result<Self> {
         let name = metadata.get(ARCHITECTURE).map_or("", String::as_str);
         let architecture = find(name).ok_or_else(|| {
@@ -57,12 +54,11 @@ impl Options {
     }
 }
 
-/// Returns the first architecture of a name in GGUF. All that have it have the same tensors.
+/// All architectures of a name in GGUF have the same tensors.
 fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.into_iter().find(|architecture| architecture.name == name)
 }
 
-/// Gives the tensors of a file these names.
 pub(crate) fn rename(tensors: &mut Vec<Tensor>, names: &Names) -> Result<()> {
     let Some(architecture) = find(names.architecture) else { return Ok(()) };
     tensors.retain(|tensor| tensor.name != ROPE_FACTORS);
@@ -83,7 +79,6 @@ pub(crate) fn rename(tensors: &mut Vec<Tensor>, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// Lists a tensor as one that cannot be read.
 fn refuse(tensor: &mut Tensor, architecture: &'static str) {
     let Tensor { dtype, shape, .. } = tensor;
     let stored = tensor.stored.take().unwrap_or_else(|| {
@@ -94,7 +89,6 @@ fn refuse(tensor: &mut Tensor, architecture: &'static str) {
     tensor.data = Data::Refused(Reason::NoName(architecture));
 }
 
-/// How the numbers of a tensor are put back; `None` if they are as the model has them.
 fn undo(tensor: &Tensor, part: Part, names: &Names) -> Result<Option<Undo>> {
     let heads = match part.row.change {
         Change::Nothing => return Ok(None),

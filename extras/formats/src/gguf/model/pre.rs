@@ -1,25 +1,21 @@
-//! Pre-tokenizers: how a text is split before byte pairs are merged. GGUF has a name for each that
+//! Pre-tokenizers split a text before byte pairs are merged. GGUF has a name for each that
 //! llama.cpp knows.
 
 use serde_json::Value;
 
 use crate::error::{ErrorKind, Quoted, Result};
 
-/// A step of a pre-tokenizer, as `tokenizer.json` lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step<'a> {
-    /// Splits where the expression matches.
     Split(&'a str),
-    /// Splits off each digit.
     Digits,
-    /// Maps bytes to letters, and splits as GPT-2 does if `true`.
+    /// Maps bytes to letters; `true` splits like GPT-2.
     Bytes(bool),
 }
 
-/// The steps of a tokenizer, and their name in GGUF.
 struct Known {
     steps: &'static [Step<'static>],
-    /// Whether a word that is a token is taken without merges.
+    /// A word that is a token is taken without merges.
     ignores_merges: bool,
     name: &'static str,
 }
@@ -46,7 +42,6 @@ const KNOWN: [Known; 6] = [
     Known { steps: &[Step::Digits, Step::Bytes(true)], ignores_merges: false, name: "smollm" },
 ];
 
-/// Returns the name in GGUF of a pre-tokenizer.
 pub(super) fn name(pre_tokenizer: &Value, ignores_merges: bool) -> Result<&'static str> {
     let steps = match pre_tokenizer["type"].as_str() {
         Some("Sequence") => pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice),

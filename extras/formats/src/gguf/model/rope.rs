@@ -1,10 +1,10 @@
-//! Rotary embeddings: their base, and how they are scaled for longer texts.
+//! Rotary embeddings: their base, and their scaling for longer texts.
 
 use super::architecture::{Llama3, Settings};
 use super::fields::{Fields, bad, missing};
 use crate::error::Result;
 
-/// Reads the settings, which older and newer versions of transformers name differently.
+/// Versions of transformers name the settings differently.
 pub(super) fn read(fields: &mut Fields) -> Result<Settings> {
     let mut settings = Settings::default();
     let mut theta = fields.float("rope_theta")?;

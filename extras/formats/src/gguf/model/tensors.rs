@@ -9,32 +9,31 @@ use super::{Model, ROPE_FACTORS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::{Type, Writer};
 
-/// The tensors that were stored in another way than asked for.
+/// The tensors that were not stored as asked.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Notes {
-    /// The names of tensors that GGUF does not hold, because they are not used or can be computed.
+    /// Tensors that GGUF does not hold: not used, or computed.
     pub left_out: Vec<String>,
-    /// The names in GGUF of matrices with rows that are not whole blocks. They are F16.
+    /// The names in GGUF of matrices with rows that are not complete blocks: stored as F16.
     pub not_quantised: Vec<String>,
 }
 
-/// The numbers that `general.file_type` has for types.
 const FILE_TYPES: [(Type, u32); 5] =
     [(Type::F32, 0), (Type::F16, 1), (Type::Q4_0, 2), (Type::Q8_0, 7), (Type::BF16, 32)];
 
 impl Model {
-    /// Plans the file of this model. The tensors come with their names in transformers.
+    /// Plans the file of this model. Tensors have their names in transformers.
     ///
-    /// Matrices become `kind`: F32, F16, BF16, Q8_0 or Q4_0. Vectors, norms and the small
-    /// embeddings of BERT are F32. A matrix with rows that are not whole blocks is F16. The rows of
-    /// Llama's queries and keys are put in GGUF's order, and one is added to the norms of Gemma.
+    /// Matrices become `kind`: F32, F16, BF16, Q8_0 or Q4_0, or F16 if their rows are not complete
+    /// blocks. Vectors, norms and the small embeddings of BERT are F32. Rows of Llama's queries and
+    /// keys are reordered, and norms of Gemma get one added.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoGgufName`] for a tensor that models of the architecture do not have;
-    /// [`ErrorKind::MissingTensors`]; [`ErrorKind::WrongShape`]; an error of [`Writer::add`];
-    /// [`ErrorKind::BadTokenizer`] if the embedding lacks a row for a token.
+    /// [`ErrorKind::NoGgufName`] for a tensor that the architecture lacks;
+    /// [`ErrorKind::MissingTensors`]; [`ErrorKind::WrongShape`]; [`ErrorKind::BadTokenizer`] if the
+    /// embedding lacks a row for a token; errors of [`Writer::add`].
     pub fn writer<'a, S: TensorSource + Send + 'a>(
         &self,
         tensors: impl IntoIterator<Item = (String, S)>,
@@ -83,7 +82,6 @@ impl Model {
         Ok((writer, notes))
     }
 
-    /// Adds a tensor that the model has.
     fn add<'a, S: TensorSource + Send + 'a>(
         &self,
         writer: &mut Writer<'a>,
@@ -129,7 +127,6 @@ impl Model {
         }
     }
 
-    /// Which tensor of the model has this name.
     fn find(&self, name: &str) -> Option<Part> {
         let architecture = self.architecture;
         let short = name.strip_prefix(architecture.prefix).unwrap_or(name);
@@ -144,8 +141,7 @@ impl Model {
         self.architecture.unused.iter().any(ends)
     }
 
-    /// Fails if a tensor is missing. A program that reads the file would refuse it, or use another
-    /// tensor instead of the head.
+    /// Readers would refuse an incomplete file, or use another tensor as the head.
     fn check_complete(&self, writer: &Writer<'_>) -> Result<()> {
         // A few names are enough, and there may be any number of layers.
         const SHOWN: usize = 3;

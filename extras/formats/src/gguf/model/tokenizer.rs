@@ -1,4 +1,4 @@
-//! [`Tokenizer`]: the tokens, merges and special tokens of `tokenizer.json`, as metadata.
+//! [`Tokenizer`]: tokens, merges and special tokens of `tokenizer.json`, as metadata.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,14 +10,12 @@ use super::pre::{self, bad, is_off};
 use crate::error::{Quoted, Result};
 use crate::gguf::Value;
 
-/// llama.cpp's numbers for kinds of tokens.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 
-/// The special tokens that GGUF has keys for: their names in `tokenizer_config.json`, and the keys.
-/// One of them is misspelt in GGUF.
+/// Names in `tokenizer_config.json`, and keys in GGUF, which misspells one.
 const SPECIAL: [(&str, &str); 6] = [
     ("bos", "tokenizer.ggml.bos_token_id"),
     ("eos", "tokenizer.ggml.eos_token_id"),
@@ -27,17 +25,14 @@ const SPECIAL: [(&str, &str); 6] = [
     ("mask", "tokenizer.ggml.mask_token_id"),
 ];
 
-/// A tokenizer that merges pairs of bytes.
 #[derive(Debug)]
 pub(super) struct Tokenizer {
-    /// By their numbers: texts and kinds.
+    /// By number: text and kind.
     tokens: BTreeMap<u32, (String, i32)>,
-    /// Everything but the tokens.
     metadata: Vec<(String, Value)>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and the files that belong to it. `config` is `config.json`.
     pub(super) fn open(directory: &Path, config: &Json) -> Result<Self> {
         let path = directory.join("tokenizer.json");
         let located = |error: crate::Error| error.in_path(&path);
@@ -53,7 +48,6 @@ impl Tokenizer {
         Ok(read)
     }
 
-    /// Tokens, merges and the pre-tokenizer.
     fn read(tokenizer: &Json) -> Result<Self> {
         let model = &tokenizer["model"];
         let kind = model["type"].as_str().unwrap_or_default();
@@ -86,8 +80,7 @@ impl Tokenizer {
         Ok(Self { tokens: read_tokens(tokenizer)?, metadata })
     }
 
-    /// The numbers of special tokens, and which of them are put around a text. The first source
-    /// that has a number is taken.
+    /// The first source with a number counts.
     fn read_special(&mut self, tokenizer: &Json, sources: [&Json; 3]) -> Result<()> {
         let mut special = BTreeMap::new();
         for (name, _) in SPECIAL {
@@ -135,7 +128,6 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The templates of conversations.
     fn read_templates(&mut self, directory: &Path, settings: &Json) -> Result<()> {
         let template = match &settings["chat_template"] {
             Json::Null => match read_text(directory, "chat_template.jinja")? {
@@ -171,8 +163,7 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Returns the keys and values, for an embedding of `vocabulary` rows. Rows without a token get
-    /// one that is not used.
+    /// For an embedding of `vocabulary` rows. Rows without a token get an unused one.
     pub(super) fn metadata(&self, vocabulary: u32) -> Result<Vec<(String, Value)>> {
         if let Some((&id, _)) = self.tokens.last_key_value().filter(|(id, _)| **id >= vocabulary) {
             return Err(bad(format!("token {id} has no row in an embedding of {vocabulary}")));
@@ -189,14 +180,12 @@ impl Tokenizer {
     }
 }
 
-/// Returns the number of an added token with this text.
 fn by_text(tokenizer: &Json, text: &Json) -> Option<u64> {
     let text = text["content"].as_str().or(text.as_str())?;
     let added = tokenizer["added_tokens"].as_array()?;
     added.iter().find(|token| token["content"] == text)?["id"].as_u64()
 }
 
-/// Returns the tokens by their numbers.
 fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     let number = |id: &Json| id.as_u64().and_then(|id| u32::try_from(id).ok());
     let wrong = |text: &str| bad(format!("the token {} has no number", Quoted(text)));
@@ -220,8 +209,7 @@ fn read_tokens(tokenizer: &Json) -> Result<BTreeMap<u32, (String, i32)>> {
     Ok(tokens)
 }
 
-/// Returns `true` for a control token that its tokenizer does not mark as one. llama.cpp decides
-/// alike.
+/// Finds control tokens that are not marked as such, like llama.cpp.
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -230,8 +218,7 @@ fn looks_special(text: &str) -> bool {
         || within("<unused", ">")
 }
 
-/// Returns the merges as texts of two tokens, from the older or the newer form. A space in a token
-/// becomes the letter that replaces it.
+/// From either form. A letter replaces a space in a token.
 fn read_merges(merges: &Json) -> Result<Vec<String>> {
     let merges = merges.as_array().ok_or_else(|| bad("it has no merges"))?;
     let wrong = |merge: &Json| bad(format!("a merge of two tokens is expected, found {merge}"));
@@ -248,11 +235,9 @@ fn read_merges(merges: &Json) -> Result<Vec<String>> {
     merges.iter().map(merge).collect()
 }
 
-/// The tokens that are put around a text.
 struct Around {
     first: Option<Json>,
     last: Option<Json>,
-    /// Whether there is no post-processor.
     is_default: bool,
 }
 

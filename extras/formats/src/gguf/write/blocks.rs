@@ -1,5 +1,5 @@
-//! Numbers as blocks of a quantised type, as the reference implementation makes them: `quants.py`
-//! of the Python package `gguf`.
+//! Blocks of quantised types, as the reference makes them: `quants.py` of the Python package
+//! `gguf`.
 
 use half::f16;
 use safetensors_core::framework::write_in_pieces;
@@ -9,16 +9,14 @@ use safetensors_core::{self as core, TensorSource};
 use crate::error::ErrorKind;
 use crate::gguf::Type;
 
-/// The numbers of a block, in both types.
 const LEN: usize = 32;
 
-/// The numbers that are quantised at a time: whole blocks.
+/// Complete blocks.
 const NUMBERS: usize = 64 << 10;
 
-/// How one block is quantised. `false` if its scale is not finite in F16.
+/// `false` if the scale is not finite in F16.
 pub(super) type Quantize = fn(&[f32; LEN], &mut [u8]) -> bool;
 
-/// How numbers become blocks of this type; `None` if they cannot here.
 pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
     match kind.name() {
         "Q8_0" => Some(q8_0),
@@ -27,12 +25,7 @@ pub(super) fn quantizer(kind: Type) -> Option<Quantize> {
     }
 }
 
-/// Passes on the blocks of `count` numbers of F32, which are whole blocks.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers with a scale above F16; an error of
-/// [`write_in_pieces`].
+/// Passes on the blocks of `count` F32.
 pub(super) fn write_blocks(
     numbers: &dyn TensorSource,
     count: u64,
@@ -51,7 +44,6 @@ pub(super) fn write_blocks(
     })
 }
 
-/// Quantises whole blocks. Fails with the index and the value of the number that does not fit.
 fn quantize_all(bytes: &[u8], quantize: Quantize, out: &mut [u8]) -> Result<(), (u64, f32)> {
     let (blocks, _) = bytes.as_chunks::<{ LEN * 4 }>();
     let size = out.len() / blocks.len().max(1);
@@ -74,7 +66,6 @@ fn refuse(index: u64, value: f32, kind: Type) -> core::Error {
     ErrorKind::NotQuantisable { index, value, kind: kind.name() }.into()
 }
 
-/// Returns the position of the largest magnitude, of several equal ones the first.
 fn largest(block: &[f32; LEN]) -> usize {
     let mut best = 0;
     for (i, number) in block.iter().enumerate() {
@@ -85,8 +76,7 @@ fn largest(block: &[f32; LEN]) -> usize {
     best
 }
 
-/// Writes the scale of a block, and its codes by `codes`, which gets the inverse of the scale: 0
-/// for a scale of 0. `false` if the scale or a number is not finite.
+/// `codes` gets the inverse scale, or 0 for 0. `false` if the scale or a number is not finite.
 fn quantize(
     block: &[f32; LEN],
     d: f32,
@@ -122,7 +112,7 @@ fn q8_0(block: &[f32; LEN], out: &mut [u8]) -> bool {
     })
 }
 
-/// 4 bits, from -8 to 7; the number of the largest magnitude becomes -8.
+/// 4 bits, from -8 to 7; the largest magnitude becomes -8.
 fn q4_0(block: &[f32; LEN], out: &mut [u8]) -> bool {
     quantize(block, block[largest(block)] / -8.0, out, |inverse, codes| {
         let code = |number: f32| ((number * inverse + 8.5) as i32).min(15) as u8;

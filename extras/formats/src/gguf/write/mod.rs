@@ -16,17 +16,17 @@ use super::Type;
 use crate::error::{Error, ErrorKind, Result};
 use crate::places::write_placed;
 
-/// The alignment of the data and of each tensor.
+/// Of the data and of each tensor.
 const ALIGNMENT: u64 = 32;
 
-/// The most bytes of a name, and the most dimensions of a tensor, that ggml takes.
+/// Bytes of a name, and dimensions, that ggml takes.
 const MOST_NAME: usize = 63;
 const MOST_DIMS: usize = 4;
 
-/// A GGUF file that is not written yet: metadata, and tensors with their types.
+/// A planned GGUF file: metadata, and tensors with their types.
 ///
-/// A tensor is asked for its numbers only while the file is written, piece by piece, several
-/// tensors at once. Equal tensors and metadata give equal bytes.
+/// Numbers are read while the file is written, several tensors at once. Equal input gives equal
+/// bytes.
 ///
 /// ```
 /// use safetensors_core::save::AtomicFile;
@@ -59,13 +59,11 @@ pub struct Writer<'a> {
 
 struct Tensor<'a> {
     name: String,
-    /// The name of the source in errors.
     source_name: String,
     shape: Vec<usize>,
     kind: Type,
-    /// In the file.
     byte_len: u64,
-    /// The elements, of the dtype of a plain type, or F32.
+    /// Of a plain type's dtype, or F32.
     numbers: Box<dyn TensorSource + Send + 'a>,
 }
 
@@ -84,7 +82,7 @@ impl<'a> Writer<'a> {
         Self::default()
     }
 
-    /// Sets a key of the metadata. An earlier value of it is replaced.
+    /// Sets a key of the metadata, replacing an earlier value.
     pub fn metadata(&mut self, key: impl Into<String>, value: impl Into<Value>) {
         let key = key.into();
         let value = value.into();
@@ -94,16 +92,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds a tensor. Its numbers become elements of `kind`: F32, F16 or BF16, rounded once to
-    /// nearest even, or Q8_0 or Q4_0, with the bits that the Python package `gguf` makes of the
-    /// numbers as F32.
+    /// Adds a tensor with elements of `kind`: F32, F16 or BF16, rounded once to nearest even, or
+    /// Q8_0 or Q4_0, with the bits of the Python package `gguf`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotForGguf`] for another type, integers, rows that are not whole blocks, a
-    /// name or a shape that ggml does not take; errors of the core for a name that was added
-    /// before, and for scales that cannot be applied. A number that does not fit is an error while
-    /// the file is written.
+    /// [`ErrorKind::NotForGguf`] for another type, integers, incomplete blocks, a name or a shape
+    /// that ggml does not take; errors of the core for a duplicate name, or scales that cannot be
+    /// applied.
     pub fn add(
         &mut self,
         name: impl Into<String>,
@@ -114,7 +110,7 @@ impl<'a> Writer<'a> {
         self.add_from(&name.clone(), name, kind, source)
     }
 
-    /// [`add`](Self::add), for a tensor that errors call by another name.
+    /// [`add`](Self::add) with another name for errors.
     pub(in crate::gguf) fn add_from(
         &mut self,
         source_name: &str,
@@ -131,31 +127,28 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Returns `true` if a tensor of this name was added.
     pub(in crate::gguf) fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// Returns the tensors in the order of the file: names, types, and shapes with the outermost
-    /// dimension first.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> {
+    /// Returns names, types and shapes, outermost dimension first, in the order of the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, Type, &[usize])> + Clone {
         self.tensors.iter().map(|tensor| (&*tensor.name, tensor.kind, &*tensor.shape))
     }
 
-    /// Returns the number of bytes of all tensors, without the header.
+    /// Returns the bytes of all tensors, without the header.
     pub fn total_size(&self) -> u64 {
         self.tensors.iter().fold(0, |all, tensor| all.saturating_add(tensor.byte_len))
     }
 
-    /// Writes everything to an empty file, which the caller then commits. Tensors are read and
-    /// quantised in parallel. `written` is called with the number of bytes of each piece that was
-    /// written, from any thread.
+    /// Writes everything to an empty file, which the caller then commits. `written` gets the bytes
+    /// of each piece, from any thread.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers beyond the scales of a quantised
-    /// type; [`DoesNotFit`](core::ErrorKind::DoesNotFit) for finite numbers beyond F16; the errors
-    /// of reading the tensors; [`Io`](core::ErrorKind::Io) if the file cannot be written.
+    /// [`ErrorKind::NotQuantisable`] for NaN, infinity and numbers beyond a type's scales;
+    /// [`DoesNotFit`](core::ErrorKind::DoesNotFit) for finite numbers beyond F16; errors of
+    /// reading; [`Io`](core::ErrorKind::Io).
     pub fn write(&self, file: &AtomicFile, written: impl Fn(u64) + Sync) -> Result<()> {
         let (header, places) = self.layout()?;
         file.write_all_at(&header, 0)?;
@@ -165,8 +158,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Returns the bytes before the data, and where each tensor begins in the file, and at last
-    /// where the file ends.
+    /// Returns the header, the start of each tensor, and the end of the file.
     fn layout(&self) -> Result<(Vec<u8>, Vec<u64>)> {
         let mut header = b"GGUF\x03\0\0\0".to_vec();
         for count in [self.tensors.len(), self.metadata.len()] {

@@ -1,6 +1,6 @@
-//! [`Value`]: the value of a key in the metadata of a GGUF file.
+//! [`Value`]: a value in the metadata of a GGUF file.
 
-/// A value of the metadata of a GGUF file.
+/// A value in the metadata of a GGUF file.
 ///
 /// ```
 /// use safetensors_formats::gguf::Value;
@@ -39,13 +39,11 @@ from! {
     Vec<i32> => I32s, Vec<String> => Strings,
 }
 
-/// The numbers of types, after the specification of GGUF.
 const ARRAY: u32 = 9;
 const I32: u32 = 5;
 const STRING: u32 = 8;
 
 impl Value {
-    /// Appends the type and the value.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let mut put = |kind: u32, bytes: &[u8]| {
             out.extend_from_slice(&kind.to_le_bytes());
@@ -75,7 +73,6 @@ impl Value {
     }
 }
 
-/// Appends a text, after its length.
 pub(super) fn encode_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&(text.len() as u64).to_le_bytes());
     out.extend_from_slice(text.as_bytes());

@@ -1,5 +1,5 @@
-//! Distributed checkpoints (DCP): `.metadata` lists the tensors, and files `__RANK_NUMBER.distcp`
-//! hold their chunks, each in its own archive.
+//! Distributed checkpoints (DCP): `.metadata` lists tensors, and files `__RANK_NUMBER.distcp` have
+//! their chunks, each in an archive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
@@ -22,17 +22,14 @@ use crate::tensor_file::{
 };
 use crate::window::Window;
 
-/// The end of the names of files of chunks.
 const DATA: &str = ".distcp";
 
-/// Megatron's additional files: its format, and data that no rank divides.
+/// Megatron's format, and data that no rank divides.
 const MEGATRON: &str = "metadata.json";
 const COMMON: &str = "common.pt";
 
-/// The archives that one thread examines at a time.
 const AT_ONCE: usize = 32;
 
-/// Reads the list of the directory, and examines the archive of each chunk.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let is_megatron = check_megatron(folder)?;
     // They count before the list of their chunks is read. One that cannot be opened may be a stray.
@@ -72,7 +69,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// Adds the content of the archives.
 fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<Found>) {
     let mut plain = Vec::new();
     let mut settings = Vec::new();
@@ -95,7 +91,6 @@ fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<Found
     directory.notes.extend(left_out(&plain, ["value", "values"]));
 }
 
-/// One archive to examine.
 struct Job<'a> {
     archived: Archived,
     name: &'a str,
@@ -103,30 +98,23 @@ struct Job<'a> {
     part: Part<'a>,
 }
 
-/// The content of an archive.
 #[derive(Clone, Copy)]
 enum Part<'a> {
-    /// A chunk, by the positions of the tensor and of the chunk.
     Chunk { tensor: usize, chunk: usize },
-    /// Another value, which may be a setting.
     Value(Option<&'a Setting>),
 }
 
-/// The content that was found in an archive.
 enum Found {
-    /// A chunk, and its place in the file.
     Chunk(Data),
-    /// The tensors in another value.
     Value(Builder),
     Setting(Json),
 }
 
-/// Returns whether the elements can be read.
 fn is_readable(entry: &TensorEntry) -> bool {
     !entry.is_reshaped && entry.kind.dtype().is_some()
 }
 
-/// Returns the archives in the order of their places.
+/// In the order of their places.
 fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job<'a>> {
     let archived = |item: &Item| Archived { file: file_of(item), start: item.start, len: item.len };
     let mut jobs = Vec::new();
@@ -150,7 +138,6 @@ fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job
     jobs
 }
 
-/// Fails if an archive reaches past the end of its file, or into the next one.
 fn check_places<S: ReadAt>(jobs: &[Job<'_>], files: &[File<S>]) -> Result<()> {
     for (position, job) in jobs.iter().enumerate() {
         let Archived { file, start, len } = job.archived;
@@ -169,7 +156,6 @@ fn check_places<S: ReadAt>(jobs: &[Job<'_>], files: &[File<S>]) -> Result<()> {
     Ok(())
 }
 
-/// Examines all archives in parallel.
 fn examine_all<S: ReadAt>(
     jobs: &[Job<'_>],
     files: &[File<S>],
@@ -233,7 +219,7 @@ fn examine_one<S: ReadAt>(
     Ok(Found::Chunk(data))
 }
 
-/// Makes a tensor with pieces that have no places yet.
+/// Its pieces have no places yet.
 fn whole(entry: &TensorEntry) -> WholeTensor {
     let TensorEntry { name, kind, shape, chunks, .. } = entry;
     let Some(dtype) = kind.dtype() else {
@@ -245,7 +231,7 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
         let kind = format!("{dtype}, flattened");
         let stored = Some(Stored::unreadable(kind, shape.clone(), byte_len));
         let problem = "ranges of the flattened tensor were saved under another shape";
-        let data = Data::Refused(Reason::NotRead(problem));
+        let data = Data::Refused(Reason::NotRead(problem.into()));
         let name = name.clone();
         return in_one_piece(Tensor { name, dtype, shape, data, stored }, 0);
     }
@@ -260,7 +246,7 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
     WholeTensor { name: name.clone(), dtype, pieces: pieces.collect(), shape, stored: None }
 }
 
-/// Returns whether Megatron has written the directory. Fails if it has in another format.
+/// Returns whether Megatron wrote the directory. Fails for its other formats.
 pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
     #[derive(Deserialize)]
     struct Format {
@@ -285,7 +271,7 @@ pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
     Err(folder.wrong(ErrorKind::NotRead { problem }))
 }
 
-/// Adds the data that Megatron saves once for all ranks.
+/// Adds data that Megatron saves once for all ranks.
 fn add_common<T: Store>(folder: &Folder<'_, T>, directory: &mut Directory<T::File>) -> Result<()> {
     let (path, input) = folder.open(COMMON)?;
     let len = input.source.byte_len();

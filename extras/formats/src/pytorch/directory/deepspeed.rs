@@ -1,8 +1,7 @@
-//! Checkpoints of DeepSpeed with ZeRO: the numbers of all parameters are in a row, group by group,
-//! and each rank has a part of the row.
+//! DeepSpeed with ZeRO: the numbers of all parameters are in a row, group by group, divided among
+//! ranks.
 //!
-//! With stages 1 and 2, a rank has a range of each group. With stage 3, it has a range of each
-//! parameter.
+//! With stages 1 and 2, a rank has a range of each group; with stage 3, of each parameter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,13 +19,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Directory, Region, WholeTensor};
 use crate::window::Window;
 
-/// The directory that a checkpoint in another format of DeepSpeed has.
+/// The directory of another format of DeepSpeed.
 const UNIVERSAL: &str = "zero";
 
-/// The prefix of the names of the optimizer's state.
 const STATE: &str = "optimizer.state";
 
-/// Reads the files, and finds the place of each parameter.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = Names::of(folder)?;
     let mut files = folder.open_all(&names.models)?;
@@ -65,7 +62,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// The names of the files, by rank.
 struct Names<'a> {
     models: Vec<&'a String>,
     optimizers: Vec<&'a String>,
@@ -114,12 +110,10 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Returns the name of a rank's file of the model, or of the optimizer (`optim`).
 fn file_of(rank: usize, what: &str) -> String {
     format!("zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt")
 }
 
-/// Reads the archives of all files in parallel.
 fn read_all<S: ReadAt, R: Send>(
     files: &[File<S>],
     budget: &Budget,
@@ -131,7 +125,7 @@ fn read_all<S: ReadAt, R: Send>(
     })
 }
 
-/// Fails if the files of the model belong to several steps, or not to a complete model.
+/// Fails for several steps, or an incomplete model.
 fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()> {
     for (rank, state) in models.iter().enumerate() {
         let problem = match (state.step, models[0].step) {
@@ -150,8 +144,7 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
     Ok(())
 }
 
-/// Fails if the files of the optimizer do not come from all ranks of a step. `first` is the number
-/// of the first of them.
+/// They must be from all ranks of a step. `first`: the number of the first file.
 fn check_partitions<S>(
     partitions: &[Partition],
     models: &[ModelState],
@@ -188,17 +181,14 @@ fn check_partitions<S>(
     Ok(())
 }
 
-/// The places of the parameters.
 struct Plan<'a> {
     groups: Vec<Shapes>,
     partitions: &'a [Partition],
-    /// The number of the file of the first partition.
     first: usize,
     budget: &'a Budget,
 }
 
 impl Plan<'_> {
-    /// Returns the parameters, and the state of the optimizer if it was read.
     fn parameters(&self) -> Result<Vec<WholeTensor>> {
         let mut rows =
             vec![(None, self.partitions.iter().map(|it| &it.groups).collect::<Vec<_>>())];
@@ -229,8 +219,8 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// Stages 1 and 2: cuts each group, which the ranks have in ranges, into parameters.
-    /// `is_padded` means that a rank's range may have more numbers than its part of the group.
+    /// Stages 1 and 2: cuts each group into parameters. With `is_padded`, a rank's range may have
+    /// extra numbers.
     fn of_groups(&self, ranks: &[&Vec<Flat>], is_padded: bool) -> Result<Vec<WholeTensor>> {
         let mut tensors = Vec::new();
         if ranks.iter().any(|groups| groups.len() != self.groups.len()) {
@@ -265,8 +255,7 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// Fails if a group has another length than its parameters, once both are rounded up as
-    /// DeepSpeed does.
+    /// Rounds both up, like DeepSpeed.
     fn check_length(&self, expected: usize, found: usize) -> Result<()> {
         let unit = 2 * self.partitions.len();
         if expected.div_ceil(unit) == found.div_ceil(unit) {
@@ -278,7 +267,7 @@ impl Plan<'_> {
         )))
     }
 
-    /// Joins the ranges of each parameter (stage 3). A range is equally long on each rank.
+    /// Stage 3: joins the equally long ranges of each parameter.
     fn of_ranges(&self, ranks: &[&Vec<Flat>]) -> Result<Vec<WholeTensor>> {
         let rows: Vec<Row> = ranks
             .iter()
@@ -319,7 +308,6 @@ impl Plan<'_> {
         Ok(tensors)
     }
 
-    /// Returns the pieces of a tensor of F32.
     fn whole(&self, name: &str, shape: &[usize], pieces: Vec<Piece>) -> Result<WholeTensor> {
         self.budget.keep(name.len() + size_of::<WholeTensor>())?;
         self.budget.keep_all::<usize>(shape.len())?;
@@ -328,7 +316,6 @@ impl Plan<'_> {
         Ok(WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces })
     }
 
-    /// Adds content that is not trained: buffers, and frozen parameters. Also adds other names.
     fn add_model<S>(
         &self,
         mut models: Vec<ModelState>,

@@ -1,5 +1,5 @@
-//! Files that each rank of a job has saved separately, with its parts of the tensors: `DTensor`s
-//! that a mesh with one dimension divides, in files such as `model_world_size_2_rank_0.pt`.
+//! One file of each rank, such as `model_world_size_2_rank_0.pt`: `DTensor`s divided by a mesh with
+//! one dimension.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,17 +16,15 @@ use crate::pytorch::{build, names, shape_of};
 use crate::tensor_file::{Builder, Directory, Region, Tensor, WholeTensor};
 use crate::window::Window;
 
-/// The file that is read if each rank has several, such as one for the optimizer.
+/// Read if each rank has several files, such as one for the optimizer.
 const MODEL: &str = "model";
 
-/// Parses the name of a rank's file: its content, the number of ranks, and the rank.
 fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
     let (what, rest) = name.strip_suffix(".pt")?.rsplit_once("_world_size_")?;
     let (ranks, rank) = rest.split_once("_rank_")?;
     Some((what, number(ranks)?, number(rank)?))
 }
 
-/// Reads the files of all ranks, and joins the parts of each tensor.
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
     let names = names_of(folder)?;
     let others = folder.files.iter().filter(|it| rank_of(it).is_some() && !names.contains(it));
@@ -56,7 +54,6 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-/// Returns the names of the files, in the order of the ranks.
 fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> {
     let known = || folder.files.iter().filter_map(|name| Some((name, rank_of(name)?)));
     let is_model = known().any(|(_, (what, ..))| what == MODEL);
@@ -83,21 +80,17 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
     Ok(of_ranks.into_values().collect())
 }
 
-/// The content of a rank's file.
 struct Parts {
-    /// The names of the tensors in order.
     names: Vec<String>,
     tensors: HashMap<String, (Tensor, Division)>,
-    /// Its other content.
     others: Builder,
 }
 
-/// How ranks have divided a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Division {
-    /// Each has all of it.
+    /// Each rank has all of it.
     Whole,
-    /// Along a dimension, of this whole shape.
+    /// `shape`: of the complete tensor.
     Along { dim: usize, shape: Vec<usize> },
 }
 
@@ -131,8 +124,8 @@ fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<
     Ok(Parts { names, tensors, others })
 }
 
-/// Replaces each `DTensor` by the rank's part. Returns the division of each, or why it cannot be
-/// joined, by the positions of the parts among the tensors.
+/// Replaces each `DTensor` by the rank's part. Returns how each is divided, or why it cannot be
+/// joined, by the part's position among the tensors.
 fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>> {
     let mut divided = HashMap::new();
     for node in values.nodes() {
@@ -151,7 +144,6 @@ fn divided(values: &mut Values) -> Result<HashMap<u32, Result<Division, String>>
     Ok(divided)
 }
 
-/// Returns the part of the rank and its division, if a value is a `DTensor`.
 fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, String>)> {
     let Some(Node::Object { class, parts }) = values.node(value) else { return None };
     let &[function, subclass, arguments, state] = parts.as_slice() else { return None };
@@ -177,7 +169,6 @@ fn division(values: &Values, value: Value) -> Option<(u32, Result<Division, Stri
     Some((position, division))
 }
 
-/// Returns how a placement divides a tensor of this shape.
 fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Division, String> {
     let unknown = || "its placement is of no known kind".to_owned();
     match values.class_of(placement).ok_or_else(unknown)?.1 {
@@ -198,14 +189,13 @@ fn along(values: &Values, placement: Value, shape: Vec<usize>) -> Result<Divisio
     }
 }
 
-/// Returns a field of an object of PyTorch. Many objects could share a dictionary of many fields,
-/// and each search would pass all.
+/// Many objects could share a dictionary of many fields, and each search would pass all.
 fn field(values: &Values, fields: Value, name: &str) -> Option<Value> {
     values.dict(fields).filter(|fields| fields.len() <= MOST_FIELDS)?;
     values.get(fields, name)
 }
 
-/// Joins the parts of a tensor, which the ranks no longer have then. An error comes with its rank.
+/// Takes the parts of a tensor out of the ranks. An error comes with its rank.
 fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> {
     let bad = |rank: usize, problem: String| (rank, bad(problem));
     let count = ranks.len();
@@ -246,7 +236,6 @@ fn join(name: &str, ranks: &mut [Parts]) -> Result<WholeTensor, (usize, Error)> 
 }
 
 impl Division {
-    /// Returns the part of a tensor of this shape that one of `count` ranks has.
     fn region(&self, shape: &[usize], rank: usize, count: usize) -> Region {
         let Self::Along { dim, .. } = self else { return Region::whole(shape) };
         // As `torch.chunk` divides: the last parts are shorter, or empty.

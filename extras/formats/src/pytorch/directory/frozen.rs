@@ -1,4 +1,4 @@
-//! Parameters of DeepSpeed that are not trained. Each rank has a fragment of each.
+//! Untrained parameters of DeepSpeed. Each rank has a fragment of each.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,12 +10,9 @@ use super::states::{Shapes, count};
 use crate::error::Result;
 use crate::tensor_file::{Builder, Data, Directory, Region, WholeTensor};
 
-/// A rank's part of a parameter that is not trained: the number of the file, the numbers, their
-/// shape and type.
 type Fragment = (usize, Data, Vec<usize>, Dtype);
 
-/// Adds parameters that are not trained, from the fragments in each file, except parameters that
-/// are `elsewhere`.
+/// From the fragments in each file, except for parameters that are `elsewhere`.
 pub(super) fn add_frozen<S>(
     parameters: &Shapes,
     mut files: Vec<Builder>,
@@ -57,8 +54,7 @@ pub(super) fn add_frozen<S>(
     Ok(())
 }
 
-/// Makes a parameter that is not trained: complete on rank 0, or in ranges that are equally long on
-/// each rank.
+/// Complete on rank 0, or in equally long ranges.
 fn frozen(name: &str, shape: &[usize], ranks: Vec<Fragment>) -> Result<WholeTensor> {
     let len = count(shape)?;
     let Some(&(_, _, _, dtype)) = ranks.first() else { return Err(bad("no rank has it")) };

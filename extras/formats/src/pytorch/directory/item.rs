@@ -1,4 +1,4 @@
-//! The archives in the files of a directory: each is written by `torch.save`.
+//! Archives in the files of a directory, written by `torch.save`.
 
 use std::path::Path;
 
@@ -17,7 +17,6 @@ use crate::tensor_file::{Builder, Tensor};
 use crate::window::Window;
 use crate::zipped::Zipped;
 
-/// Opens an archive that is a range of a file with this path.
 pub(super) fn open<'a, S: ReadAt>(
     window: Window<'a, S>,
     path: &Path,
@@ -36,9 +35,8 @@ pub(super) fn open<'a, S: ReadAt>(
     Archive::read(zipped, budget).map_err(located)
 }
 
-/// Returns every tensor in a value of an archive that begins at a byte of its file. `name` is the
-/// name of the value: a single tensor has the name, and tensors inside other values have names
-/// below it.
+/// Returns the tensors in a value. A single tensor has the name `name`, others have names below it.
+/// `start`: of the archive in its file.
 pub(super) fn tensors<S: ReadAt>(
     archive: &Archive<S>,
     value: Value,
@@ -62,12 +60,12 @@ pub(super) fn tensors<S: ReadAt>(
     at(builder, start)
 }
 
-/// Returns a value of an archive as JSON, if that can hold it.
+/// `None` if JSON cannot hold it.
 pub(super) fn json<S>(archive: &Archive<S>, value: Value) -> Result<Option<Json>> {
     Search::new(&archive.values).json(value)
 }
 
-/// Moves the places of an archive's tensors to its start in the file.
+/// Moves places to the archive's start in the file.
 pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     for tensor in std::mem::take(&mut builder.tensors) {
         let Tensor { name, data, .. } = tensor;
@@ -80,7 +78,6 @@ pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     Ok(builder)
 }
 
-/// Returns the tensor that is all of an archive.
 pub(super) fn one_tensor<S: ReadAt>(
     archive: &Archive<S>,
     name: &str,

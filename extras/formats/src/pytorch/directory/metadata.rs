@@ -1,5 +1,5 @@
-//! The file `.metadata` of a distributed checkpoint: a pickle of objects of PyTorch's classes,
-//! which are only names here.
+//! The file `.metadata` of a distributed checkpoint: a pickle of PyTorch's objects, with classes
+//! only as names.
 
 use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
@@ -14,19 +14,16 @@ use crate::pytorch::kinds;
 use crate::pytorch::pickle;
 use crate::pytorch::values::{Kind, Node, Value, Values};
 
-/// The modules of PyTorch with classes that are known here.
 const METADATA: &str = "torch.distributed.checkpoint.metadata";
 const FILESYSTEM: &str = "torch.distributed.checkpoint.filesystem";
 
-/// The content of a file `.metadata`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub(super) tensors: Vec<TensorEntry>,
-    /// Other values.
     pub(super) values: Vec<ValueEntry>,
 }
 
-/// A value that is no tensor, and its bytes: an archive of any object.
+/// Its bytes are an archive of any object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ValueEntry {
     pub(super) name: String,
@@ -35,18 +32,16 @@ pub(super) struct ValueEntry {
     pub(super) setting: Option<Setting>,
 }
 
-/// A tensor, and its chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TensorEntry {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) shape: Vec<usize>,
     pub(super) chunks: Vec<Chunk>,
-    /// Whether Megatron saved pieces of the flattened tensor, under another shape.
+    /// Megatron saved pieces of the flattened tensor, under another shape.
     pub(super) is_reshaped: bool,
 }
 
-/// A box of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) offsets: Vec<usize>,
@@ -55,20 +50,13 @@ pub(super) struct Chunk {
     pub(super) item: Option<Item>,
 }
 
-/// Bytes of a file, which are an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Item {
-    /// The name of the file in the directory.
     pub(super) file: Arc<str>,
     pub(super) start: u64,
     pub(super) len: u64,
 }
 
-/// Reads a file `.metadata`.
-///
-/// # Errors
-///
-/// [`ErrorKind::BadDirectory`]; any error of pickles.
 pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
     let mut values = Values::new(budget);
     let mut bytes = bytes::counted(bytes, budget);
@@ -76,7 +64,6 @@ pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
     Reader { values: &values }.metadata(root)
 }
 
-/// The objects of the pickle.
 struct Reader<'a> {
     values: &'a Values,
 }
@@ -119,7 +106,6 @@ impl<'a> Reader<'a> {
         Ok(metadata)
     }
 
-    /// Returns where the bytes of each value are.
     fn items(&self, data: Value) -> Result<Items<'a>> {
         let data = self.values.dict(data).ok_or_else(|| bad("it says nothing of the files"))?;
         let mut items = Items::new();
@@ -145,7 +131,6 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// Returns the place of a value's bytes. `files` has the names of files, each once.
     fn item(&self, info: Value, files: &mut HashMap<&'a str, Arc<str>>) -> Result<Item> {
         let info =
             self.state(info, |module, name| module == FILESYSTEM && name == "_StorageInfo")?;
@@ -204,7 +189,7 @@ impl<'a> Reader<'a> {
         Ok(TensorEntry { name: name.to_owned(), kind, shape, chunks, is_reshaped: false })
     }
 
-    /// Returns the type of elements that `TensorProperties` have. Their state is a tuple.
+    /// The state of `TensorProperties` is a tuple.
     fn kind(&self, properties: Value) -> Result<Kind> {
         let is_known = self.values.class_of(properties) == Some((METADATA, "TensorProperties"));
         let state = self.values.fields(properties).filter(|_| is_known);
@@ -213,7 +198,7 @@ impl<'a> Reader<'a> {
         kinds::of_name(name).ok_or_else(|| bad(format!("the type torch.{name} is unknown")))
     }
 
-    /// Returns the names of the tensors that Megatron saved as pieces of the flattened tensor.
+    /// Names of tensors that Megatron saved flattened.
     fn reshaped(&self, state: Value) -> Result<HashSet<&'a str>> {
         let data = self.values.get(state, "mcore_data");
         let entries = data.and_then(|data| self.values.dict(data)).unwrap_or_default();
@@ -231,8 +216,7 @@ impl<'a> Reader<'a> {
         Ok(reshaped)
     }
 
-    /// Returns the keys that lead to each value, by its name. Other writers than PyTorch's have
-    /// none.
+    /// Returns the keys to each value, by its name. Only PyTorch writes them.
     fn paths(&self, state: Value) -> Result<HashMap<&'a str, Value>> {
         let paths = self.values.get(state, "planner_data");
         let paths = paths.and_then(|paths| self.values.dict(paths)).unwrap_or_default().iter();
@@ -240,14 +224,13 @@ impl<'a> Reader<'a> {
         paths.map(|(name, path)| self.values.budget.work_on(name).map(|()| (name, path))).collect()
     }
 
-    /// Returns the fields of an object of a known class.
     fn state(&self, value: Value, is_known: impl Fn(&str, &str) -> bool) -> Result<Value> {
         match self.values.class_of(value) {
             Some((module, name)) if is_known(module, name) => {}
             Some((module, name)) => {
                 let class = format!("{module}.{name}");
                 return Err(bad(format!(
-                    "an object is of the class {}, which is not known here",
+                    "an object has the class {}, which is not known here",
                     Quoted(&class)
                 )));
             }

@@ -1,19 +1,4 @@
-//! Directories of PyTorch's trainers, opened as one checkpoint: their files hold the pieces of
-//! tensors.
-//!
-//! | file | content |
-//! |---|---|
-//! | `mod` | the kind of a directory, by the names in it |
-//! | `dcp` | `.metadata` and `.distcp` files, also of Megatron |
-//! | `metadata` | the pickle `.metadata` |
-//! | `settings` | the settings of optimizers in it |
-//! | `ranks` | the `.metadata` of each rank |
-//! | `deepspeed` | ZeRO of DeepSpeed |
-//! | `row` | the places of a parameter's numbers |
-//! | `states` | the content of each file of DeepSpeed |
-//! | `frozen` | parameters of DeepSpeed that are not trained |
-//! | `dtensor` | one file of each rank, with its parts |
-//! | `item` | one archive of several in a file |
+//! Directories of PyTorch's trainers as one checkpoint: files hold pieces of tensors.
 
 mod dcp;
 mod deepspeed;
@@ -31,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::NEWEST;
 use safetensors_core::checkpoint::store::{FileKind, Store};
 use safetensors_core::framework::in_parallel;
 
@@ -40,41 +26,31 @@ use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Directory, Region, Tensor, TensorFile, WholeTensor};
 use crate::{Format, Options};
 
-/// The most files that are opened at once. The threads mostly wait for the disk or the network.
+/// Threads mostly wait for the disk or the network.
 const OPENED_AT_ONCE: usize = 8;
 
-/// The bytes of a file that are read at once, front to back.
 const BUFFER: usize = 256 << 10;
 
-/// The most bytes of a file that only names a directory.
 const LONGEST_NAME: u64 = 4096;
 
-/// The most names of values in a note.
 const MOST_NAMES: usize = 16;
 
-/// The most fields of an object of PyTorch here, and the most dimensions of a tensor.
+/// Fields of an object of PyTorch, and dimensions of a tensor.
 const MOST_FIELDS: usize = 64;
 
-/// Files that name the newest checkpoint among the directories next to them.
-const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
-
-/// A directory of a store, and the names in it.
 pub(crate) struct Folder<'a, T> {
     store: &'a T,
     path: PathBuf,
-    /// The names of files, sorted.
     files: Vec<String>,
     directories: Vec<String>,
     options: &'a Options,
-    /// The budget of all of its files together.
     budget: Budget,
 }
 
-/// An open file of a directory.
 type File<S> = (PathBuf, Arc<Input<S>>);
 
 impl<'a, T: Store> Folder<'a, T> {
-    /// Lists a directory, or the newest checkpoint in it if it names one.
+    /// Lists a directory, or the newest checkpoint that it names.
     pub(crate) fn find(store: &'a T, path: &Path, options: &'a Options) -> Result<Self> {
         let folder = Self::list(store, path.to_owned(), options)?;
         if folder.format().is_some() {
@@ -125,13 +101,11 @@ impl<'a, T: Store> Folder<'a, T> {
         &self.path
     }
 
-    /// Returns the format of the checkpoint in the directory. `None` if it is not a trainer's.
     pub(crate) fn format(&self) -> Option<Format> {
         let format = Format::of_directory(self.files.iter().map(String::as_str));
         format.filter(|format| format.is_of_directories())
     }
 
-    /// Fails if a directory is a checkpoint of a trainer that is not read.
     pub(crate) fn refuse_others(&self) -> Result<()> {
         dcp::check_megatron(self)?;
         let ranks = self.directories.iter().filter(|name| name.starts_with("mp_rank_")).count();
@@ -145,13 +119,11 @@ impl<'a, T: Store> Folder<'a, T> {
         Err(self.wrong(ErrorKind::NotRead { problem }))
     }
 
-    /// Returns whether there are files that core may open.
     pub(crate) fn has_safetensors(&self) -> bool {
         self.files.iter().any(|name| name.ends_with(".safetensors"))
     }
 
-    /// Returns the only file of a format that is read, by its name, or the first part of the only
-    /// split GGUF file.
+    /// Or the first part of the only split GGUF file.
     pub(crate) fn only_file(&self) -> Option<PathBuf> {
         let known = self.files.iter().filter(|name| Format::from_name(name).is_some());
         let mut named = known.filter(|name| match name.rsplit_once("-of-") {
@@ -175,7 +147,6 @@ impl<'a, T: Store> Folder<'a, T> {
         Ok((path, input))
     }
 
-    /// Opens a file that another file of the directory lists.
     fn open_listed(&self, name: &str) -> Result<File<T::File>> {
         self.open(name).map_err(|error| match error.kind() {
             safetensors_core::ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
@@ -185,7 +156,6 @@ impl<'a, T: Store> Folder<'a, T> {
         })
     }
 
-    /// Reads a file front to back.
     fn read<R>(
         &self,
         input: &Arc<Input<T::File>>,
@@ -196,23 +166,19 @@ impl<'a, T: Store> Folder<'a, T> {
         result.map_err(|error| error.in_file(&input.file))
     }
 
-    /// Opens files with these names at once.
     fn open_all<N: AsRef<str> + Sync>(&self, names: &[N]) -> Result<Vec<File<T::File>>> {
         in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| self.open(name.as_ref()))
     }
 
-    /// Returns the error of a file that should be there.
     fn missing(&self, file: impl Into<String>) -> Error {
         self.wrong(ErrorKind::MissingFile { file: file.into() })
     }
 
-    /// Returns an error about the directory.
     fn wrong(&self, kind: ErrorKind) -> Error {
         Error::from(kind).in_path(&self.path)
     }
 }
 
-/// Opens a directory of a trainer as one file of whole tensors.
 pub(crate) fn open<T: Store>(
     folder: &mut Folder<'_, T>,
     format: Format,
@@ -242,7 +208,6 @@ where
     opened.map_err(|error| error.in_path(&folder.path))
 }
 
-/// Describes skipped items with these names. `None` if there are none.
 fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
     let quoted = |name: &&str| Quoted(name).to_string();
     let shown = names.iter().take(MOST_NAMES).map(quoted).collect::<Vec<_>>().join(", ");
@@ -258,17 +223,15 @@ fn number(digits: &str) -> Option<usize> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Returns an error about the content of a directory's files.
 fn bad(problem: impl Into<String>) -> Error {
     ErrorKind::BadDirectory { problem: problem.into() }.into()
 }
 
-/// Returns `true` if a name can be an entry of a directory, on every system.
+/// Returns `true` if a name can be a directory's entry, on every system.
 fn is_plain(name: &str) -> bool {
     !name.contains(['/', '\\', ':', '\0', '\n']) && !["", ".", ".."].contains(&name)
 }
 
-/// Adds the content of a file with this number. Each tensor is in one piece.
 fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
     directory.aliases.extend(builder.aliases);
     directory.metadata.extend(builder.metadata);
@@ -276,7 +239,6 @@ fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
     directory.tensors.extend(builder.tensors.into_iter().map(|it| in_one_piece(it, file)));
 }
 
-/// Makes a tensor that is in one piece in a file with this number.
 fn in_one_piece(tensor: Tensor, file: usize) -> WholeTensor {
     let Tensor { name, dtype, shape, data, stored } = tensor;
     let region = Region::whole(&shape);

@@ -8,16 +8,13 @@ use super::metadata::{self, Metadata};
 use super::{File, Folder, bad, number};
 use crate::error::{Error, Result};
 
-/// The file that lists the tensors of all ranks.
 pub(super) const METADATA: &str = ".metadata";
 
-/// Returns the rank of a file, by a name such as `__0.metadata`.
 pub(super) fn of_metadata(name: &str) -> Option<usize> {
     let digits = name.strip_prefix("__")?.strip_suffix(METADATA)?;
     number(digits)
 }
 
-/// Reads the metadata of all ranks, and returns its files, too.
 pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<File<T::File>>)> {
     let read = |name: &str| -> Result<_> {
         let (path, input) = folder.open(name)?;
@@ -51,19 +48,15 @@ pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<Fi
     Ok((all, files))
 }
 
-/// The content of earlier ranks.
 #[derive(Default)]
 struct Merge {
-    /// The positions of tensors by name.
     tensors: HashMap<String, usize>,
     values: HashSet<String>,
-    /// The boxes of the tensors, by the position of each.
     chunks: HashSet<(usize, Vec<usize>, Vec<usize>)>,
 }
 
 impl Merge {
-    /// Adds the content of another rank. A chunk that an earlier rank has, too, is a copy of a
-    /// tensor that is not divided.
+    /// A chunk of an earlier rank is a copy of an undivided tensor.
     fn add(&mut self, all: &mut Metadata, more: Metadata) -> Result<()> {
         for mut entry in more.tensors {
             let position = match self.tensors.get(&entry.name) {

@@ -1,4 +1,4 @@
-//! [`Row`]: numbers of F32 in a row, with ranges in each file of DeepSpeed.
+//! [`Row`]: F32 numbers in a row, with ranges in DeepSpeed's files.
 
 use super::bad;
 use super::states::Flat;
@@ -6,17 +6,13 @@ use crate::budget::Budget;
 use crate::error::Result;
 use crate::tensor_file::{Data, Place, Region};
 
-/// The bytes of a number.
 const WIDTH: u64 = 4;
 
-/// A part of a tensor: its file, region and place.
+/// File, region and place.
 pub(super) type Piece = (usize, Region, Data);
 
-/// Numbers in a row, with ranges in each file.
 pub(super) struct Row {
-    /// The number of the file of each range, and the range.
     ranges: Vec<(usize, Flat)>,
-    /// Where each range ends in the row.
     ends: Vec<usize>,
 }
 
@@ -36,7 +32,6 @@ impl Row {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Returns the places of `len` numbers, from the number `at` on.
     pub(super) fn cut(&self, at: usize, len: usize, budget: &Budget) -> Result<Vec<Piece>> {
         let end = at.saturating_add(len);
         if end > self.len() {

@@ -1,4 +1,4 @@
-//! The settings of optimizers in directories: in distributed checkpoints each is a separate value.
+//! Settings of optimizers in directories. In distributed checkpoints each is a separate value.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,13 +9,11 @@ use super::states::Shapes;
 use crate::pytorch::names::GROUPS;
 use crate::pytorch::values::{Value, Values};
 
-/// The settings of an optimizer of DeepSpeed, for the tensors `optimizer.state.NAME.exp_avg`.
+/// DeepSpeed's, for tensors `optimizer.state.NAME.exp_avg`.
 pub(super) const OPTIMIZER: &str = "optimizer.param_groups";
 
-/// Where a setting belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// The name of all groups, such as `optimizer.param_groups`.
     groups: String,
     owner: Owner,
     name: String,
@@ -23,16 +21,14 @@ pub(super) struct Setting {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
-    /// A group, by its number.
     Group(u64),
-    /// A parameter: `flatten_optimizer_state_dict` gives each the settings of its group.
+    /// `flatten_optimizer_state_dict` gives each parameter its group's settings.
     Parameter(String),
 }
 
 impl Setting {
-    /// Returns the setting at the end of a path, which `.metadata` has for each value: the keys of
-    /// dictionaries and the positions in lists. `None` for every other value. The name is the path,
-    /// joined, so the keys are no longer than that.
+    /// Returns the setting at the end of a value's path: keys of dictionaries and positions in
+    /// lists. `None` for other values.
     pub(super) fn of(values: &Values, name: &str, path: Value) -> Option<Self> {
         let path = values.items(path).filter(|path| path.len() <= MOST_FIELDS)?;
         let lens = path.iter().filter_map(|&key| values.text(key)).map(str::len);
@@ -58,8 +54,8 @@ impl Setting {
     }
 }
 
-/// Returns the groups of each optimizer as an entry of the metadata, in the form of a file's entry.
-/// Parameters with equal settings become one group.
+/// Returns the groups of each optimizer as metadata, like a file's. Parameters with equal settings
+/// become one group.
 pub(super) fn entries<'a>(
     found: impl Iterator<Item = (&'a Setting, Json)>,
 ) -> Vec<(String, String)> {
@@ -91,9 +87,8 @@ pub(super) fn entries<'a>(
     optimizers.into_iter().map(entry).collect()
 }
 
-/// Returns the groups of an optimizer of DeepSpeed as an entry of the metadata. There a group has
-/// one parameter, which is all of them in a row; here it has their names. `None` if the groups do
-/// not match the parameters.
+/// Returns a DeepSpeed optimizer's groups as metadata, with the names of their parameters, which
+/// are one row in the file. `None` if groups and parameters do not match.
 pub(super) fn of_groups(settings: &Json, parameters: &[Shapes]) -> Option<String> {
     let mut groups = settings.as_array()?.clone();
     let names =

@@ -1,4 +1,4 @@
-//! The files of DeepSpeed: the content of each, and the places of its numbers.
+//! The files of DeepSpeed: their content, and the places of its numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,26 +14,23 @@ use crate::pytorch::names::GROUPS;
 use crate::pytorch::values::{Node, Value, Values};
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
-/// A file of DeepSpeed, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StateFile {
-    /// Whether it has a part of the optimizer, which has the numbers of ZeRO. Otherwise it has the
-    /// model.
+    /// `true`: a part of the optimizer, with the numbers of ZeRO. `false`: the model.
     pub(super) is_optimizer: bool,
-    /// The rank among those with the same model. `None` for the file of all ranks.
+    /// Among ranks with the same model. `None`: the file of all ranks.
     pub(super) rank: Option<usize>,
-    /// The rank among ranks that each hold a part of the model.
+    /// Among ranks that each hold a part of the model.
     pub(super) model_rank: usize,
 }
 
 impl StateFile {
-    /// Returns `true` if a name can belong to a file of DeepSpeed.
     pub(super) fn is_name(name: &str) -> bool {
         name.ends_with("optim_states.pt") || name.ends_with("model_states.pt")
     }
 
-    /// Parses the name of a file, such as `bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt`. `None`
-    /// for the files of experts and of stages of a pipeline.
+    /// Parses a name such as `bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt`. `None` for files of
+    /// experts and of pipeline stages.
     pub(super) fn of(name: &str) -> Option<Self> {
         let (is_optimizer, stem) = match name.strip_suffix("_optim_states.pt") {
             Some(stem) => (true, stem),
@@ -51,55 +48,43 @@ impl StateFile {
     }
 }
 
-/// Numbers of type F32 in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
-    /// The offset of the first byte in the file.
     pub(super) start: u64,
     pub(super) len: usize,
 }
 
-/// A name and a shape.
 pub(super) type Shapes = Vec<(Arc<str>, Vec<usize>)>;
 
-/// The content of a file of the model.
 #[derive(Debug, Default)]
 pub(super) struct ModelState {
-    /// The parameters of each group of the optimizer, in the order of their numbers. `None` for a
-    /// model without ZeRO.
+    /// Of the optimizer, with parameters by number. `None` without ZeRO.
     pub(super) groups: Option<Vec<Shapes>>,
-    /// The parameters that are not trained, and their numbers or a rank's.
+    /// Untrained parameters, and their numbers or a rank's.
     pub(super) frozen: Shapes,
     pub(super) fragments: Builder,
-    /// Other names of parameters, each with the name that has the numbers.
+    /// Other names, with the name that has the numbers.
     pub(super) shared: Vec<(Arc<str>, Arc<str>)>,
     pub(super) buffers: Vec<Arc<str>>,
-    /// The content of the model's `state_dict()`, on the rank that saved it.
     pub(super) module: Builder,
-    /// The number of ranks that each have a part of the model, and the step.
+    /// Ranks with a part of the model each.
     pub(super) model_ranks: i64,
     pub(super) step: Option<i64>,
 }
 
-/// The content of a file of the optimizer.
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) stage: i64,
-    /// How many ranks have a part.
     pub(super) count: usize,
-    /// The numbers of each group that this rank holds.
     pub(super) groups: Vec<Flat>,
-    /// How many numbers follow each parameter of each group that belong to none.
+    /// Numbers after each parameter that belong to none, by group.
     pub(super) paddings: Option<Vec<Vec<usize>>>,
-    /// The bytes of the number of the step.
     pub(super) step: Option<Vec<u8>>,
-    /// The optimizer's numbers for each parameter number, such as `exp_avg`: for each group.
+    /// Numbers for each parameter number, such as `exp_avg`, by group.
     pub(super) moments: Vec<(Arc<str>, Vec<Flat>)>,
-    /// The settings of the optimizer, which all ranks have alike.
     pub(super) settings: Option<Json>,
 }
 
-/// The entries that are read from a file of the model.
 const READ: [&str; 8] = [
     "module",
     "param_shapes",
@@ -111,13 +96,11 @@ const READ: [&str; 8] = [
     "global_steps",
 ];
 
-/// The objects of a file.
 struct Reader<'a, S> {
     archive: &'a Archive<S>,
     options: &'a Options,
 }
 
-/// Reads a file of the model.
 pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<ModelState> {
     let reader = Reader { archive, options };
     let values = &archive.values;
@@ -162,7 +145,6 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
     })
 }
 
-/// Reads a file of the optimizer.
 pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<Partition> {
     let reader = Reader { archive, options };
     let values = &archive.values;
@@ -205,7 +187,6 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
 }
 
 impl<S: ReadAt> Reader<'_, S> {
-    /// Returns every tensor in a value, by name.
     fn tensors(&self, value: Value) -> Result<Builder> {
         item::tensors(self.archive, value, "", 0, self.options)
     }
@@ -229,13 +210,11 @@ impl<S: ReadAt> Reader<'_, S> {
         }
     }
 
-    /// Returns the content that the optimizer itself has saved.
     fn optimizer(&self, state: Value, stage: i64) -> Option<Value> {
         let key = if stage == 3 { "optimizer_state_dict" } else { "base_optimizer_state" };
         self.archive.values.get(state, key)
     }
 
-    /// Returns the state of the optimizer for each group.
     fn states_of_groups(&self, state: Value, stage: i64) -> Result<Vec<Value>> {
         let values = &self.archive.values;
         let Some(base) = self.optimizer(state, stage) else { return Ok(Vec::new()) };
@@ -251,8 +230,8 @@ impl<S: ReadAt> Reader<'_, S> {
         Ok(groups.into_iter().map(|(_, state)| state).collect())
     }
 
-    /// Returns the optimizer's numbers for each parameter number: the tensors of its state that
-    /// have one dimension, for each group in order.
+    /// Returns the numbers for each parameter number: one-dimensional tensors of the state, by
+    /// group.
     fn moments(&self, of_groups: &[Value]) -> Result<Vec<(Arc<str>, Vec<Flat>)>> {
         let values = &self.archive.values;
         let mut positions = HashMap::new();
@@ -288,7 +267,6 @@ impl<S: ReadAt> Reader<'_, S> {
     }
 }
 
-/// Returns the names and shapes of a dictionary.
 fn shapes(values: &Values, dict: Value) -> Result<Shapes> {
     let items = values.dict(dict).ok_or_else(|| bad("a list of shapes is no dictionary"))?;
     let mut shapes = Vec::new();
@@ -306,13 +284,11 @@ fn no_shape() -> Error {
     bad("a shape is no list of numbers")
 }
 
-/// Returns the number of elements.
 pub(super) fn count(shape: &[usize]) -> Result<usize> {
     let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
     count.ok_or_else(|| bad("a shape of a parameter is too large"))
 }
 
-/// Returns a list of numbers for each group.
 fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(groups) = values.items(groups) else { return Ok(None) };
     for &group in groups {
@@ -323,7 +299,7 @@ fn numbers_of_groups(values: &Values, groups: Value) -> Result<Option<Vec<Vec<us
     Ok(groups.iter().map(group).collect())
 }
 
-/// Returns a number, or an item of an enumeration, which is called with its number.
+/// Takes a number, or an enumeration's item, which is called with its number.
 fn whole_number(values: &Values, value: Value) -> Option<i64> {
     match (value, values.node(value)) {
         (Value::Int(number), _) => Some(number),

@@ -1,4 +1,4 @@
-//! [`BucketDirectory`]: a directory of a remote store that checkpoints are saved to.
+//! [`BucketDirectory`]: a directory of a remote store to save checkpoints to.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,25 +15,17 @@ use super::{failed, send};
 use crate::remote::RemoteStore;
 use crate::remote::place::RemotePlace;
 
-/// The objects below a prefix, as a save of several files changes them. Nothing is locked.
+/// Nothing is locked.
 pub(super) struct BucketDirectory {
     directory: Directory,
     store: RemoteStore,
-    /// The path of the directory.
     shown: String,
-    /// Files that are sent, and not visible yet.
+    /// Not visible yet.
     sent: BTreeMap<String, Upload>,
-    /// The files when the save began to change the directory.
     found: Files,
 }
 
 impl BucketDirectory {
-    /// Makes the directory of a place, for files of a pattern.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) for a pattern with names that no object
-    /// can have.
     pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         Ok(Self {
             directory: Directory::of(place, pattern)?,
@@ -106,7 +98,6 @@ impl WritableDirectory for BucketDirectory {
         Ok(Some(sent.into()))
     }
 
-    /// The store copies the files.
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()> {
         for (number, (from, to)) in names.iter().enumerate() {
             let byte_len = self.found.get(from).map_or(0, |meta| meta.size);
@@ -118,9 +109,9 @@ impl WritableDirectory for BucketDirectory {
         Ok(())
     }
 
-    /// Uses a condition of the store, or asks it just before if it knows none. After an error the
-    /// second names stay: the request may still reach the store, and then the index names them.
-    /// Otherwise the next save removes them.
+    /// Uses a condition of the store, or asks just before. After an error the second names stay:
+    /// the request may still arrive, and then the index names them. Otherwise the next save removes
+    /// them.
     fn replace(
         &mut self,
         name: &str,

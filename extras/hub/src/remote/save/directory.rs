@@ -1,4 +1,4 @@
-//! [`Directory`]: the objects below a prefix, as the saves of several files change them.
+//! [`Directory`]: the objects below a prefix, as saves of several files change them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,24 +20,20 @@ use crate::remote::object::{Service, found, unquoted, version_of};
 use crate::remote::place::RemotePlace;
 use crate::remote::runtime::run;
 
-/// The bytes of a file that are in memory while it is sent again, apart from the upload's. They are
-/// fetched by several requests at once.
+/// Bytes in memory while a file is sent again, apart from the upload's: several requests at once.
 const AGAIN: u64 = 64 << 20;
 
-/// The files of a directory by name.
 pub(super) type Files = BTreeMap<String, ObjectMeta>;
 
-/// The objects directly below a prefix.
 pub(super) struct Directory {
     pub(super) service: Arc<Service>,
     pub(super) key: Key,
 }
 
-/// The version of an object.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectVersion {
     update: UpdateVersion,
-    /// The version in a listing; `None` if this save has just written the object.
+    /// In a listing; `None` if this save just wrote the object.
     listed: Option<String>,
 }
 
@@ -54,8 +50,8 @@ impl From<PutResult> for ObjectVersion {
     }
 }
 
-/// A store may give the tag of an object in one answer and not in another. Without it, two versions
-/// are compared as they are listed, and versions that cannot be compared count as equal.
+/// A store may omit the tag in some answers. Then listed versions are compared, and versions that
+/// cannot be compared are equal.
 impl PartialEq for ObjectVersion {
     fn eq(&self, other: &Self) -> bool {
         match ((&self.update.e_tag, &other.update.e_tag), (&self.listed, &other.listed)) {
@@ -66,19 +62,12 @@ impl PartialEq for ObjectVersion {
     }
 }
 
-/// The result of a write that has a condition.
 pub(super) enum Put {
     Done(ObjectVersion),
-    /// Another writer has changed the object since.
     Overtaken,
 }
 
 impl Directory {
-    /// Makes the directory of a place, for files of a pattern.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`] for a pattern with names that no object can have.
     pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         let name = pattern.index_name();
         match Key::parse(&name) {
@@ -91,19 +80,14 @@ impl Directory {
         }
     }
 
-    /// Returns the key of a file. A path with `/` is a file further below. The name is not encoded,
-    /// as in indexes and listings, and as a reader asks for it: see [`RemoteStore`]. `Key::join`
-    /// would encode many characters.
-    ///
-    /// [`RemoteStore`]: crate::remote::RemoteStore
+    /// Not encoded, as in indexes and listings: `Key::join` would encode many characters.
     pub(super) fn file(&self, name: &str) -> Key {
         let path = format!("{}/{name}", self.key);
         // The names of a directory were checked when it was made.
         Key::parse(path).unwrap_or_else(|_| self.key.clone().join(name))
     }
 
-    /// Returns all files by name. The index has the ETag that the server gives for it alone: some
-    /// omit it in listings, and Azure lists it without quotes, so that it could be no condition.
+    /// The index has the ETag of a single request: listings may omit it, or on Azure its quotes.
     pub(super) fn list(&self, index: &str) -> io::Result<Files> {
         let listed = self.service.list(self.key.clone())?;
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
@@ -114,8 +98,7 @@ impl Directory {
         Ok(files)
     }
 
-    /// Gives a file of a listing the ETag that the server gives for it alone. If it changed in
-    /// between, it keeps the listed one, which no file has any more.
+    /// Gives a listed file the ETag of a single request, unless it changed in between.
     fn complete(&self, name: &str, listed: &mut ObjectMeta) -> io::Result<()> {
         if listed.e_tag.as_deref().is_some_and(|tag| tag.contains('"')) {
             return Ok(());
@@ -133,13 +116,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Returns the store's present description of a file; `None` if there is none.
     pub(super) fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
         self.service.head(self.file(name))
     }
 
-    /// Returns all bytes of a small file, with the store's description of it; `None` if there is
-    /// none.
     pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
         let key = self.file(name);
         let store = Arc::clone(&self.service.store);
@@ -163,8 +143,7 @@ impl Directory {
         }
     }
 
-    /// Copies a file of this many bytes within the store. If it is larger than the store copies by
-    /// one request, it is fetched and sent again: `object_store` cannot have it copied in parts.
+    /// `object_store` cannot copy a large file in parts, so it is fetched and sent again.
     pub(super) fn copy(&self, from: &str, to: &str, byte_len: u64) -> io::Result<()> {
         let from = self.file(from);
         let to = self.file(to);
@@ -190,19 +169,17 @@ impl Directory {
         upload.commit().map(drop)
     }
 
-    /// Removes a file. One that is not there is removed already.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let key = self.file(name);
         let store = Arc::clone(&self.service.store);
         found(self.service.ask(async move { store.delete(&key).await })).map(drop)
     }
 
-    /// Writes a small file if it is still the version `before`, or still absent. A store that knows
-    /// no conditions is asked for the version just before.
+    /// Writes a small file if it is still `before`, or absent. Without conditions in the store,
+    /// asks for the version just before.
     ///
-    /// The answer to a request may be lost. Then it fails although the file is written, or is
-    /// repeated and finds that its condition no longer holds. So after a failure the store is asked
-    /// for the present file. If it has our bytes, they are written.
+    /// An answer may be lost: the file is written despite the failure, or a repetition finds the
+    /// condition broken. So after a failure the file counts as written if it has our bytes.
     pub(super) fn put(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Saving to a remote store: a file becomes visible completely or not at all, and a directory opens
-//! as the earlier checkpoint or as the new one.
+//! Saves to a remote store. A file becomes visible completely or not at all, and a directory opens
+//! as the earlier or the new checkpoint.
 
 mod bucket;
 mod directory;
@@ -25,15 +25,12 @@ use super::object::Service;
 use super::place::RemotePlace;
 use super::{RemoteOptions, local_path};
 
-/// Saving through a connection with these options.
 impl RemoteOptions {
-    /// Saves tensors to one file of a remote store. The file is replaced completely or not at all.
+    /// Saves tensors to one file of a remote store, which is replaced completely or not at all.
     ///
-    /// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
-    /// other. At most eight parts are in memory. The store shows the file when all parts have
-    /// arrived; after an error the parts are aborted. The bytes are the same as from
-    /// [`serialize`](safetensors_core::serialize). A file of the local disk (`file:///path`) is
-    /// saved as core [saves](safetensors_core::save()) it, by this and by all functions below.
+    /// It is sent in parts of 8 MiB or more, at most eight in memory, and has the bytes of
+    /// [`serialize`](safetensors_core::serialize). After an error the parts are aborted. For
+    /// `file:///path` all methods save like [core](safetensors_core::save()).
     ///
     /// ```
     /// use safetensors_core::{SaveOptions, TensorView};
@@ -48,9 +45,8 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As for [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. After an error the
-    /// store has the file that it had before, unless the last request has reached it and only the
-    /// answer was lost. Web servers and the Hub take no files.
+    /// Like [`write_to`]; [`ErrorKind::Io`] if the store refuses or fails. It then has the earlier
+    /// file, unless only the last answer was lost. Web servers and the Hub take no files.
     pub fn save<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
@@ -63,8 +59,7 @@ impl RemoteOptions {
         stage(address, tensors, options, self)?.commit()
     }
 
-    /// Saves a rewrite to one file, as [`save`](Self::save) does. The sources of the rewrite must
-    /// not have changed when the file is put in place.
+    /// Saves a rewrite to one file, like [`save`](Self::save).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
@@ -82,8 +77,8 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As for [`save`](Self::save) and [`Rewrite::plan`]; [`ErrorKind::Io`] if a source has
-    /// changed.
+    /// Like [`save`](Self::save) and [`Rewrite::plan`]; [`ErrorKind::Io`] if a source changes
+    /// before the file is in place.
     pub fn save_rewrite<S: ReadAt>(
         &self,
         address: &str,
@@ -100,31 +95,27 @@ impl RemoteOptions {
         staged.commit()
     }
 
-    /// Saves tensors to a directory of a remote store, as one file, or as several and their index
-    /// if they do not fit into one: the same files as by
-    /// [`save_sharded`](safetensors_core::save_sharded).
+    /// Saves tensors to a directory of a remote store, as one file, or as several and their index:
+    /// the same files as [`save_sharded`](safetensors_core::save_sharded).
     ///
-    /// At every moment, also after an interruption, the directory opens as the complete earlier
-    /// checkpoint or as the complete new one:
+    /// At every moment, even after an interruption, the directory opens as the complete earlier or
+    /// new checkpoint:
     ///
     /// 1. All files are sent, and none is visible.
-    /// 2. If new files need names that the index in place uses, the store copies the old ones to
-    ///    second names, and gets an index with these. S3 copies no file of more than 5 GiB: such a
-    ///    file is fetched and sent again.
+    /// 2. If new files need names of the index in place, the store copies the old ones to second
+    ///    names, and gets an index with these. S3 copies at most 5 GiB: a larger file is fetched
+    ///    and sent again.
     /// 3. The new files become visible. Nothing names them yet.
-    /// 4. The new index replaces the one in place, if that is unchanged: by a condition of the
-    ///    store, or by asking just before where the store knows none.
-    /// 5. The files of the earlier checkpoint and the second names are removed.
+    /// 4. The new index replaces the one in place, if unchanged: by a condition of the store, or
+    ///    by asking just before.
+    /// 5. Earlier files and second names are removed.
     ///
-    /// Two saves to one directory at the same time do not mix unless they interleave within steps 3
-    /// and 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked,
-    /// because object stores have no locks.
+    /// Two saves to one directory at the same time do not mix, unless their steps 3 and 4
+    /// interleave. The second one fails with [`ErrorKind::Overtaken`]. Nothing is locked.
     ///
-    /// The answer to a request may be lost. So if the index cannot be written, the store is asked
-    /// for the present one: if that is the new index, it is written. A request that failed may also
-    /// reach the store some seconds later. So a save that failed by an error of the network counts
-    /// as one at the same time, and it leaves the second names to the next save, which removes
-    /// them.
+    /// If the answer to the index is lost, the store is asked whether it has the new one. A failed
+    /// request may still arrive some seconds later, so a save that failed by the network counts as
+    /// running, and leaves the second names to the next save.
     ///
     /// ```
     /// use safetensors_core::{ShardOptions, TensorView};
@@ -142,11 +133,10 @@ impl RemoteOptions {
     ///
     /// # Errors
     ///
-    /// As for [`save`](Self::save) for each file; [`ErrorKind::DuplicateTensor`];
-    /// [`ErrorKind::Overtaken`]; [`ErrorKind::LeftBehind`], after which the directory opens as the
-    /// new checkpoint. If the earlier checkpoint is one file, the new one has several, and the
-    /// store refuses to remove that one file, the error is [`ErrorKind::Io`]: it names the object
-    /// to remove, and until then the directory opens as the earlier checkpoint.
+    /// Like [`save`](Self::save); [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
+    /// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint;
+    /// [`ErrorKind::Io`] if the store refuses to remove an earlier single file, which then stays
+    /// the checkpoint and is named.
     pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
         &self,
         address: &str,
@@ -160,14 +150,13 @@ impl RemoteOptions {
         save_to(&place, tensors, options)
     }
 
-    /// Saves a rewrite to a directory, as [`save_sharded`](Self::save_sharded) does. The sources of
-    /// the rewrite must not have changed when the first file is put in place. They may be in the
-    /// same directory.
+    /// Saves a rewrite to a directory, like [`save_sharded`](Self::save_sharded). Its sources may
+    /// be in the same directory.
     ///
     /// # Errors
     ///
-    /// As for [`save_sharded`](Self::save_sharded) and [`Rewrite::plan_sharded`]; [`ErrorKind::Io`]
-    /// if a source has changed.
+    /// Like [`save_sharded`](Self::save_sharded) and [`Rewrite::plan_sharded`]; [`ErrorKind::Io`]
+    /// if a source changes before the first file is in place.
     pub fn save_rewrite_sharded<S: ReadAt>(
         &self,
         address: &str,
@@ -184,14 +173,12 @@ impl RemoteOptions {
     }
 }
 
-/// A file that is sent, and not visible yet.
 struct StagedFile {
     upload: Upload,
     place: RemotePlace,
     overwrites: bool,
 }
 
-/// Sends one file.
 fn stage<N: AsRef<str>, S: TensorSource>(
     address: &str,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -212,7 +199,6 @@ fn stage<N: AsRef<str>, S: TensorSource>(
 }
 
 impl StagedFile {
-    /// Makes the file visible.
     fn commit(self) -> Result<()> {
         let Self { upload, place, overwrites } = self;
         let committed = unless_refused(&place, overwrites)
@@ -221,8 +207,8 @@ impl StagedFile {
     }
 }
 
-/// Fails if there is a file that the options forbid to replace. Uploads in parts know no condition,
-/// so the store is asked just before.
+/// Fails for a file that must not be replaced. Uploads in parts know no condition, so ask just
+/// before.
 fn unless_refused(place: &RemotePlace, overwrites: bool) -> Result<()> {
     if overwrites || place.service.head(place.key.clone()).map_err(failed)?.is_none() {
         Ok(())
@@ -231,7 +217,7 @@ fn unless_refused(place: &RemotePlace, overwrites: bool) -> Result<()> {
     }
 }
 
-/// Sends a file, which is not visible yet.
+/// The file is not visible yet.
 fn send<N: AsRef<str>, S: TensorSource>(
     service: &Arc<Service>,
     key: Key,
@@ -272,7 +258,6 @@ fn save_rewrite_to<S: ReadAt>(
     staged.commit()
 }
 
-/// Returns the error of a store.
 fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

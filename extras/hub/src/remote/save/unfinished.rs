@@ -1,4 +1,4 @@
-//! [`Begun`]: an upload that is under way, and [`abort_uploads`], which ends all of them.
+//! [`Begun`]: a running upload, and [`abort_uploads`], which ends all.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,37 +15,31 @@ use tokio::time::timeout;
 use crate::remote::object::Service;
 use crate::remote::runtime::{ended_early, run};
 
-/// How long a store may take to forget the parts of an upload.
+/// For a store to forget the parts of an upload.
 pub(super) const ABORT: Duration = Duration::from_secs(10);
 
-/// The part of this time that [`abort_uploads`] waits for requests that begin, complete or abort an
-/// upload.
 const STEPS: Duration = Duration::from_secs(5);
 
-/// All uploads that are under way.
 struct Uploads {
     parts: BTreeMap<u64, Parts>,
     next: u64,
-    /// The number of requests under way that begin, complete or abort an upload.
+    /// Of running requests that begin, complete or abort an upload.
     steps: usize,
-    /// Whether the process is about to end. It stays so.
     is_ending: bool,
 }
 
 static UPLOADS: Mutex<Uploads> =
     Mutex::new(Uploads { parts: BTreeMap::new(), next: 0, steps: 0, is_ending: false });
 
-/// A step has ended.
 static STEP_ENDED: Condvar = Condvar::new();
 
-/// The parts of an upload in the store, and the parts on their way.
 struct Parts {
     upload: Box<dyn MultipartUpload>,
     under_way: Vec<AbortHandle>,
 }
 
 impl Parts {
-    /// Aborts the upload in the store. A part that is on its way would stay there.
+    /// A part on its way would stay in the store.
     async fn abort(mut self) {
         self.under_way.iter().for_each(AbortHandle::abort);
         // A failure costs space in the store, not correctness. The waiting thread has an error
@@ -54,11 +48,9 @@ impl Parts {
     }
 }
 
-/// An upload that the store knows, until it is completed or aborted.
 pub(super) struct Begun(u64);
 
 impl Begun {
-    /// Begins an upload.
     pub(super) fn new(service: &Arc<Service>, key: Key) -> io::Result<Self> {
         let _step = Step::begin()?;
         let store = Arc::clone(&service.store);
@@ -72,7 +64,6 @@ impl Begun {
         Ok(Self(number))
     }
 
-    /// Begins to send the next part. `spawn` is given the request.
     pub(super) fn put_part(
         &self,
         payload: PutPayload,
@@ -86,7 +77,6 @@ impl Begun {
         Ok(())
     }
 
-    /// Makes the object visible. If that fails, the upload is aborted.
     pub(super) fn complete(self, service: &Arc<Service>) -> io::Result<PutResult> {
         let _step = Step::begin()?;
         // Also if the process ends now: it waits for this step.
@@ -114,11 +104,10 @@ impl Begun {
     }
 }
 
-/// A request that begins, completes or aborts an upload. [`abort_uploads`] waits for it.
+/// [`abort_uploads`] waits for a request that begins, completes or aborts an upload.
 struct Step;
 
 impl Step {
-    /// Fails if all uploads were aborted.
     fn begin() -> io::Result<Self> {
         uploads()?.steps += 1;
         Ok(Self)
@@ -132,7 +121,6 @@ impl Drop for Step {
     }
 }
 
-/// Returns the uploads. Fails if the process is about to end, so that it begins nothing any more.
 fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
     let uploads = lock(&UPLOADS);
     if uploads.is_ending {
@@ -142,19 +130,16 @@ fn uploads() -> io::Result<MutexGuard<'static, Uploads>> {
     }
 }
 
-/// Aborts all uploads that are under way in this process, so that the process can end and leave no
-/// parts in a store, which are not listed and cost as much as their bytes. Call it in a thread that
-/// waits for signals such as `SIGINT`, as core's [`remove_temporaries`]. Do not call it in a signal
-/// handler, because it waits for locks.
+/// Aborts all running uploads of this process before it ends, so that no unlisted, charged parts
+/// stay in a store. Call it in a thread that waits for signals such as `SIGINT`, like core's
+/// [`remove_temporaries`], not in a signal handler, because it waits for locks.
 ///
-/// It waits for an object that is just about to become visible, then aborts all others in their
-/// stores. It returns after ten seconds at most, or some more if the system is slow, whether or not
-/// all of them have answered. From its call on, every save to a store of this process fails when it
-/// begins an upload, sends the next part or makes an object visible, because such a request could
-/// outlive the process. So call it only to end the process.
+/// Waits for an object that is becoming visible, then aborts all others, for about ten seconds at
+/// most. Afterwards every save of this process to a store fails, so call it only to end the
+/// process.
 ///
-/// Saves that end with success, an error or a panic leave no parts without this. A rule of the
-/// bucket should remove the parts of killed processes.
+/// Saves that succeed, fail or panic leave no parts. A rule of the bucket should remove parts of
+/// killed processes.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:

@@ -1,4 +1,4 @@
-//! [`Upload`]: an object that becomes visible complete, or not at all.
+//! [`Upload`]: an object that becomes visible completely or not at all.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,31 +12,27 @@ use super::unfinished::{ABORT, Begun};
 use crate::remote::object::Service;
 use crate::remote::runtime::{ended_early, handle, run};
 
-/// The bytes of a part. Stores want at least 5 MiB.
+/// Bytes of a part. Stores want at least 5 MiB.
 const PART: u64 = 8 << 20;
 
-/// The most parts of an object. Stores accept 10,000; the header is not counted beforehand.
+/// Stores accept 10,000; the header is not counted beforehand.
 const PARTS: u64 = 9_000;
 
-/// The most parts that are under way at once. Together with [`PART`] this bounds the memory.
+/// Parts sent at once. With [`PART`] this bounds the memory.
 const AT_ONCE: usize = 8;
 
-/// An upload in parts. [`commit`](Upload::commit) makes the object visible. Without it the upload
-/// is aborted.
+/// [`commit`](Upload::commit) makes the object visible; otherwise it is aborted.
 pub(super) struct Upload {
     service: Arc<Service>,
     key: Key,
     part_len: usize,
-    /// Bytes that do not fill a part yet.
     buffer: Vec<u8>,
-    /// `None` until the first part is full, so that an error before that makes no request.
+    /// `None` until the first part is full, so that an earlier error makes no request.
     upload: Option<Begun>,
-    /// The parts that are under way.
     parts: JoinSet<io::Result<()>>,
 }
 
 impl Upload {
-    /// Makes an upload of about `byte_len` bytes.
     pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
         let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
         let buffer = Vec::new();
@@ -44,7 +40,7 @@ impl Upload {
         Self { service, key, part_len, buffer, upload: None, parts }
     }
 
-    /// Waits until all bytes have reached the store. They are not visible yet.
+    /// Waits until all bytes arrived. They are not visible yet.
     pub(super) fn close(&mut self) -> io::Result<()> {
         // An object without bytes has one part without bytes.
         if !self.buffer.is_empty() || self.upload.is_none() {
@@ -57,7 +53,6 @@ impl Upload {
         Ok(())
     }
 
-    /// Makes the object visible, after [`close`](Upload::close).
     pub(super) fn commit(mut self) -> io::Result<PutResult> {
         let Some(upload) = self.upload.take() else { return Err(ended_early()) };
         upload.complete(&self.service)

@@ -1,0 +1,99 @@
+//! [`Plan`]: the names that arranged tensors use up, and the places of the tensors.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::value::Value;
+use crate::checkpoint::{Checkpoint, Made, Strided};
+use crate::format::error::{Error, ErrorKind, Result};
+use crate::format::header::{METADATA_KEY, Metadata};
+
+/// The arranged tensors.
+#[derive(Default)]
+pub(super) struct Plan {
+    tensors: Vec<Strided>,
+    /// By the name of a stored tensor, the numbers of the tensors that take its place.
+    instead: HashMap<String, Vec<usize>>,
+    /// The names that are used up.
+    used: HashSet<String>,
+}
+
+/// The tensors to replace, and the other names to change.
+pub(super) struct Planned {
+    pub(super) tensors: Vec<Made>,
+    pub(super) instead: HashMap<String, Vec<usize>>,
+    pub(super) aliases: Aliases,
+}
+
+/// By alias, the new name of its tensor; `None` for one that is gone.
+#[derive(Default)]
+pub(super) struct Aliases(BTreeMap<String, Option<String>>);
+
+impl Aliases {
+    pub(super) fn change(&self, metadata: &Metadata) -> Metadata {
+        let mut changed = metadata.clone();
+        for (alias, name) in &self.0 {
+            if changed.remove(alias).is_some() {
+                changed.extend(name.clone().map(|name| (alias.clone(), name)));
+            }
+        }
+        changed
+    }
+}
+
+impl Plan {
+    /// Adds a tensor. `used` has the names that it is made of.
+    pub(super) fn add<S>(
+        &mut self,
+        name: &str,
+        value: Value<'_, S>,
+        used: impl IntoIterator<Item = String>,
+    ) -> Result<()> {
+        let Value { first, dtype, shape, pieces } = value;
+        let tensor = Strided::new(name, dtype, shape, &pieces);
+        let tensor = tensor.map_err(|error| first.locate(error.in_tensor(name)))?;
+        self.instead.entry(first.name().to_owned()).or_default().push(self.tensors.len());
+        self.tensors.push(tensor);
+        self.used.extend(used);
+        Ok(())
+    }
+
+    /// Finds the names that stay.
+    pub(super) fn finish<S>(mut self, checkpoint: &Checkpoint<S>) -> Result<Planned> {
+        self.check_names(checkpoint)?;
+        let mut aliases = Aliases::default();
+        let used: Vec<_> = self.used.iter().filter_map(|name| checkpoint.get(name)).collect();
+        let mut seen = HashSet::new();
+        for tensor in used.into_iter().filter(|tensor| seen.insert(tensor.name())) {
+            let others = || checkpoint.catalog.aliases_of(tensor.name());
+            let mut names = std::iter::once(tensor.name()).chain(others());
+            let kept = names.find(|name| !self.used.contains(*name));
+            for alias in others() {
+                let name = kept.filter(|kept| *kept != alias && !self.used.contains(alias));
+                aliases.0.insert(alias.to_owned(), name.map(str::to_owned));
+            }
+            let instead = self.instead.entry(tensor.name().to_owned()).or_default();
+            if let Some(name) = kept {
+                let Value { dtype, shape, pieces, .. } = Value::of(tensor);
+                instead.insert(0, self.tensors.len());
+                self.tensors.push(Strided::new(name, dtype, shape, &pieces)?);
+            }
+        }
+        let Self { tensors, instead, .. } = self;
+        Ok(Planned { tensors: tensors.into_iter().map(Made::Strided).collect(), instead, aliases })
+    }
+
+    /// Checks that no name is given twice, nor stays the name of a stored tensor.
+    fn check_names<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
+        let mut names = HashSet::new();
+        for name in self.tensors.iter().map(Strided::name) {
+            let stays = checkpoint.get(name).is_some() && !self.used.contains(name);
+            let kind = match name {
+                METADATA_KEY => ErrorKind::ReservedName,
+                _ if stays || !names.insert(name) => ErrorKind::DuplicateTensor,
+                _ => continue,
+            };
+            return Err(checkpoint.in_first_path(Error::from(kind).in_tensor(name)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! [`Key`]: the place of a tensor among the experts of its module, by its name.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Included, Unbounded};
+
+use super::table::Row;
+use crate::file::load::ExpertLayout::{self, Split, Stacked};
+
+/// The shapes of tensors and quantised weights by their names.
+pub(super) type Shapes<'a> = BTreeMap<&'a str, &'a [usize]>;
+
+/// The experts of each module, by the start of the module's name: `model.layers.3.` if the row has
+/// the rest of it.
+pub(super) type Modules<'a> = BTreeMap<&'a str, Module<'a>>;
+
+/// The tensors of a module that belong to experts, with their names and shapes.
+pub(super) type Module<'a> = BTreeMap<Key, (&'a str, &'a [usize])>;
+
+/// The place of a tensor among the experts of its module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// The number of the stack in its row.
+    pub(super) stack: usize,
+    pub(super) is_bias: bool,
+    /// The number of the expert; 0 for a stack.
+    pub(super) expert: usize,
+    /// The number of the matrix in its stack; 0 for a stack.
+    pub(super) part: usize,
+}
+
+impl Row {
+    /// Finds the experts that have this layout.
+    pub(super) fn find<'a>(&self, layout: ExpertLayout, shapes: &Shapes<'a>) -> Modules<'a> {
+        let mut modules = Modules::new();
+        for (&name, &shape) in shapes {
+            let found = match layout {
+                Split => self.split_key(name),
+                Stacked => self.stacked_key(name),
+            };
+            if let Some((root, key)) = found.filter(|(root, _)| is_whole(root)) {
+                modules.entry(root).or_default().insert(key, (name, shape));
+            }
+        }
+        modules
+    }
+
+    /// Divides a name such as `root.experts.3.gate_proj.weight`.
+    fn split_key<'n>(&self, name: &'n str) -> Option<(&'n str, Key)> {
+        let (matrix, end) = name.rsplit_once('.')?;
+        let is_bias = end == "bias";
+        let (expert, matrix) = matrix.rsplit_once('.').filter(|_| is_bias || end == "weight")?;
+        let (experts, number) = expert.rsplit_once('.')?;
+        let root = experts.strip_suffix("experts")?.strip_suffix(self.module[Split as usize])?;
+        let expert = number.parse().ok().filter(|expert: &usize| expert.to_string() == number)?;
+        self.stacks.iter().enumerate().find_map(|(stack, (_, matrices))| {
+            let part = matrices.iter().position(|it| *it == matrix)?;
+            Some((root, Key { stack, is_bias, expert, part }))
+        })
+    }
+
+    /// Divides a name such as `root.experts.gate_up_proj`.
+    fn stacked_key<'n>(&self, name: &'n str) -> Option<(&'n str, Key)> {
+        let bias = name.strip_suffix("_bias");
+        self.stacks.iter().enumerate().find_map(|(stack, (end, _))| {
+            let module = bias.unwrap_or(name).strip_suffix(end)?;
+            let root = module.strip_suffix(self.module[Stacked as usize])?;
+            Some((root, Key { stack, is_bias: bias.is_some(), ..Key::default() }))
+        })
+    }
+
+    /// Returns the name of a tensor of experts.
+    pub(super) fn name(&self, layout: ExpertLayout, root: &str, key: Key) -> String {
+        let module = self.module[layout as usize];
+        let (stack, matrices) = self.stacks[key.stack];
+        match layout {
+            Split => {
+                let end = if key.is_bias { "bias" } else { "weight" };
+                format!("{root}{module}experts.{}.{}.{end}", key.expert, matrices[key.part])
+            }
+            Stacked => format!("{root}{module}{stack}{}", if key.is_bias { "_bias" } else { "" }),
+        }
+    }
+
+    /// Returns the tensors in a module with other names in the new layout, with these names.
+    pub(super) fn renamed<'a>(
+        &self,
+        to: ExpertLayout,
+        root: &str,
+        shapes: &Shapes<'a>,
+    ) -> Vec<(&'a str, String)> {
+        let (from, to) = (1 - to as usize, to as usize);
+        let start = format!("{root}{}", self.module[from]);
+        let inside = shapes
+            .range::<str, _>((Included(&*start), Unbounded))
+            .map_while(|(&name, _)| Some((name, name.strip_prefix(&start)?)));
+        let mut renamed = Vec::new();
+        for (name, rest) in inside {
+            let other = self.others.iter().find(|names| rest.starts_with(names[from]));
+            let rest = match other {
+                Some(names) => format!("{}{}", names[to], &rest[names[from].len()..]),
+                None => rest.to_owned(),
+            };
+            let new = format!("{root}{}{rest}", self.module[to]);
+            if new != name {
+                renamed.push((name, new));
+            }
+        }
+        renamed
+    }
+}
+
+/// Returns whether a name ends here.
+fn is_whole(root: &str) -> bool {
+    root.is_empty() || root.ends_with('.')
+}

@@ -1,0 +1,91 @@
+//! The experts of a mixture, split and stacked.
+//!
+//! Most files have the matrices of each expert as tensors of their own, such as
+//! `mlp.experts.3.gate_proj.weight`, and most programs read these. transformers 5 and some
+//! architectures have all experts in one tensor, such as `mlp.experts.gate_up_proj` of the shape
+//! `[experts, 2 · inner, hidden]`. [`Checkpoint::experts`] shows one layout as the other. Nothing
+//! is copied: a read of an expert reads the bytes of that expert.
+//!
+//! `model_type` in `config.json` decides names and order. Other tensors of the module are renamed
+//! if the layouts name them differently, such as the router of PhiMoE.
+//!
+//! | architectures | split | stacked |
+//! |---|---|---|
+//! | Qwen2, Qwen3, Qwen3.5 MoE, DeepSeek V2 to V3.2, GLM-4 MoE, OLMoE, Gemma 4, Jamba and others | `gate_proj`, `up_proj`, `down_proj` | `experts.gate_up_proj`, the gate first |
+//! | Mixtral, PhiMoE, MiniMax, Kimi Linear | `block_sparse_moe`, `w1`, `w3`, `w2` | the same, in `mlp` |
+//! | Llama 4, Qwen3-VL MoE | as Qwen | transposed: `[experts, hidden, 2 · inner]` |
+//! | gpt-oss | as Qwen, with biases | transposed, gate and up interleaved, with biases |
+//! | Aria; Granite MoE | as Qwen; as Mixtral | `experts.fc1.weight`, transposed; `input_linear.weight` |
+//! | Nemotron-H | `up_proj`, `down_proj` | `experts.up_proj` |
+//!
+//! For another architecture, [`ExpertOptions::gate_up`] says the order, and the names are as for
+//! Qwen or Mixtral. Whether stacks are transposed follows from the shapes of the two stacks of a
+//! layer when they are split; when they are made, from the architecture or
+//! [`ExpertOptions::transposed`].
+//!
+//! The tensors of quantised weights move together, see [`Checkpoint::arranged_weights`].
+
+mod config;
+mod find;
+mod plan;
+mod table;
+
+use plan::Plan;
+
+use crate::checkpoint::{Checkpoint, Computed};
+use crate::file::io::ReadAt;
+use crate::file::load::{ExpertLayout, ExpertOptions};
+use crate::format::error::Result;
+#[cfg(doc)]
+use crate::format::error::{ErrorKind, ExpertProblem};
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// Shows the experts of a mixture in this layout, see [the module](crate::experts). A layer that
+    /// has it already stays as it is.
+    ///
+    /// ```
+    /// use safetensors_core::load::{ExpertLayout, ExpertOptions, GateUp};
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+    ///
+    /// // Two experts with one row of the gate and one of up, and two inputs.
+    /// let gate_up = TensorView::from_slice(&[2, 2, 2], &[1_u8, 2, 3, 4, 5, 6, 7, 8])?;
+    /// let down = TensorView::from_slice(&[2, 2, 1], &[1_u8, 2, 3, 4])?;
+    /// let tensors = [("mlp.experts.gate_up_proj", gate_up), ("mlp.experts.down_proj", down)];
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    ///
+    /// // There is no config.json.
+    /// let options = ExpertOptions::new().gate_up(GateUp::First);
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let split = checkpoint.experts(ExpertLayout::Split, &options)?;
+    /// let up = split.tensor("mlp.experts.1.up_proj.weight")?.read()?;
+    /// assert_eq!((up.shape(), up.as_slice::<u8>()?), (&[1, 2][..], &[7, 8][..]));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Experts`] for a checkpoint without experts, an unknown architecture, a missing
+    /// expert, and stacks that do not fit each other; otherwise as for
+    /// [`arranged_weights`](Checkpoint::arranged_weights). Nothing is read before.
+    pub fn experts(
+        self,
+        layout: ExpertLayout,
+        options: &ExpertOptions,
+    ) -> Result<Checkpoint<Computed<S>>> {
+        let plan = Plan::new(&self, layout, options).map_err(|error| self.in_first_path(error))?;
+        self.arranged_weights(plan.tensors)
+    }
+
+    /// Returns the text of a `config.json` for [`experts`](Checkpoint::experts): the modules that
+    /// are not quantised have their new names. Nothing else changes.
+    #[doc(hidden)]
+    pub fn experts_config(
+        &self,
+        layout: ExpertLayout,
+        options: &ExpertOptions,
+        config: &str,
+    ) -> Result<String> {
+        let plan = Plan::new(self, layout, options).map_err(|error| self.in_first_path(error))?;
+        Ok(config::renamed(&plan, config))
+    }
+}

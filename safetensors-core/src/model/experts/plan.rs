@@ -1,0 +1,231 @@
+//! [`Plan`]: the tensors that replace experts in another layout.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::find::{Key, Module, Shapes};
+use super::table::{ROWS, Row, UNKNOWN};
+use crate::checkpoint::{Arranged, Checkpoint};
+use crate::file::io::ReadAt;
+use crate::file::load::ExpertLayout::{self, Split, Stacked};
+use crate::file::load::{ExpertOptions, GateUp};
+use crate::format::error::{Error, ExpertProblem, Result};
+use crate::format::python_json;
+use crate::format::slice::Index;
+use crate::weights::model_types;
+
+/// The largest `config.json` that is read.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// The most experts of a module.
+const MOST_EXPERTS: usize = 1 << 16;
+
+/// The tensors that replace experts in another layout.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The new tensors. None if the experts have the layout already.
+    pub(super) tensors: Vec<(String, Arranged)>,
+    /// The old name and the new name of each matrix, stack and renamed tensor.
+    pub(super) names: Vec<(String, String)>,
+    /// The last part of the modules' names, before and after.
+    pub(super) module: [&'static str; 2],
+}
+
+impl Plan {
+    pub(super) fn new<S: ReadAt>(
+        checkpoint: &Checkpoint<S>,
+        layout: ExpertLayout,
+        options: &ExpertOptions,
+    ) -> Result<Self> {
+        let weights = checkpoint.quantized_weights()?;
+        let members: HashSet<_> = weights.iter().flat_map(|weight| &weight.tensors).collect();
+        let plain =
+            checkpoint.tensors().filter(|tensor| !members.contains(&tensor.name().to_owned()));
+        let mut shapes: Shapes<'_> = plain.map(|it| (it.name(), it.shape())).collect();
+        shapes.extend(weights.iter().map(|weight| (&*weight.name, &*weight.shape)));
+        let rows = rows(checkpoint, options)?;
+        let other = if layout == Split { Stacked } else { Split };
+        let mut is_done = false;
+        for row in &rows {
+            let modules = row.find(other, &shapes);
+            let mut plan = Self {
+                tensors: Vec::new(),
+                names: Vec::new(),
+                module: [row.module[other as usize], row.module[layout as usize]],
+            };
+            for (root, module) in &modules {
+                match layout {
+                    Split => plan.split(row, root, module)?,
+                    Stacked => plan.stack(row, root, module)?,
+                }
+                let of_experts: HashSet<_> = module.values().map(|(name, _)| *name).collect();
+                let others = row.renamed(layout, root, &shapes).into_iter();
+                for (old, new) in others.filter(|(old, _)| !of_experts.contains(old)) {
+                    plan.names.push((old.to_owned(), new.clone()));
+                    plan.tensors.push((new, Arranged::tensor(old)));
+                }
+            }
+            if !modules.is_empty() {
+                return Ok(plan);
+            }
+            is_done |= !row.find(layout, &shapes).is_empty();
+        }
+        if is_done {
+            return Ok(Self { tensors: Vec::new(), names: Vec::new(), module: ["", ""] });
+        }
+        let expected = |layout| rows[0].name(layout, "model.layers.0.", Key::default());
+        Err(ExpertProblem::None { split: expected(Split), stacked: expected(Stacked) }.into())
+    }
+
+    /// Adds the stacks of a module's experts.
+    fn stack(&mut self, row: &Row, root: &str, module: &Module<'_>) -> Result<()> {
+        let numbers: BTreeSet<_> = module.keys().map(|key| key.expert).collect();
+        let count = numbers.len();
+        for (stack, is_bias) in stacks(module) {
+            let stacked = row.name(Stacked, root, Key { stack, is_bias, ..Key::default() });
+            let mut experts = Vec::new();
+            for expert in 0..=numbers.last().copied().unwrap_or_default() {
+                let mut matrices = Vec::new();
+                for part in 0..row.stacks[stack].1.len() {
+                    let key = Key { stack, is_bias, expert, part };
+                    let expected = || row.name(Split, root, key);
+                    let (name, _) = module.get(&key).ok_or_else(|| missing(expected(), count))?;
+                    self.names.push(((*name).to_owned(), stacked.clone()));
+                    matrices.push(Arranged::tensor(*name));
+                }
+                let expert = row.joined(matrices);
+                let is_transposed = row.is_transposed && !is_bias;
+                experts.push(if is_transposed { expert.transposed() } else { expert });
+            }
+            self.tensors.push((stacked, Arranged::stack(experts)));
+        }
+        Ok(())
+    }
+
+    /// Adds the matrices of a module's experts.
+    fn split(&mut self, row: &Row, root: &str, module: &Module<'_>) -> Result<()> {
+        let Dimensions { count, is_transposed, outputs } = row.dimensions(root, module)?;
+        for (&key, &(stacked, shape)) in module {
+            let outputs = outputs[key.stack];
+            if key.is_bias && shape != [count, outputs] {
+                return Err(wrong(stacked, format!("[{count}, {outputs}]"), shape));
+            }
+            let parts = row.stacks[key.stack].1.len();
+            for number in 0..count {
+                let expert = Arranged::tensor(stacked).slice(0, number);
+                let is_transposed = is_transposed && !key.is_bias;
+                let expert = if is_transposed { expert.transposed() } else { expert };
+                for part in 0..parts {
+                    let name = row.name(Split, root, Key { expert: number, part, ..key });
+                    self.names.push((stacked.to_owned(), name.clone()));
+                    let matrix = row.part(expert.clone(), part, parts, outputs / parts);
+                    self.tensors.push((name, matrix));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The dimensions of a module's stacks.
+struct Dimensions {
+    /// The number of experts.
+    count: usize,
+    /// Whether outputs are columns.
+    is_transposed: bool,
+    /// The outputs of an expert in each stack.
+    outputs: [usize; 2],
+}
+
+impl Row {
+    /// Joins the matrices of an expert that share a stack.
+    fn joined(&self, mut matrices: Vec<Arranged>) -> Arranged {
+        match self.gate_up {
+            GateUp::First => {}
+            GateUp::Last => matrices.reverse(),
+            GateUp::Interleaved => return Arranged::interleaved(0, matrices),
+        }
+        Arranged::concat(0, matrices)
+    }
+
+    /// Returns one of the matrices that share a stack, each with this many outputs.
+    fn part(&self, expert: Arranged, part: usize, parts: usize, outputs: usize) -> Arranged {
+        let first = match self.gate_up {
+            GateUp::First => part * outputs,
+            GateUp::Last => (parts - 1 - part) * outputs,
+            GateUp::Interleaved => return expert.slice(0, Index::from(part..).step(parts)),
+        };
+        expert.slice(0, first..first + outputs)
+    }
+
+    /// Returns the dimensions of a module's stacks. The inputs of each are the outputs of the other,
+    /// so their shapes show whether outputs are columns.
+    fn dimensions(&self, root: &str, module: &Module<'_>) -> Result<Dimensions> {
+        let mut stacks = [[0; 3]; 2];
+        for (stack, dims) in stacks.iter_mut().enumerate() {
+            let key = Key { stack, ..Key::default() };
+            let expected = || self.name(Stacked, root, key);
+            let found = module.get(&key).ok_or_else(|| missing(expected(), module.len()));
+            let (name, shape) = *found?;
+            let is_right = !shape.contains(&0) && shape.first() <= Some(&MOST_EXPERTS);
+            let found = <[usize; 3]>::try_from(shape).ok().filter(|_| is_right);
+            *dims = found.ok_or_else(|| wrong(name, "[experts, outputs, inputs]".into(), shape))?;
+        }
+        let [[count, rows, columns], down] = stacks;
+        let parts = self.stacks[0].1.len();
+        let is_normal = rows.is_multiple_of(parts) && down == [count, columns, rows / parts];
+        let is_other = columns.is_multiple_of(parts) && down == [count, columns / parts, rows];
+        let is_transposed = match (is_normal, is_other) {
+            (true, true) => self.is_transposed,
+            (false, false) => {
+                let name = self.name(Stacked, root, Key { stack: 1, ..Key::default() });
+                let expected = format!("[{count}, {columns}, {}]", rows / parts);
+                return Err(wrong(&name, expected, &down));
+            }
+            (_, is_transposed) => is_transposed,
+        };
+        let outputs = if is_transposed { [columns, down[2]] } else { [rows, down[1]] };
+        Ok(Dimensions { count, is_transposed, outputs })
+    }
+}
+
+/// Returns the stacks of a module, each with whether it is one of biases. Weights are always
+/// needed.
+fn stacks(module: &Module<'_>) -> BTreeSet<(usize, bool)> {
+    let found = module.keys().map(|key| (key.stack, key.is_bias));
+    found.chain([(0, false), (1, false)]).collect()
+}
+
+fn missing(expected: String, count: usize) -> Error {
+    ExpertProblem::Missing { expected, count }.into()
+}
+
+fn wrong(name: &str, expected: String, found: &[usize]) -> Error {
+    Error::from(ExpertProblem::Shape { expected, found: found.to_vec() }).in_tensor(name)
+}
+
+/// Returns the rows that may hold for a checkpoint.
+fn rows<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &ExpertOptions) -> Result<Vec<Row>> {
+    let config = checkpoint.read_beside("config.json", MOST_BYTES)?;
+    let json = config.map(|(_, text)| python_json::read(&text));
+    let (models, reason) = match json {
+        Some(Ok(json)) => {
+            let models = model_types(&json);
+            let names = models.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            (models, format!("config.json has the model_type {names:?}"))
+        }
+        Some(Err(error)) => (BTreeSet::new(), format!("config.json is not JSON: {error}")),
+        None => (BTreeSet::new(), "there is no config.json".into()),
+    };
+    let models: Vec<_> = models.iter().map(|it| it.strip_suffix("_text").unwrap_or(it)).collect();
+    let known = ROWS.iter().filter(|row| row.models.iter().any(|model| models.contains(model)));
+    let mut rows: Vec<Row> = known.copied().collect();
+    if rows.is_empty() {
+        options.gate_up.ok_or(ExpertProblem::UnknownModel { reason })?;
+        rows = UNKNOWN.to_vec();
+    }
+    for row in &mut rows {
+        row.gate_up = options.gate_up.unwrap_or(row.gate_up);
+        row.is_transposed |= options.transposed;
+    }
+    Ok(rows)
+}
