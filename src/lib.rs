@@ -199,6 +199,7 @@
 //! | load a model into candle in a browser, by ranges | `examples/browser` |
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `examples/models/examples/candle_bert.rs` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `examples/models/examples/candle_gguf.rs` |
+//! | quantise plain weights while candle loads them | the module `candle::quantize` |
 //! | make a GGUF file of a model | `examples/models/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | save while the program goes on | [`save::BackgroundSaver`], the function `candle::train::save_in_background` |
@@ -209,6 +210,7 @@
 //! | load a model of PyTorch into burn | the module `burn::pytorch`, `examples/models/examples/burn_bert.rs` |
 //! | train with burn, and go on after a crash | the modules `guide::burn_training` and `burn::train`, `examples/models/examples/burn_train.rs` |
 //! | keep arrays as in `.npz`, and slice them | [`ndarray`], `examples/ndarray_inspect.rs` |
+//! | keep experts, rows or layers within a budget of memory | [`framework::TensorCache`], `examples/models/examples/candle_experts.rs` |
 //! | read a directory of samples in shuffled batches | [`framework::Samples`], `safetensors-ndarray/examples/ndarray_samples.rs` |
 //! | read tensors with Zarr and xarray | `safetensors manifest` |
 //! | convert NumPy's `.npy` and `.npz` | `safetensors-ndarray/examples/ndarray_npz.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |

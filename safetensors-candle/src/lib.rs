@@ -11,6 +11,8 @@
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | train: save and resume a model with its optimizer | [`train`] |
+//! | quantise plain weights while they are loaded | [`quantize`] |
+//! | keep experts, rows or layers within a budget of memory | [`TensorCache`](safetensors_core::framework::TensorCache) |
 //! | read the quantised tensors of a GGUF file | the module `gguf`, with the feature of that name |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
@@ -105,7 +107,7 @@
 //!
 //! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
 //! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes.
-//! `QTensor::quantize` makes such a tensor of their numbers, which rounds once more.
+//! [`quantize::load`] makes such tensors of their numbers, which rounds once more.
 //!
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
 //! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
@@ -162,6 +164,7 @@ mod framework;
 pub mod gguf;
 mod load;
 pub mod migration;
+pub mod quantize;
 mod save;
 pub mod tensor_parallel;
 pub mod train;

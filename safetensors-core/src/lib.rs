@@ -1,11 +1,9 @@
 //! The safetensors format: dtypes, a strict header parser, zero-copy views, a parallel loader and a
 //! safe writer.
 //!
-//! This crate knows no tensor library. The adapters (`safetensors-ndarray`, `safetensors-candle`,
+//! This crate knows no tensor library. Adapters (`safetensors-ndarray`, `safetensors-candle`,
 //! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade
 //! `safetensors-bridge` re-exports everything.
-//!
-//! The root has the names that most users need. Everything else is in the module of its subject.
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
@@ -25,45 +23,43 @@
 //! | to | use |
 //! |---|---|
 //! | open a file, a directory or an index of shards | [`Checkpoint`] |
-//! | parse a file that is in memory | [`SafeTensors`] |
+//! | parse a file in memory | [`SafeTensors`] |
 //! | map files | [`Checkpoint::mmap`] (`unsafe`: the files must not change) |
-//! | borrow a tensor without copying it | [`TensorView`] |
+//! | borrow a tensor | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
-//! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
-//! | read some rows of a table, by their numbers | [`LazyTensor::rows`] |
+//! | read tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
+//! | read rows of a table | [`LazyTensor::rows`] |
 //! | read quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`]; see [`quantized`] |
 //! | see stacks, slices or transposes of tensors as tensors | [`Checkpoint::arranged`] |
 //! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
-//! | read the state of a PyTorch optimizer by the names of parameters | [`optimizer`] |
-//! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
+//! | read the state of a PyTorch optimizer | [`optimizer`] |
+//! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
-//! | write tensors piece by piece, from several threads | [`save::StreamWriter`] |
-//! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
+//! | write tensors piece by piece | [`save::StreamWriter`] |
+//! | change the metadata, names or tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
-//! | make a checkpoint from others without loading it: merge, select, rename, convert | [`Rewrite`] |
-//! | load and save a model that several processes hold together | [`ranks`] |
+//! | make a checkpoint from others: merge, select, rename, convert | [`Rewrite`] |
+//! | load and save a model in several processes | [`ranks`] |
 //! | write any file atomically | [`save::AtomicFile`] |
-//! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
-//! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
-//! | find oddities of a valid checkpoint | [`audit`], [`Checkpoint::audit`] |
+//! | save shared storage once | [`SaveOptions::tied`], [`tied::Tied`] |
+//! | find data that has changed | [`digest`], [`SaveOptions::digests`] |
+//! | find oddities | [`audit`], [`Checkpoint::audit`] |
 //! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
-//! | read without blocking: in a task of tokio or smol, in a browser | [`Checkpoint::open_async`], [`AsyncStore`](checkpoint::store::AsyncStore) |
+//! | read without blocking: in tokio, smol or a browser | [`Checkpoint::open_async`], [`AsyncStore`](checkpoint::store::AsyncStore) |
 //! | support another tensor library | [`framework`], [`TensorSource`] |
 //!
 //! No content of a file causes a panic. A malformed file is an [`Error`] that names the file, the
-//! tensor, the expected and the found value. A dtype is never changed unless the caller asks for
-//! it.
+//! tensor, the expected and the found value. A dtype changes only on request.
 //!
 //! # Features
 //!
-//! All but the last are on by default. The adapters turn on `std` alone, because loading needs no
-//! more.
+//! All but the last are on by default. The adapters need `std` alone.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `std` | files and threads; without it the crate needs only `alloc` |
-//! | `sha256` | [`digest::hash_files`], and the SHA-256 that [`digest::verify`] compares and [`Edit::record_digests`](edit::Edit::record_digests) records |
-//! | `tracing` (off by default) | [spans](framework::Span) of opening, reading, converting and writing, for the crate `tracing` |
+//! | `sha256` | [`digest::hash_files`], and SHA-256 in [`digest::verify`] and [`Edit::record_digests`](edit::Edit::record_digests) |
+//! | `tracing` (off by default) | [spans](framework::Span) of opening, reading, converting and writing |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(
@@ -150,11 +146,10 @@ pub mod failpoint {
 
     pub use crate::file::io::failpoint::{crash_at, fail_at};
 
-    /// The shape of a slice, its number of bytes, and the first 2¹⁵ runs of bytes in it.
+    /// The shape of a slice, its number of bytes, and its first 2¹⁵ runs of bytes.
     #[doc(hidden)]
     pub type Selected = (Vec<usize>, u64, Vec<Range<u64>>);
 
-    /// Selects a slice of a tensor of this dtype and shape.
     #[doc(hidden)]
     pub fn select(
         dtype: crate::Dtype,
@@ -167,7 +162,6 @@ pub mod failpoint {
     }
 }
 
-/// The README with its example, which is tested.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -46,7 +46,7 @@
 //! tensor, and the model multiplies by it.
 //!
 //! candle has no type for the weights of GPTQ, AWQ, bitsandbytes and other schemes that safetensors
-//! files have. They are [read as numbers](crate#quantised-weights), and [`QTensor::quantize`] makes
+//! files have. They are [read as numbers](crate#quantised-weights), and [`crate::quantize`] makes
 //! blocks of the numbers.
 //!
 //! # Split files

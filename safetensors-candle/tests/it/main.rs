@@ -9,6 +9,7 @@ mod load;
 mod lora;
 mod migration;
 mod quantised;
+mod quantize;
 mod save;
 mod tensor_parallel;
 mod train;

@@ -1,4 +1,4 @@
-//! Checkpoints with other sources: [`Checkpoint::into_boxed`] makes one type of them.
+//! [`Checkpoint::into_boxed`]: one type for all sources.
 
 use std::convert::Infallible;
 
@@ -11,8 +11,7 @@ use crate::weights::Weight;
 pub(crate) type Leaves<'a> = &'a mut dyn FnMut(&Error) -> bool;
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Erases the type of the sources, so that a program can treat checkpoints of the local disk
-    /// and of remote stores alike.
+    /// Erases the type of the sources, so that checkpoints of any store can be used alike.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
@@ -36,13 +35,11 @@ impl<S: ReadAt> Checkpoint<S> {
         self.map_sources(|source| Box::new(source) as Box<dyn ReadAt + 'a>)
     }
 
-    /// Returns a checkpoint that reads from this one.
     pub(crate) fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
         Checkpoint { catalog: self.catalog.by_ref(), about: self.about.clone() }
     }
 
-    /// Returns the quantised weights, in the order of the tensors that hold their codes, without
-    /// the weights with errors that `leaves` accepts.
+    /// Returns the quantised weights, without errors that `leaves` accepts.
     pub(crate) fn stored_weights(&self, leaves: Leaves<'_>) -> Result<Vec<Weight>> {
         let weights = self.catalog.weights();
         let Err(failed) = weights else { return weights };
@@ -66,13 +63,11 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// Changes the sources to ones of another type with the same bytes.
     pub(super) fn map_sources<T>(self, change: impl Fn(S) -> T) -> Checkpoint<T> {
         let Ok(changed) = self.try_map_sources::<T, Infallible>(|source| Ok(change(source)));
         changed
     }
 
-    /// Like [`map_sources`](Self::map_sources), where a source may have no such type.
     pub(super) fn try_map_sources<T, E>(
         self,
         change: impl Fn(S) -> Result<T, E>,

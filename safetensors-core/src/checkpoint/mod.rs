@@ -1,22 +1,15 @@
 //! Checkpoints: the tensors of a model, in one file or in several.
 //!
-//! [`Checkpoint`] opens a file, a directory or an index, finds each tensor, and refuses files that
-//! do not belong together. [`save_sharded`] divides tensors over files and replaces an older
-//! checkpoint in steps, so that readers never see a mixture. A [`store`] is the place of the files:
-//! a directory, memory, a bucket.
-//!
-//! This module does not know the purpose of a tensor, and of optimizers, adapters or ranks only the
-//! records in their files.
-//!
-//! Begin with `open/` to open, with `save/` to save.
+//! [`Checkpoint`] opens files and refuses ones that do not belong together, [`save_sharded`]
+//! replaces a checkpoint, and a [`store`] is the place of the files.
 //!
 //! | files | are about |
 //! |---|---|
-//! | `names.rs`, `pattern.rs`, `index/` | the names of a checkpoint's files, and its index |
-//! | `open/` | finding and opening all files, again if they change |
-//! | `save/` | dividing tensors over files, and replacing an older checkpoint in steps |
-//! | `other_files/` | the files of a model next to its tensors |
-//! | `pieces/` | tensors in pieces, joined |
+//! | `names.rs`, `pattern.rs`, `index/` | names of files; the index |
+//! | `open/` | finding and opening all files |
+//! | `save/` | dividing tensors over files, replacing a checkpoint |
+//! | `other_files/` | a model's other files |
+//! | `pieces/` | joined pieces of tensors |
 //! | `computed/` | tensors that are computed when they are read |
 //! | `arranged/` | tensors that are stacks, slices, transposes of others |
 //! | `boxed.rs` | checkpoints of any source as one type |
@@ -85,10 +78,9 @@ use crate::format::tensor::TensorBuf;
 
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
-/// [`open`](Checkpoint::open) takes the path of a file, of an index, or of the directory that holds
-/// either. Opening reads and checks the headers. Tensors are read on request, each into its own
-/// buffer. The default `S` reads the files at positions, which is safe even if they change. With
-/// [`mmap`](Checkpoint::mmap) tensors can also be borrowed, without a copy.
+/// [`open`](Checkpoint::open) takes the path of a file, an index, or their directory, and checks
+/// the headers. Tensors are read on request, each into its own buffer, and safely if files change.
+/// With [`mmap`](Checkpoint::mmap) they can also be borrowed.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -121,20 +113,16 @@ pub struct Checkpoint<S = Assembled> {
     about: About,
 }
 
-/// Facts about a checkpoint other than its tensors.
 #[derive(Clone, Default)]
 struct About {
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
-    /// The version of the index when it was opened; `None` if the store does not know it.
+    /// `None` if the store does not know it.
     index_version: Option<store::Version>,
-    /// Finds files next to these. `None` for a file that was already open.
+    /// `None` for a file that was already open.
     siblings: Option<Arc<open::siblings::Siblings>>,
-    /// The directory of the files.
     home: Option<PathBuf>,
-    /// Whether the checkpoint was opened by the path of its directory.
     is_of_directory: bool,
-    /// Whether its tensors are joined from parts in several files.
     is_joined: bool,
 }
 
@@ -173,10 +161,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), naming the tensor, the file
-    /// or index, and [similar names](Error::similar).
-    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for the name of a quantised
-    /// weight that is stored as tensors of other names.
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), with [similar
+    /// names](Error::similar); [`ErrorKind::Quantization`](crate::ErrorKind::Quantization) for a
+    /// quantised weight under other names.
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| self.missing(name))
     }
@@ -245,11 +232,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), and as for
-    ///   [`TensorPart::ranges`] and [`TensorView::slice`](crate::TensorView::slice).
-    /// - As for [`read_slices`].
-    ///
-    /// The first are found before any data is read.
+    /// As for [`read_named`](Self::read_named) and, before any data is read,
+    /// [`TensorPart::ranges`].
     pub fn read_parts<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, TensorPart)>,
@@ -261,41 +245,37 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// Returns the tensors: shards in order of file name, each shard's tensors in file order. Each
-    /// appears once, under its name in the file. [`aliases`](Checkpoint::aliases) lists the other
-    /// names.
+    /// Returns the tensors, without [aliases](Checkpoint::aliases): shards in order of file name,
+    /// each shard's tensors in file order.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.catalog.tensors()
     }
 
-    /// Returns the aliases, sorted, each with its tensor. Tensors that share one storage are saved
-    /// once, under one name; their other names are aliases.
+    /// Returns the aliases, sorted, each with its tensor: the other names of tensors that share a
+    /// storage, which is saved once.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record each alias in the metadata of a file
-    /// or of the index: the key is the alias, the value the name of the tensor in the file. An
-    /// entry is an alias if its value names a tensor, and its key neither names a tensor nor has a
-    /// fixed meaning. The keys `format` and `modelspec.*` and the keys of [digests](crate::digest)
-    /// and [attributes](crate::header::attributes()) have a fixed meaning. An entry with a value
-    /// that names a tensor by chance is taken for an alias, too.
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata, as the key of
+    /// the tensor's name. An entry is an alias if its value names a tensor, even by chance, and its
+    /// key neither names one nor has a fixed meaning, such as `format` or `modelspec.*`.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.catalog.aliases()
     }
 
-    /// Finds a tensor by name or [alias](Checkpoint::aliases). A tensor's own name costs one hash
-    /// and one comparison, an alias one more lookup. Nothing is read or allocated.
+    /// Finds a tensor by name or [alias](Checkpoint::aliases), in one or two lookups. Nothing is
+    /// read.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.catalog.get(name)
     }
 
     /// Returns the position among [`tensors`](Checkpoint::tensors) of a tensor by name or
-    /// [alias](Checkpoint::aliases). It costs as much as [`get`](Checkpoint::get).
+    /// [alias](Checkpoint::aliases).
     #[doc(hidden)]
     pub fn position(&self, name: &str) -> Option<usize> {
         self.catalog.position(name)
     }
 
-    /// Returns the tensor at a position among [`tensors`](Checkpoint::tensors), if there is one.
+    /// Returns the tensor at a position among [`tensors`](Checkpoint::tensors).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -319,13 +299,13 @@ impl<S> Checkpoint<S> {
         self.catalog.places().len()
     }
 
-    /// Returns whether there is no tensor.
+    /// Returns `true` if there is no tensor.
     pub fn is_empty(&self) -> bool {
         self.catalog.places().is_empty()
     }
 
-    /// Returns the `__metadata__` of all files together, and the strings in the index's `metadata`.
-    /// If a key has several values, the first file wins; the index comes last.
+    /// Returns the `__metadata__` of all files, and the strings in the index's `metadata`. The
+    /// first file that has a key wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
         self.catalog.metadata()
     }
@@ -335,14 +315,13 @@ impl<S> Checkpoint<S> {
         self.catalog.files()
     }
 
-    /// Returns the [files](Self::files), for work on files and not on tensors: their digests, their
-    /// layout, the positions of their bytes.
+    /// Returns the [files](Self::files) as they are stored, for digests, layouts and positions of
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`RankProblem::PartsOfTensors`] if the tensors are joined from parts that ranks have saved.
-    /// The one file of this checkpoint is then stored nowhere;
-    /// [`into_parts`](Checkpoint::into_parts) returns the stored files.
+    /// [`RankProblem::PartsOfTensors`] for joined parts of ranks;
+    /// [`into_parts`](Checkpoint::into_parts) returns their files.
     pub fn stored_files(&self) -> Result<&[CheckpointFile<S>]> {
         if self.about.is_joined {
             return Err(self.in_first_path(RankProblem::PartsOfTensors.into()));
@@ -350,7 +329,7 @@ impl<S> Checkpoint<S> {
         Ok(self.files())
     }
 
-    /// Adds the path of the index or of the first file to an error.
+    /// Adds the path of the index or the first file to an error.
     #[doc(hidden)]
     pub fn in_first_path(&self, error: Error) -> Error {
         let first = || self.files().first().map(CheckpointFile::path);
@@ -360,7 +339,7 @@ impl<S> Checkpoint<S> {
         }
     }
 
-    /// Sets whether the checkpoint was opened by the path of its directory.
+    /// Sets whether the checkpoint was opened by its directory.
     #[must_use]
     #[doc(hidden)]
     pub fn of_directory(mut self, is_of_directory: bool) -> Self {
@@ -380,16 +359,15 @@ impl<S> Checkpoint<S> {
         self.about.index.as_deref()
     }
 
-    /// Returns the `total_size` of the index: the number of bytes of all tensors, as its writer
-    /// counted them. It is not checked, because writers count in different ways, and some count
-    /// wrongly.
+    /// Returns the `total_size` of the index: the number of bytes of all tensors. It is not
+    /// checked, because some writers count wrongly.
     #[doc(hidden)]
     pub fn index_total_size(&self) -> Option<u64> {
         self.about.index_total_size
     }
 
-    /// Returns the tensors that the index does not map to the file that contains them, each with
-    /// that file. They are not part of the checkpoint.
+    /// Returns the tensors that the index does not map to their file. They are not part of the
+    /// checkpoint.
     #[doc(hidden)]
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.files().iter().enumerate().flat_map(|(number, file)| {

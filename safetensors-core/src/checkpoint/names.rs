@@ -1,30 +1,23 @@
-//! The names of a checkpoint's files: their endings, their shard numbers, and their safety.
+//! The names of a checkpoint's files.
 
 pub(super) use crate::file::io::hidden::shard_numbers;
 
-/// How the name of a file of tensors ends.
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
 
-/// The end of the names of files in which mistral.rs has quantised layers.
 pub(super) const UQFF_SUFFIX: &str = ".uqff";
 
-/// How the name of an index ends.
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// A directory that contains this file opens as it, regardless of its other files.
+/// A directory with this file opens as it, regardless of its other files.
 pub(crate) const STANDARD_FILE: &str = "model.safetensors";
 
-/// A directory that contains this index, and not the [`STANDARD_FILE`], opens as it.
+/// A directory with this index, and not the [`STANDARD_FILE`], opens as it.
 pub(crate) const STANDARD_INDEX: &str = "model.safetensors.index.json";
 
-/// Marks the second name of a shard that is about to be replaced, for example
-/// `model.replaced-1.safetensors`.
+/// In the second name of an old shard, such as `model.replaced-1.safetensors`.
 const REPLACED: &str = ".replaced-";
 
-/// Returns `true` if the name of a shard in an index is safe to open: it ends in `.safetensors`
-/// and, on every system, leads to a path below the index's folder.
-///
-/// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
+/// Returns `true` if the name of a shard leads below the index's folder on every system.
 pub(super) fn is_safe(name: &str) -> bool {
     name.ends_with(FILE_SUFFIX) && name.split('/').all(is_plain)
 }
@@ -34,25 +27,20 @@ pub(super) fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Returns `true` if a file next to the files of a checkpoint can have this name.
 pub(super) fn is_beside(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
 }
 
-/// Returns whether a file name belongs to one shard of several.
 pub(super) fn is_shard_of_several(name: &str) -> bool {
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
     numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))
 }
 
-/// Returns the second name of a shard, under which it stays readable while a new file takes its
-/// name.
 pub(super) fn set_aside(name: &str, number: u32) -> String {
     format!("{}{REPLACED}{number}{FILE_SUFFIX}", name.strip_suffix(FILE_SUFFIX).unwrap_or(name))
 }
 
-/// Returns the name without its ending, and without the mark of [`set_aside`] if it has one.
 pub(super) fn stem(name: &str) -> Option<&str> {
     let stem = name.strip_suffix(FILE_SUFFIX)?;
     let Some((before, number)) = stem.rsplit_once(REPLACED) else { return Some(stem) };

@@ -7,8 +7,8 @@ use crate::format::error::{Error, ErrorKind};
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
 ///
-/// `{suffix}` is empty if there is one file, and `-00001-of-00003` and so on if there are several.
-/// The index of several files is named like the single file, with `.index.json` after it.
+/// `{suffix}` is empty for one file, and `-00001-of-00003` and so on for several. Their index is
+/// named like the single file, with `.index.json` after it.
 ///
 /// ```
 /// use safetensors_core::checkpoint::FilePattern;
@@ -22,9 +22,8 @@ use crate::format::error::{Error, ErrorKind};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern {
-    /// The text before `{suffix}`.
     prefix: String,
-    /// The text between `{suffix}` and the extension.
+    /// Between `{suffix}` and the extension.
     rest: String,
 }
 
@@ -57,7 +56,6 @@ impl FromStr for FilePattern {
 }
 
 impl FilePattern {
-    /// Returns the pattern for a single file or an index with this name.
     pub(super) fn from_name(name: &str) -> Self {
         let stem = name.strip_suffix(INDEX_SUFFIX).or_else(|| name.strip_suffix(FILE_SUFFIX));
         Self { prefix: stem.unwrap_or(name).into(), rest: String::new() }
@@ -80,14 +78,12 @@ impl FilePattern {
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
-    /// Returns a name as long as the longest that a save gives a file: the second name of a shard.
     pub(super) fn longest_name(&self) -> String {
         set_aside(&self.file_name(0, 2), u32::MAX)
     }
 
-    /// Parses the name of a shard: returns the pattern, the number of the shard, counted from 0,
-    /// and the number of shards. `None` for any other name, also for the second name that a shard
-    /// has while it is replaced. This is the reverse of [`file_name`](FilePattern::file_name).
+    /// Parses the name of a shard, the reverse of [`file_name`](FilePattern::file_name): returns
+    /// the pattern, the number of the shard, counted from 0, and the number of shards.
     ///
     /// ```
     /// use safetensors_core::checkpoint::FilePattern;
@@ -110,9 +106,8 @@ impl FilePattern {
         (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
-    /// Returns `true` if a file has a name of this pattern: the name of the single file, of a shard
-    /// of any number, or a second name that a save has given one of these. So a save may remove it
-    /// once the new files are in place.
+    /// Returns `true` for a file that a save by this pattern may remove: the single file, a shard
+    /// of any number, or a second name of these.
     #[doc(hidden)]
     pub fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };

@@ -13,10 +13,13 @@
 //! | adapters that read in their own way | [`read_in_batches`], [`in_parallel`] |
 //! | memory of a device | [`read_staged`] |
 //! | batches of a training | [`Samples`] |
+//! | models larger than memory | [`TensorCache`] |
 //! | tools | [`OtherFormat`], [`default_threads`] |
 //!
 //! Items without a page here are shared by the packages of this repository alone.
 
+#[cfg(feature = "std")]
+mod cache;
 #[cfg(feature = "std")]
 mod expanded;
 #[cfg(feature = "std")]
@@ -31,6 +34,8 @@ mod staged;
 use alloc::boxed::Box;
 use alloc::string::String;
 
+#[cfg(feature = "std")]
+pub use cache::{CacheStats, TensorCache};
 #[cfg(feature = "std")]
 pub use expanded::most_expanded;
 #[cfg(feature = "std")]

@@ -1,12 +1,12 @@
-//! [`RecordScalar`]: a number in a record that is not a tensor, as the metadata has it.
+//! [`RecordScalar`]: a number of a record, in the metadata.
 
 use std::string::{String, ToString};
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number or a boolean of a training that is not a tensor. Its JSON, which the entry
-/// [`SCALARS_KEY`](crate::framework::SCALARS_KEY) has by name, keeps the type and all bits.
+/// A number or a boolean of a training that is not a tensor. Its JSON, in the entry
+/// [`SCALARS_KEY`](crate::framework::SCALARS_KEY), keeps the type and all bits.
 ///
 /// ```
 /// use safetensors_core::framework::RecordScalar;
@@ -28,11 +28,11 @@ pub enum RecordScalar {
     F64(#[serde(serialize_with = "write_bits", deserialize_with = "read_bits")] f64),
 }
 
-/// A float in JSON, which has no NaN and no infinity.
+// JSON has no NaN and no infinity.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Float {
-    /// For people. The bits are read back.
+    /// For people; the bits are read back.
     value: String,
     bits: String,
 }

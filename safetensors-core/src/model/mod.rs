@@ -1,23 +1,16 @@
-//! Computations over a checkpoint, and changes to it.
-//!
-//! Each module takes a `Checkpoint` and gives another view of it, a report, or changed files. A
-//! view is computed when it is read, tensor by tensor, so that nothing needs a second copy in
-//! memory. The modules do not know each other, except `edit` and `rewrite`, which use the results
-//! of the others.
-//!
-//! This module knows no framework.
-//!
-//! Begin with `rewrite/mod.rs`: most operations are a rewrite.
+//! Computations over a checkpoint, and changes to it: views, which are computed when they are read,
+//! reports, and changed files. Only `edit` and `rewrite` use the other modules. Begin with
+//! `rewrite/mod.rs`: most operations are a rewrite.
 //!
 //! | module | is about |
 //! |---|---|
-//! | `quantized` | quantised weights as numbers, and numbers as quantised weights |
+//! | `quantized` | quantised weights as numbers, and the reverse |
 //! | `experts` | experts of a mixture, split and stacked |
 //! | `lora` | adapters that are merged into the weights |
-//! | `optimizer` | the state of PyTorch's optimizers by the names of parameters |
-//! | `digest`, `audit` | data that has changed; oddities of a checkpoint |
-//! | `rewrite` | merge, select, rename, convert, divide: a checkpoint from others |
-//! | `edit` | the metadata, names and tensors of a file, changed in place |
+//! | `optimizer` | PyTorch's optimizers by names of parameters |
+//! | `digest`, `audit` | data that has changed; oddities |
+//! | `rewrite` | merge, select, rename, convert, divide |
+//! | `edit` | metadata, names and tensors of a file |
 
 #[cfg(feature = "std")]
 pub mod quantized;

@@ -1,18 +1,17 @@
 //! [`Attempt`]: the parts of all ranks, until they are complete and put in place.
 //!
-//! The state of an attempt is a hidden directory next to the checkpoint's files:
+//! Its state is a hidden directory, which changes only under the lock of the checkpoint's
+//! directory:
 //!
 //! | file | content |
 //! |---|---|
-//! | `attempt.json` | the plan and options of its ranks, and its place in the order of attempts |
+//! | `attempt.json` | the plan and options, and its place in the order of attempts |
 //! | a file of tensors | the parts of a rank |
-//! | `rank-00002.done` | marks that all files of the rank are there, and have reached the disk |
-//!
-//! All of it changes only under the lock of the checkpoint's directory. So exactly one rank finds
-//! that no mark is missing, and it puts everything in place before it releases the lock: the files
-//! get second names (hard links) in the hidden directory of a [`LocalDirectory`], and from there
-//! replace the old checkpoint as in any save ([`StagedShards`]). If that rank is killed, the parts
-//! are still complete, and any rank that saves again tries again.
+//! | `rank-00002.done` | marks that all files of the rank have reached the disk |
+// So exactly one rank finds that no mark is missing, and puts everything in place before it
+// releases the lock: the files get second names in the hidden directory of a `LocalDirectory`, and
+// from there replace the old checkpoint (`StagedShards`). If that rank is killed, any rank that
+// saves again tries again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -38,19 +37,15 @@ use crate::file::save::temporary::TempDirectory;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::{ATTEMPT_KEY, Limits, Metadata};
 
-/// The name of the file that describes an attempt.
 const MANIFEST: &str = "attempt.json";
 
-/// The most bytes of `attempt.json`.
 const MOST: u64 = 1 << 20;
 
-/// The content of `attempt.json`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
     /// Greater than in each attempt that began before and was not complete then.
     sequence: u64,
-    /// The digest of the plan and options that all ranks share.
     digest: String,
 }
 
@@ -66,7 +61,6 @@ pub enum RankSaved {
     Complete(SavedShards),
 }
 
-/// Fails for a text that cannot be the name of an attempt.
 pub(super) fn check_attempt(name: &str) -> Result<()> {
     match is_attempt(name) {
         true => Ok(()),
@@ -74,13 +68,11 @@ pub(super) fn check_attempt(name: &str) -> Result<()> {
     }
 }
 
-/// An attempt of ranks to save a checkpoint.
 pub(super) struct Attempt<'f> {
     directory: &'f Path,
     name: &'f str,
     files: &'f RankFiles<'f>,
     options: &'f ShardOptions,
-    /// The index of the checkpoint.
     index: PathBuf,
     path: PathBuf,
     /// Removed at the end if they are still empty.
@@ -88,7 +80,6 @@ pub(super) struct Attempt<'f> {
 }
 
 impl<'f> Attempt<'f> {
-    /// Begins the attempt, or joins the ranks that have begun it.
     pub(super) fn enter(
         directory: &'f Path,
         name: &'f str,
@@ -144,15 +135,13 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Makes a directory in which a rank writes its files, inside the attempt's.
     pub(super) fn begin(&self, rank: usize) -> Result<TempDirectory> {
         let made = failpoint::hit("create")
             .and_then(|()| TempDirectory::create(&self.path.join(format!("rank-{rank:05}"))));
         made.map_err(|error| self.explain(Error::io(error, self.directory), &self.path))
     }
 
-    /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
-    /// all files are put in place.
+    /// Adds the written files of a rank. After the last rank, all files are put in place.
     pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
@@ -167,8 +156,7 @@ impl<'f> Attempt<'f> {
         Ok(RankSaved::Complete(self.files.saved()))
     }
 
-    /// Moves the files of a rank into the attempt. While its mark is missing, some may be from an
-    /// earlier turn and some from this one, and no process uses them.
+    // While the rank's mark is missing, no process uses its files.
     fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
         let mark = self.mark(rank);
         unless_missing(fs::remove_file(&mark))?;
@@ -189,14 +177,12 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Returns the number of ranks without a mark. The directory is listed once, because a shared
-    /// file system takes long to look for each of a thousand marks.
+    // Listed once: a shared file system takes long to look for each of a thousand marks.
     fn missing(&self) -> std::io::Result<usize> {
         Ok(self.files.plan.world_size().saturating_sub(marks(&self.path)?.len()))
     }
 
-    /// Puts all files in place, with the index, and removes this attempt and the attempts that
-    /// began before it.
+    /// Also removes the attempts that began before.
     fn publish(&self, lock: &DirectoryLock) -> Result<()> {
         for file in &self.files.files {
             self.check_file(file).map_err(|error| {
@@ -230,9 +216,8 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Removes an attempt. A rank may still be writing to it, so it disappears at once, and its
-    /// content afterwards. Windows renames no directory in which a file is open. There the content
-    /// goes one by one. If that fails, the next save removes it.
+    // Disappears at once, because a rank may still be writing to it. Windows renames no directory
+    // with an open file: there the content goes one by one, or with the next save.
     fn remove(&self, attempt: &Path) -> std::io::Result<()> {
         if !attempt.exists() {
             return Ok(());
@@ -254,14 +239,13 @@ impl<'f> Attempt<'f> {
         })
     }
 
-    /// Moves a file out of the attempt, on a file system without links. If this rank is killed
-    /// then, the file's own rank has to save it again, so it loses its mark.
+    // Without links. The file's rank loses its mark: if this rank is killed now, it has to save
+    // again.
     fn take_out(&self, rank: usize, from: &Path, to: &Path) -> std::io::Result<()> {
         unless_missing(fs::remove_file(self.mark(rank)))?;
         fs::rename(from, to)
     }
 
-    /// Compares the header of a file with the plan of its rank.
     fn check_file(&self, file: &super::files::RankFile) -> Result<()> {
         let path = self.path.join(&file.name);
         let found = open(&path)?;
@@ -274,9 +258,7 @@ impl<'f> Attempt<'f> {
         Ok(())
     }
 
-    /// Returns the other attempts to save this checkpoint, with their manifests; `None` if the rank
-    /// that began one was killed at once. An unreadable attempt, such as one by another user, is
-    /// skipped, and so stays. So does one with a number so large that none can follow it.
+    /// Returns `None` without a manifest. Skips unreadable attempts and the highest number.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
@@ -307,7 +289,6 @@ impl<'f> Attempt<'f> {
         self.is_own(open(&path).map(|file| file.metadata().clone()))
     }
 
-    /// Returns `true` if the metadata of an index or a file comes from this attempt.
     fn is_own(&self, metadata: Result<Metadata>) -> Result<bool> {
         match metadata {
             Ok(metadata) => Ok(metadata.get(ATTEMPT_KEY).is_some_and(|name| name == self.name)),
@@ -319,7 +300,6 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Fails if the attempt is no longer under way.
     fn check_current(&self) -> Result<()> {
         let digest = self.files.digest().to_string();
         match read_manifest(&self.path)? {
@@ -329,8 +309,6 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Replaces an error by its cause, if this directory of the attempt is gone. The attempt itself
-    /// may be there again, because other ranks have begun it again.
     pub(super) fn explain(&self, error: Error, needed: &Path) -> Error {
         match needed.try_exists() {
             Ok(false) => self.check_current().err().unwrap_or_else(|| self.superseded()),
@@ -348,7 +326,7 @@ impl<'f> Attempt<'f> {
         Error::from(RankProblem::AttemptSuperseded { attempt }).in_path(self.directory)
     }
 
-    /// Removes the names of hidden files from an error, because the caller cannot use them.
+    // The caller cannot use the names of hidden files.
     fn of_directory(&self, error: Error) -> Error {
         let hidden = self.path.join(MANIFEST);
         error.moved(&hidden, self.directory).in_path(self.directory)
@@ -358,7 +336,6 @@ impl<'f> Attempt<'f> {
         DirectoryLock::wait_for(self.directory).map_err(|error| Error::io(error, self.directory))
     }
 
-    /// Returns the path of the mark that all files of a rank are there.
     fn mark(&self, rank: usize) -> PathBuf {
         self.path.join(format!("rank-{rank:05}.done"))
     }
@@ -368,7 +345,6 @@ impl<'f> Attempt<'f> {
     }
 }
 
-/// Returns the marks of the ranks that have saved.
 fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(attempt)? {
@@ -378,14 +354,12 @@ fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Reads the manifest of an attempt; `None` if there is none.
 fn read_manifest(attempt: &Path) -> Result<Option<Manifest>> {
     let Some(json) = beside::read(attempt, MANIFEST, MOST)? else { return Ok(None) };
     let manifest = serde_json::from_slice(&json);
     manifest.map(Some).map_err(|error| Error::io(error.into(), &attempt.join(MANIFEST)))
 }
 
-/// Reads the header of a file.
 fn open(path: &Path) -> Result<SafeTensors<FileSource>> {
     let opened = FileSource::open(path).and_then(SafeTensors::from_source);
     opened.map_err(|error| error.in_path(path))

@@ -31,43 +31,36 @@ use crate::format::tensor::shape::byte_len;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Division {
-    /// Each rank holds the whole tensor.
+    /// Each rank holds the entire tensor.
     Replicate,
     /// A dimension is cut into equal parts, one for each rank.
     Split {
         /// The dimension that is cut.
         dim: usize,
     },
-    /// As `Split`, for a length that does not divide evenly. Each rank gets the length divided by
-    /// the number of ranks, rounded up, while enough is left.
+    /// Each rank gets the length divided by the number of ranks, rounded up, while enough is left.
     Uneven {
         /// The dimension that is cut.
         dim: usize,
     },
-    /// The dimension is cut into fewer equal parts than there are ranks, and the same number of
-    /// ranks, which follow one another, hold each part: the heads of keys and values, for example.
+    /// The dimension is cut into fewer equal parts than there are ranks. Ranks in a row share each
+    /// part, for example the heads of keys and values.
     Shared {
         /// The dimension that is cut.
         dim: usize,
         /// The number of parts, which divides the number of ranks.
         parts: usize,
     },
-    /// Rank `r` holds the positions from `offsets[r]` up to but not including `offsets[r + 1]`.
+    /// Rank `r` holds the positions `offsets[r]..offsets[r + 1]`.
     Offsets {
         /// The dimension that is cut.
         dim: usize,
-        /// One number more than there are ranks, in ascending order, from 0 to the length.
+        /// One number more than there are ranks, ascending, from 0 to the length.
         offsets: Vec<usize>,
     },
 }
 
 impl Division {
-    /// Returns the part of a tensor of this shape that a rank holds.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchDim`], [`ErrorKind::NoSuchRank`], [`ErrorKind::UnevenParts`];
-    /// [`RankProblem::BadOffsets`].
     pub(super) fn part(
         &self,
         shape: &[usize],
@@ -105,7 +98,6 @@ impl Division {
         }
     }
 
-    /// Returns the number of different parts.
     pub(super) fn parts(&self, world_size: usize) -> usize {
         match *self {
             Self::Replicate => 1,
@@ -114,15 +106,13 @@ impl Division {
         }
     }
 
-    /// Returns the number of the part that a rank holds, and whether it is the first rank that
-    /// does.
+    /// Returns the number of the part, and whether the rank is the first that holds it.
     pub(super) fn held(&self, rank: usize, world_size: usize) -> (usize, bool) {
         let holders = (world_size / self.parts(world_size).max(1)).max(1);
         (rank / holders, rank.is_multiple_of(holders))
     }
 
-    /// Checks that a tensor can be divided so, and that each part begins and ends between two
-    /// bytes.
+    /// Also checks that each part begins and ends between two bytes.
     pub(super) fn check(&self, dtype: Dtype, shape: &[usize], world_size: usize) -> Result<()> {
         if let Self::Offsets { dim, offsets } = self {
             check_offsets(shape, *dim, offsets, world_size, 0..world_size)?;
@@ -134,8 +124,7 @@ impl Division {
         ranks.filter(|&rank| rank < world_size).try_for_each(check)
     }
 
-    /// Returns ranges of ranks in a row that have parts of equal shape. None of these ranges is
-    /// empty, and together they are all ranks, in order.
+    /// Divides all ranks into ranges with parts of equal shape. None is empty.
     pub(super) fn like_ranks(&self, shape: &[usize], world_size: usize) -> Vec<Range<usize>> {
         match self {
             Self::Replicate | Self::Split { .. } | Self::Shared { .. } => {
@@ -153,7 +142,6 @@ impl Division {
         }
     }
 
-    /// Returns the number of bytes of a rank's part.
     pub(super) fn byte_len(
         &self,
         dtype: Dtype,
@@ -164,7 +152,6 @@ impl Division {
         Ok(byte_len(dtype, &self.part(shape, rank, world_size)?.shape(shape)?)?)
     }
 
-    /// Checks that the part of a rank begins and ends between two bytes.
     fn check_part(
         &self,
         dtype: Dtype,
@@ -182,7 +169,6 @@ impl Division {
     }
 }
 
-/// Returns the number of ranks that hold each of this many parts.
 fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKind> {
     if parts > 0 && world_size.is_multiple_of(parts) {
         Ok(world_size / parts)
@@ -192,7 +178,6 @@ fn holders(dim: usize, parts: usize, world_size: usize) -> Result<usize, ErrorKi
     }
 }
 
-/// Checks the ends of the offsets, and that the offsets of these ranks ascend.
 fn check_offsets(
     shape: &[usize],
     dim: usize,
@@ -296,7 +281,6 @@ mod tests {
         }
     }
 
-    /// The parts of a tensor make up all of it, without gap and overlap.
     #[test]
     fn parts_make_up_the_tensor() {
         for (text, len, world_size) in [

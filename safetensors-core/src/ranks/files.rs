@@ -1,4 +1,4 @@
-//! [`RankFiles`]: the files that all ranks save together. Each rank computes them from the plan.
+//! [`RankFiles`]: the files of all ranks, which each rank computes from the plan.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -14,43 +14,33 @@ use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{ATTEMPT_KEY, FILES_KEY, FORMAT_KEY, Metadata};
 
-/// The files of a checkpoint that ranks save.
 pub(super) struct RankFiles<'p> {
     pub(super) plan: &'p RankPlan,
     pub(super) files: Vec<RankFile>,
-    /// The number of bytes of all tensors.
     total_size: u64,
-    /// How each file is saved.
     pub(super) each: SaveOptions,
-    /// The metadata of the index, or of the one file.
     metadata: Metadata,
-    /// Whether they are files of PyTorch's distributed checkpoints, which have no index.
+    // PyTorch's distributed checkpoints have no index.
     pub(super) is_dcp: bool,
 }
 
-/// One file of a rank.
 pub(super) struct RankFile {
     pub(super) name: String,
     pub(super) rank: usize,
-    /// The positions, in the plan, of its tensors.
     pub(super) tensors: Vec<usize>,
 }
 
-/// A tensor of a plan, as it is written.
 pub(super) struct SavedPart<'p> {
     pub(super) tensor: &'p RankTensor,
-    /// The name in the file.
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     record: Option<PartRecord>,
-    /// The start of the part in each dimension of the tensor.
     offsets: Vec<usize>,
 }
 
 impl RankPlan {
-    /// Checks that the files that ranks [save](super::RankSaver::save) by this plan can be opened:
-    /// that the index is not larger than the default [`Limits`](crate::Limits) allow. Saving checks
-    /// this, too, before a byte is written.
+    /// Checks that the index of the files that ranks [save](super::RankSaver::save) by this plan
+    /// can be opened with the default [`Limits`](crate::Limits). Saving checks this, too.
     ///
     /// # Errors
     ///
@@ -121,12 +111,10 @@ impl<'p> RankFiles<'p> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
 
-    /// Returns the result of a complete save.
     pub(super) fn saved(&self) -> SavedShards {
         SavedShards { files: self.names(), total_size: self.total_size }
     }
 
-    /// Checks whether the files can be saved to a directory, as far as that is known beforehand.
     pub(super) fn check(
         &self,
         directory: &Path,
@@ -142,12 +130,10 @@ impl<'p> RankFiles<'p> {
         check_directory(directory, options.pattern(), &names, &self.each)
     }
 
-    /// Returns the number of bytes of the tensors in a file.
     pub(super) fn data_len(&self, file: &RankFile) -> Result<u64> {
         file.tensors.iter().map(|&position| self.plan.tensors[position].byte_len(file.rank)).sum()
     }
 
-    /// Returns the parts that are written to a file.
     pub(super) fn parts(&self, file: &RankFile) -> Result<Vec<SavedPart<'p>>> {
         let part = |&position: &usize| {
             let tensor = &self.plan.tensors[position];
@@ -169,8 +155,7 @@ impl<'p> RankFiles<'p> {
         file.tensors.iter().map(part).collect()
     }
 
-    /// Returns the options to save a file: with the record of its parts. Without an index, the file
-    /// has the index's metadata.
+    /// Adds the record of the parts and, without an index, the metadata of the index.
     pub(super) fn options(&self, parts: &[SavedPart<'_>], attempt: &str) -> SaveOptions {
         let mut options = self.each.clone();
         let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
@@ -202,7 +187,6 @@ impl<'p> RankFiles<'p> {
         Ok(index)
     }
 
-    /// Fails if the index of all files, if there are several, could not be read again.
     pub(super) fn check_index(&self, attempt: &str) -> Result<()> {
         match self.files.len() {
             0 | 1 => Ok(()),
@@ -211,7 +195,7 @@ impl<'p> RankFiles<'p> {
         }
     }
 
-    /// Returns a digest of everything that the ranks must have in common.
+    /// Covers everything that the ranks must have in common.
     pub(super) fn digest(&self) -> Digest {
         let mut text = self.plan.to_json();
         for file in &self.files {
@@ -225,12 +209,11 @@ impl<'p> RankFiles<'p> {
     }
 }
 
-/// Returns the name that PyTorch's distributed checkpoints give a file of a rank.
 fn dcp_name(rank: usize, number: usize, count: usize) -> String {
     format!("shard-{:05}-model-{:05}-of-{count:05}.safetensors", rank + 1, number + 1)
 }
 
-/// Refuses a plan with a tensor that has the name of another tensor's part.
+/// Refuses a tensor with the name of another tensor's part.
 fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     let is_divided = |tensor: &&RankTensor| tensor.division().dim().is_some();
     let divided: HashSet<_> = plan.tensors().filter(is_divided).map(RankTensor::name).collect();
@@ -244,7 +227,7 @@ fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tensors that a rank gives to be saved, by the positions of the plan.
+/// Sorts tensors by position in the plan. Also returns unknown names.
 pub(super) fn given<N: AsRef<str>, T>(
     plan: &RankPlan,
     tensors: impl IntoIterator<Item = (N, T)>,
@@ -262,8 +245,6 @@ pub(super) fn given<N: AsRef<str>, T>(
     (given, extra)
 }
 
-/// Returns the name under which a rank's part of a tensor is saved, and its record. A tensor in one
-/// part is saved under its own name, and needs no record.
 fn saved_as(
     tensor: &RankTensor,
     rank: usize,

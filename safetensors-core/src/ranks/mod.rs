@@ -1,18 +1,14 @@
-//! Ranks: the processes of a job. Each holds a part of a model.
+//! Ranks: the processes of a job, which each hold a part of a model.
 //!
-//! A plan assigns each rank a part of each tensor. A rank reads its parts and nothing else, and
-//! saves them next to the parts of the others; the last one makes them one checkpoint. No rank
-//! talks to another: each needs its number, the number of ranks, and files that all can reach.
-//!
-//! This module knows no launcher's library, no MPI and no collective operation.
-//!
-//! Begin with `rules.rs` and `plan.rs`. `division.rs` cuts a tensor; `attempt.rs` completes a save.
+//! A plan assigns each rank a part of each tensor. A rank reads its parts, and saves them next to
+//! the parts of the others; the last one makes them one checkpoint. Ranks do not communicate: each
+//! needs its number, the number of ranks, and files that all can reach.
 //!
 //! | to | use |
 //! |---|---|
 //! | know the rank of this process | [`Rank::from_env`] |
-//! | set which tensors are split, and which replicated | [`RankRules`] |
-//! | know the parts of each rank, and their bytes | [`RankPlan`] |
+//! | set which tensors are split | [`RankRules`] |
+//! | know the parts of each rank | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`RankSaver`] |
 //! | save them so that PyTorch reads them | [`ShardOptions::dcp`](crate::ShardOptions::dcp) |

@@ -11,12 +11,9 @@ use crate::format::error::{Error, ErrorKind, Mismatch, RankProblem, Result};
 use crate::format::slice::TensorPart;
 use crate::format::tensor::shape;
 
-/// The part of each tensor of a model that each rank holds.
-///
-/// [`RankRules::plan`](super::RankRules::plan) makes a plan, and every rank makes the same one. It
-/// can be saved as JSON ([`to_json`](RankPlan::to_json)), so that a later job divides the model in
-/// the same way. [`read`](RankPlan::read) reads a rank's parts.
-/// [`RankSaver::save`](super::RankSaver::save) saves them.
+/// The part of each tensor of a model that each rank holds, equal on every rank and, as
+/// [JSON](RankPlan::to_json), for a later job. [`read`](RankPlan::read) reads a rank's parts,
+/// [`RankSaver`](super::RankSaver) saves them.
 ///
 /// ```
 /// use safetensors_core::ranks::RankRules;
@@ -71,7 +68,7 @@ impl RankTensor {
         self.dtype
     }
 
-    /// Returns the shape of the whole tensor.
+    /// Returns the shape of the entire tensor.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -81,36 +78,25 @@ impl RankTensor {
         &self.division
     }
 
-    /// Returns the part that a rank holds, to be read by [`Checkpoint::read_parts`] or by an
-    /// adapter.
+    /// Returns the part that a rank holds, for
+    /// [`Checkpoint::read_parts`](crate::Checkpoint::read_parts) or an adapter.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchRank`].
-    ///
-    /// [`Checkpoint::read_parts`]: crate::Checkpoint::read_parts
     pub fn part(&self, rank: usize) -> Result<TensorPart> {
         let part = self.division.part(&self.shape, rank, self.world_size);
         part.map_err(|error| error.in_tensor(&self.name))
     }
 
     /// Returns the number of bytes, in the file, of the part that a rank holds.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchRank`].
     pub fn byte_len(&self, rank: usize) -> Result<u64> {
         let len = self.division.byte_len(self.dtype, &self.shape, rank, self.world_size);
         len.map_err(|error| error.in_tensor(&self.name))
     }
 
-    /// Returns the number of bytes, in the file, of the part that each rank holds: ranges of ranks
-    /// in a row with equal numbers, each with its number. That is one item if the parts are equal,
-    /// for any number of ranks.
-    ///
-    /// # Errors
-    ///
-    /// None for a tensor of a plan, which has been checked.
+    /// Returns the number of bytes of the part of each rank: ranges of ranks in a row with equal
+    /// numbers, each with its number.
     #[doc(hidden)]
     pub fn byte_lens(&self) -> Result<Vec<(Range<usize>, u64)>> {
         let ranks = self.division.like_ranks(&self.shape, self.world_size).into_iter();
@@ -118,11 +104,10 @@ impl RankTensor {
     }
 }
 
-/// The most parts of a plan: its tensors times its ranks. Work on all parts takes minutes at most.
+/// Tensors times ranks. Work on all parts takes minutes at most.
 const MOST_PARTS: usize = 1_000_000_000;
 
 impl RankPlan {
-    /// Makes a plan of these tensors, which are checked.
     pub(super) fn new(world_size: usize, mut tensors: Vec<RankTensor>) -> Result<Self> {
         check_world_size(world_size)?;
         let limit = MOST_PARTS;
@@ -163,29 +148,17 @@ impl RankPlan {
     }
 
     /// Returns the number of bytes, in the files, of all parts that a rank holds.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoSuchRank`].
     pub fn byte_len(&self, rank: usize) -> Result<u64> {
         self.check_rank(rank)?;
         self.tensors.iter().map(|tensor| tensor.byte_len(rank)).sum()
     }
 
-    /// Returns the number of bytes, in the files, of all parts that each rank holds: [`byte_len`]
-    /// of every rank, in far less time.
-    ///
-    /// # Errors
-    ///
-    /// None for a plan, which has been checked.
-    ///
-    /// [`byte_len`]: RankPlan::byte_len
+    /// Returns [`byte_len`](RankPlan::byte_len) of every rank, in far less time.
     #[doc(hidden)]
     pub fn byte_lens(&self) -> Result<Vec<u64>> {
         self.byte_lens_of(|_| true)
     }
 
-    /// Returns [`byte_lens`](RankPlan::byte_lens) of some of the tensors.
     fn byte_lens_of(&self, counts: impl Fn(&RankTensor) -> bool) -> Result<Vec<u64>> {
         // The bytes of each rank minus the bytes of the previous one, and then their sums. A
         // difference may be negative; it wraps around, and the sums are right.
@@ -245,8 +218,7 @@ impl RankPlan {
         Mismatch::refuse(mismatches)
     }
 
-    /// Returns, for each replicated tensor, the rank that saves it: the one with the fewest bytes
-    /// so far, so that the files of all ranks are about as long.
+    /// Assigns each replicated tensor to the rank with the fewest bytes so far.
     pub(super) fn savers(&self) -> Vec<Option<usize>> {
         let is_replicated = |tensor: &RankTensor| tensor.division.dim().is_none();
         if !self.tensors.iter().any(is_replicated) {

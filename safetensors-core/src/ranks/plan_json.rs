@@ -1,4 +1,4 @@
-//! The JSON of a [`RankPlan`], which is not trusted when it is read.
+//! The JSON of a [`RankPlan`], which is not trusted.
 
 use std::str::FromStr;
 
@@ -9,7 +9,6 @@ use super::plan::{RankPlan, RankTensor};
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::Limits;
 
-/// The version of the form below.
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -30,9 +29,9 @@ struct TensorForm {
 }
 
 impl RankPlan {
-    /// Returns the plan as JSON: `version`, `world_size`, and the list `tensors`. Each tensor has
-    /// its `name`, its `dtype`, its full `shape`, and its `division` as the text of a [`Division`].
-    /// Equal plans give equal texts.
+    /// Returns the plan as JSON: `version`, `world_size`, and the list `tensors` with `name`,
+    /// `dtype`, full `shape`, and `division` as the text of a [`Division`]. Equal plans give equal
+    /// texts.
     ///
     /// ```
     /// use safetensors_core::Dtype;
@@ -61,9 +60,8 @@ impl RankPlan {
     }
 }
 
-/// Parses the JSON of a plan. The text is not trusted: unknown and duplicate fields and names are
-/// refused, and so is more than [`Limits`] allow for the bytes and entries of an index. No part may
-/// extend outside its tensor.
+/// Parses the JSON of a plan, within [`Limits`] for the bytes and entries of an index. Unknown and
+/// duplicate fields and names are refused.
 impl FromStr for RankPlan {
     type Err = Error;
 

@@ -7,12 +7,9 @@ use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::parallel::Meter;
 use crate::format::tensor::TensorSource;
 
-/// The files of a rank, and the tensors that go into them.
 pub(super) struct PlannedRank<'f, T> {
     files: &'f RankFiles<'f>,
-    /// The tensors of the rank, by the positions of the plan.
     given: Vec<Option<T>>,
-    /// Counts the bytes of all files of the rank together.
     progress: Meter,
 }
 
@@ -28,7 +25,6 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
         Ok(Self { files, given, progress: files.each.progress.for_total(own) })
     }
 
-    /// Returns the parts in a file, and its options.
     pub(super) fn contents(
         &self,
         file: &RankFile,
@@ -39,7 +35,6 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
         Ok((parts, SaveOptions { progress: self.progress.clone(), ..options }))
     }
 
-    /// Returns the tensors of a file of this rank, by the names that they have there.
     pub(super) fn sources<'a>(
         &'a self,
         file: &'a RankFile,
@@ -51,7 +46,6 @@ impl<'f, T: TensorSource> PlannedRank<'f, T> {
     }
 }
 
-/// Compares the tensors that a rank gives with the tensors that it must save.
 fn check<T: TensorSource>(
     files: &RankFiles<'_>,
     rank: usize,
@@ -74,7 +68,6 @@ fn check<T: TensorSource>(
     Ok(())
 }
 
-/// Compares the dtype and the shape of a part with those of the plan.
 pub(super) fn check_part(
     expected: (Dtype, &[usize]),
     found: (Dtype, &[usize]),

@@ -1,14 +1,12 @@
-//! [`Rank`]: the number of this process among the processes of a job.
+//! [`Rank`]: the number of a process.
 
 use crate::format::error::{ErrorKind, RankProblem, Result};
 
-/// The most ranks of a job. It bounds the cost of a plan from a stranger.
+// Bounds the cost of a plan from a stranger.
 pub(super) const MOST_RANKS: usize = 1 << 20;
 
-/// The number of a process among the processes of a job, counted from 0.
-///
-/// [`from_env`](Rank::from_env) asks the environment, in which each launcher puts it. A program
-/// that knows it from elsewhere, such as from MPI itself, gives it by hand.
+/// The number of a process among the processes of a job, counted from 0, often [from the
+/// environment](Rank::from_env).
 ///
 /// ```
 /// use safetensors_core::ranks::Rank;
@@ -55,8 +53,7 @@ impl Rank {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Rank::new), for these two numbers; [`RankProblem::WorldSize`] if the ranks of
-    /// a machine are more than the processes of the job.
+    /// As for [`new`](Rank::new); [`RankProblem::WorldSize`] for more ranks than the job has.
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Result<Self> {
         Self::new(local_rank, local_world_size)?;
         if local_world_size > self.world_size {
@@ -79,19 +76,18 @@ impl Rank {
         self.world_size
     }
 
-    /// Returns the number of this process among the processes of its machine, if that is known. A
-    /// program takes the device of this number.
+    /// Returns the number of this process on its machine, if it is known. A program takes the
+    /// device of this number.
     pub fn local_rank(&self) -> Option<usize> {
         self.local_rank
     }
 
-    /// Returns the number of processes on this machine, if that is known.
+    /// Returns the number of processes on this machine, if it is known.
     pub fn local_world_size(&self) -> Option<usize> {
         self.local_world_size
     }
 }
 
-/// Refuses no ranks, and more than are supported.
 pub(super) fn check_world_size(found: usize) -> Result<(), RankProblem> {
     if (1..=MOST_RANKS).contains(&found) {
         Ok(())

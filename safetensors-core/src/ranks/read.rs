@@ -12,17 +12,8 @@ use crate::format::tensor::TensorBuf;
 
 impl RankPlan {
     /// Reads the parts that a rank holds, in parallel, in the order of the plan's
-    /// [`tensors`](RankPlan::tensors). Only the bytes of the parts are read, and gaps of at most
-    /// 512 bytes between them.
-    ///
-    /// Each rank begins with another file, or at another place of a file if there are more ranks
-    /// than files. So a thousand ranks that start at once do not all wait for the first file.
-    ///
-    /// Weights with scales are multiplied by them if the options ask for it, see
-    /// [`Checkpoint::read_parts`].
-    ///
-    /// A checkpoint that ranks have [saved](super::RankSaver::save), by this plan or another, is
-    /// opened with [`Checkpoint::open`].
+    /// [`tensors`](RankPlan::tensors), with gaps of at most 512 bytes between them. Each rank
+    /// begins at another place.
     ///
     /// ```
     /// use safetensors_core::ranks::{Rank, RankRules, RankSaver};
@@ -51,9 +42,8 @@ impl RankPlan {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchRank`]; [`ErrorKind::Mismatches`] if the checkpoint has other tensors
-    /// than the plan, or tensors with other dtypes or shapes. These are found before data is read.
-    /// Otherwise as for [`Checkpoint::read_parts`].
+    /// Before data is read, [`ErrorKind::NoSuchRank`], and [`ErrorKind::Mismatches`] if the
+    /// checkpoint's tensors differ from the plan's. Otherwise as for [`Checkpoint::read_parts`].
     pub fn read<S: ReadAt>(
         &self,
         checkpoint: &Checkpoint<S>,
@@ -73,8 +63,7 @@ impl RankPlan {
         Ok(pairs.into_iter().map(|(_, buf)| buf).collect())
     }
 
-    /// Returns the order in which a rank reads: the order of the files, beginning at the rank's
-    /// share of them.
+    // Each rank begins at its share of the files.
     fn order<S>(
         &self,
         checkpoint: &Checkpoint<S>,

@@ -8,10 +8,8 @@ use crate::format::error::{Error, RankProblem, Result};
 use crate::format::glob::Pattern;
 
 /// Rules for dividing the tensors of a model among ranks. The first rule with a pattern that
-/// matches the full name of a tensor counts.
-///
-/// A tensor that no rule matches is an error. Otherwise a misspelt pattern would cost the memory of
-/// an entire tensor on each rank, without anyone noticing.
+/// matches the full name of a tensor counts. A tensor without a rule is an error: a misspelt
+/// pattern would cost the memory of an entire tensor on each rank.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -32,11 +30,10 @@ pub struct RankRules {
     rules: Vec<(Pattern, Division)>,
 }
 
-/// The scales of quantised weights.
 const SCALES: &str = "{*_scale,*_scale_inv,{*.,}scale_weight}";
 
-/// Projections divided by rows compute a part of their outputs. Projections divided by columns
-/// compute a summand of all outputs, so their bias is added once, by the code that adds them up.
+// Projections divided by rows compute a part of their outputs. Projections divided by columns
+// compute a summand of all outputs, so their bias is added once, by the code that adds them up.
 const LLAMA: &[(&str, &str)] = &[
     (SCALES, "replicate"),
     ("*.{q,k,v,gate,up}_proj.{weight,bias}", "split:0"),
@@ -68,23 +65,21 @@ impl RankRules {
     }
 
     /// Returns rules for the names of Llama's tensors, which Mistral, Qwen, Gemma and Mixtral
-    /// share: the projections into the heads and into the hidden layer are split by rows, the
-    /// projections out of them by columns, the vocabulary by rows. Norms, routers and the scales of
+    /// share: the projections into the heads and into the hidden layer, and the vocabulary, are
+    /// split by rows, the projections out of them by columns. Norms, routers and the scales of
     /// quantised weights are replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need
     /// separate rules.
     pub fn llama() -> Self {
         Self::preset(LLAMA)
     }
 
-    /// Returns rules for the names of BERT's tensors, which RoBERTa shares: as
-    /// [`llama`](RankRules::llama), but embeddings and the layers at the top are replicated. The
-    /// vocabulary of BERT seldom divides evenly.
+    /// Returns rules for BERT's and RoBERTa's names: as [`llama`](RankRules::llama), but embeddings
+    /// and the layers at the top are replicated, because BERT's vocabulary seldom divides evenly.
     pub fn bert() -> Self {
         Self::preset(BERT)
     }
 
-    /// Returns the preset for a model with tensors of these names; `None` if they are neither like
-    /// Llama's nor like BERT's.
+    /// Returns the preset for a model with these names, if they are Llama's or BERT's.
     pub fn for_names<'n>(names: impl IntoIterator<Item = &'n str>) -> Option<Self> {
         names.into_iter().find_map(|name| match name {
             _ if name.contains(".self_attn.q_proj.") || name.contains(".mlp.gate_proj.") => {
@@ -139,7 +134,6 @@ impl RankRules {
         self
     }
 
-    /// Returns how the tensor of this name is divided; `None` if no rule matches.
     pub(super) fn division_of(&self, name: &str) -> Option<&Division> {
         let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(name));
         rule.map(|(_, division)| division)
@@ -150,8 +144,7 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::NoRule`] for a tensor that no rule matches; otherwise as for
-    /// [`plan_tensors`](RankRules::plan_tensors).
+    /// As for [`plan_tensors`](RankRules::plan_tensors).
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
         let tensors = checkpoint.tensors();
         let tensors =
@@ -177,10 +170,8 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// [`RankProblem::WorldSize`]. For each tensor, which the error names: [`RankProblem::NoRule`];
-    /// a division that does not fit it, see [`RankTensor::part`](super::RankTensor::part);
-    /// [`DuplicateTensor`]; and [`SliceInsideByte`] if a part of packed elements begins or ends
-    /// inside a byte.
+    /// [`RankProblem::WorldSize`]; [`RankProblem::NoRule`]; a division that does not fit a tensor,
+    /// or that cuts a packed element ([`SliceInsideByte`]); [`DuplicateTensor`].
     ///
     /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
     /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte

@@ -1,4 +1,4 @@
-//! [`RankSaver`]: each rank saves its parts, and the last one puts the checkpoint in place.
+//! [`RankSaver`]: each rank saves its parts, the last one commits.
 
 use std::path::Path;
 
@@ -14,37 +14,28 @@ use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::tensor::TensorSource;
 
 /// Saves the parts that a rank holds to a directory that all ranks share. The last rank puts the
-/// files of all of them in place, with one index over all. No rank waits.
+/// files of all of them in place, with one index. No rank waits.
 ///
 /// The tensors are the rank's parts, by the names of the full tensors. A replicated tensor is saved
-/// by one of the ranks, and a part that several ranks share by the first of them, so the others
-/// need not give it. A dtype or shape that differs from the plan is an error.
+/// by one of the ranks, and a shared part by the first that holds it; the others need not give it.
 ///
-/// The attempt is a name that all ranks share and that no other save to this directory has. Its
-/// parts are in a hidden directory with that name until all are there, so parts of different
-/// attempts never mix. Parts that are there count, from any process. So a job that is started again
-/// and trains the same step again needs another name: for example the step with the number of the
-/// restart, which is `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
+/// The attempt is a name that all ranks share and that no other save to this directory has. A
+/// restarted job that trains the same step again needs another name: for example the step with
+/// `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`.
 ///
-/// - **A rank that dies** leaves the earlier checkpoint unchanged. If it is started again with the
-///   same values, it saves the same attempt again. Otherwise all ranks begin a new one.
+/// - **A rank that dies** leaves the earlier checkpoint unchanged. Started again with the same
+///   values, it saves the same attempt again. Otherwise all ranks begin a new one.
 /// - **A rank that saves again** replaces its own parts.
 /// - **An attempt that is overtaken** by a later one, which is complete first, is removed.
 ///
 /// At every moment the directory opens as the complete earlier checkpoint or as the complete new
-/// one, and files are replaced as with [`save_sharded`](crate::save_sharded). The disk needs space
-/// for both.
+/// one, as with [`save_sharded`](crate::save_sharded). The disk needs space for both. Without locks
+/// that reach all machines, if two ranks come last at the same time, one fails with
+/// [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
 ///
-/// The ranks take turns by the lock of the directory, which needs a file system with locks that
-/// reach all machines. Without locks the ranks still write to different files. If two of them then
-/// come last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
-///
-/// [`ShardOptions::dcp`] saves like PyTorch's distributed checkpoints, without an index and to a
-/// separate directory. While the files of such a save get their names, the directory has some of
-/// them, and does not open.
-///
-/// [`ShardOptions::max_shard_size`] divides the parts of a rank further. All ranks need equal
-/// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
+/// All ranks need equal options. [`ShardOptions::dcp`] needs a separate directory, which does not
+/// open while the files get their names. [`ShardOptions::max_shard_size`] divides the parts of a
+/// rank further. [`ShardOptions::contention`] has no effect.
 ///
 /// ```
 /// use safetensors_core::ranks::{RankRules, RankSaved, RankSaver};
@@ -71,22 +62,17 @@ use crate::format::tensor::TensorSource;
 ///
 /// # Parts in files
 ///
-/// Each file that a rank saves is an ordinary safetensors file, and the index names the tensors of
-/// all files. A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004`, so a program
-/// that does not know parts never takes one for the full tensor: it finds no tensor `NAME`. A
-/// replicated tensor keeps its name and is in one of the files.
-///
-/// The metadata of each file has the entry `safetensors_bridge.parts`, a JSON object that maps the
-/// names of the parts in the file to their places:
+/// A part of the tensor `NAME` is the tensor `NAME.part-00002-of-00004` of a safetensors file, so
+/// that no program takes it for the full tensor. `safetensors_bridge.parts` in the metadata has the
+/// places of parts, which meet without gap and overlap:
 ///
 /// ```json
 /// {"up.part-00002-of-00004": {"tensor": "up", "shape": [64, 16], "dim": 0, "offset": 16}}
 /// ```
 ///
-/// The length of the part is the length of the tensor in the file. The parts of a tensor meet
-/// without gap and overlap. The metadata of the index, or of the one file if there is no index, has
-/// the name of the save's attempt as `safetensors_bridge.attempt`. Files of [`ShardOptions::dcp`]
-/// have no index, so each has that name, and the number of all files as `safetensors_bridge.files`.
+/// The metadata of the index, or of the one file, has the name of the attempt as
+/// `safetensors_bridge.attempt`. Each file of [`ShardOptions::dcp`] has that name, and the number
+/// of all files as `safetensors_bridge.files`.
 #[derive(Clone, Copy, Debug)]
 pub struct RankSaver<'a> {
     plan: &'a RankPlan,
@@ -95,8 +81,7 @@ pub struct RankSaver<'a> {
 }
 
 impl<'a> RankSaver<'a> {
-    /// Makes a saver for this rank of a plan, in the attempt of this name: the name is equal on all
-    /// ranks.
+    /// Makes a saver for this rank, in the attempt of this name.
     pub fn new(plan: &'a RankPlan, rank: usize, attempt: &'a str) -> Self {
         Self { plan, rank, attempt }
     }
@@ -108,11 +93,9 @@ impl<'a> RankSaver<'a> {
     /// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
     ///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not in the
     ///   plan.
-    /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other
-    ///   options.
-    /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs
-    ///   to be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this
-    ///   rank.
+    /// - [`RankProblem::AttemptDiffers`] if another rank has another plan or other options.
+    /// - [`RankProblem::AttemptComplete`]; [`RankProblem::AttemptSuperseded`] if a later attempt
+    ///   was complete first.
     /// - As for [`save_sharded`](crate::save_sharded).
     pub fn save<N: AsRef<str>, T: TensorSource>(
         &self,
@@ -141,8 +124,7 @@ impl<'a> RankSaver<'a> {
     }
 }
 
-/// Writes the files of all ranks, which no reader finds before the commit, to a directory. This
-/// process alone owns them: dropping the result removes them.
+/// No reader finds the files before the commit. Dropping the result removes them.
 pub(crate) fn stage_ranks<'d, N: AsRef<str>, T: TensorSource>(
     place: &'d mut LocalDirectory,
     plan: &RankPlan,

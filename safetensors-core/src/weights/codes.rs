@@ -1,27 +1,25 @@
-//! [`Codes`]: decodes codes of a few bits.
+//! [`Codes`]: codes of a few bits.
 
 use crate::format::convert::{ConvertOptions, decode_bytes, decode_four, vectorized};
 use crate::format::dtype::Dtype;
 use crate::format::tensor::TensorView;
 
-/// The layout of a code's bits in a row of codes.
+/// The layout of codes in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// A stream of codes. The first is in the lowest bits of the first byte.
+    /// A stream, the first code in the lowest bits.
     LowFirst,
-    /// Two codes of four bits in a byte. The first is in the high bits.
+    /// Two codes in a byte, the first in the high bits.
     HighFirst,
-    /// Words of 32 bits with the most complete codes that fit, the first in the lowest bits. The
-    /// remaining bits are empty.
+    /// Words of 32 bits with complete codes, the first in the lowest bits.
     WholeWords,
-    /// Words of 32 bits with eight codes of four bits, in the order of AWQ.
+    /// Eight codes in a word of 32 bits, in the order of AWQ.
     Awq,
 }
 
-/// The position in a word, in codes, of each of eight columns in the order of AWQ.
+/// The position in a word of each of eight columns.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Codes of at most eight bits, and their numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     pub(super) bits: usize,
@@ -29,13 +27,12 @@ pub(crate) struct Codes {
     /// 2^bits numbers.
     values: Vec<f32>,
     rule: Rule,
-    /// The dtype of these numbers, if it is known.
     dtype: Option<Dtype>,
-    /// The numbers of each byte, if a byte has complete codes in order.
+    /// The numbers of each byte, if it has complete codes in order.
     of_bytes: Vec<f32>,
 }
 
-/// How the number of a code is found. Both computations are exact.
+/// How the number of a code is found, exactly.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     /// ((code + `turn`) mod 2^bits) + `first`
@@ -43,7 +40,7 @@ enum Rule {
         turn: u32,
         first: i32,
     },
-    /// The number of F4, plus a zero: if that is not negative, no number is a negative zero.
+    /// F4, plus a zero: without a negative zero if that is not negative.
     Four {
         zero: f32,
     },
@@ -69,14 +66,12 @@ impl Rule {
     }
 }
 
-/// Returns an integer that F32 holds exactly.
 #[inline(always)]
 fn integer(code: u32, mask: u32, turn: u32, first: i32) -> f32 {
     ((code.wrapping_add(turn) & mask) as i32).wrapping_add(first) as f32
 }
 
-/// Runs a loop in which `number` computes the number of a code; only its lowest bits count. It is
-/// compiled for each rule.
+/// Compiles a loop for each rule.
 macro_rules! by_rule {
     ($codes:expr, $number:ident => $work:expr) => {{
         let values = &$codes.values[..];
@@ -113,7 +108,6 @@ macro_rules! by_rule {
 }
 
 impl Codes {
-    /// Makes codes for these 2^`bits` numbers.
     pub(super) fn new(bits: usize, order: Order, values: Vec<f32>) -> Self {
         debug_assert!(values.len() == 1 << bits);
         // Words of such codes are full.
@@ -134,13 +128,13 @@ impl Codes {
         Self { bits, order, values, rule, dtype: None, of_bytes }
     }
 
-    /// Integers: each code, minus `offset`.
+    /// The number is the code minus `offset`.
     pub(super) fn unsigned(bits: usize, order: Order, offset: i32) -> Self {
         let values = (0..1_i32 << bits).map(|code| (code - offset) as f32);
         Self::new(bits, order, values.collect())
     }
 
-    /// Integers in two's complement.
+    /// The number is the code in two's complement.
     pub(super) fn signed(bits: usize, order: Order) -> Self {
         let half = 1_i32 << (bits - 1);
         let values =
@@ -148,7 +142,6 @@ impl Codes {
         Self::new(bits, order, values.collect())
     }
 
-    /// Returns the numbers of a dtype of at most eight bits.
     pub(crate) fn of_dtype(dtype: Dtype, order: Order) -> Option<Self> {
         let bits = usize::try_from(dtype.bits()).ok().filter(|bits| *bits <= 8)?;
         // Eight codes of n bits fill n bytes.
@@ -163,13 +156,11 @@ impl Codes {
         Some(Self { dtype: Some(dtype), ..Self::new(bits, order, values) })
     }
 
-    /// Changes the number of a code.
     pub(super) fn with(mut self, code: usize, value: f32) -> Self {
         self.values[code] = value;
         Self::new(self.bits, self.order, self.values)
     }
 
-    /// Returns the position of a code in a row, in bits.
     pub(super) fn bit(&self, column: u64) -> u64 {
         let bits = self.bits as u64;
         match self.order {
@@ -183,8 +174,7 @@ impl Codes {
         }
     }
 
-    /// Returns the bytes of a row that hold the codes from one column to another, if the first code
-    /// of the row is at bit `start`.
+    /// Returns the bytes with these columns, if the first code is at bit `start`.
     pub(super) fn bytes(
         &self,
         start: u64,
@@ -206,8 +196,7 @@ impl Codes {
         }
     }
 
-    /// Decodes the numbers of consecutive columns from `first` on. `bytes` are the bytes that
-    /// [`bytes`](Codes::bytes) names, in a row with its first code at bit `start`.
+    /// Decodes columns from `first` on, of the [`bytes`](Codes::bytes) that hold them.
     pub(super) fn decode(&self, bytes: &[u8], start: u64, first: usize, out: &mut [f32]) {
         let begin = self.bytes(start, &(first..first + out.len())).start * 8;
         if self.bits == 8 {
@@ -250,7 +239,7 @@ impl Codes {
         }
     }
 
-    /// Decodes entire bytes; the last one may have more numbers than wanted.
+    /// The last byte may have more numbers than wanted.
     fn decode_bytes(&self, bytes: &[u8], out: &mut [f32]) {
         match self.bits {
             4 => self.decode_whole::<2>(bytes, out),
@@ -259,7 +248,6 @@ impl Codes {
         }
     }
 
-    /// Decodes bytes with `N` codes in each.
     fn decode_whole<const N: usize>(&self, bytes: &[u8], out: &mut [f32]) {
         let Ok(table) = <&[[f32; N]; 256]>::try_from(self.of_bytes.as_chunks::<N>().0) else {
             return;
@@ -280,7 +268,7 @@ impl Codes {
         }));
     }
 
-    /// Decodes codes in units of `N` bytes, one in each, from this bit on.
+    /// Each unit of `N` bytes has one code, from bit `shift` on.
     pub(super) fn decode_units<const N: usize>(
         &self,
         units: &[[u8; N]],
@@ -295,7 +283,6 @@ impl Codes {
         }));
     }
 
-    /// Returns the number of a code; only its lowest bits count.
     pub(crate) fn value(&self, code: u32) -> f32 {
         self.values[code as usize & (self.values.len() - 1)]
     }

@@ -1,4 +1,4 @@
-//! [`Config`]: the settings for quantised weights in the files next to a checkpoint.
+//! [`Config`]: the settings next to a checkpoint.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,9 +12,7 @@ use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
 
-/// The files that describe quantised weights in addition to `config.json`, in the order in which
-/// they are read, each with the method of a file that names none: ModelOpt's, GPTQ's, Quanto's and
-/// msmodelslim's.
+/// In the order of reading, each with the method of a file that names none.
 const FILES: [(&str, &str); 4] = [
     ("hf_quant_config.json", "modelopt"),
     ("quantize_config.json", "gptq"),
@@ -22,31 +20,27 @@ const FILES: [(&str, &str); 4] = [
     ("quant_model_description.json", "msmodelslim"),
 ];
 
-/// Returns the names of the files that may describe quantised weights in addition to
-/// `config.json`.
+/// Returns the names of files other than `config.json` that may describe quantised weights.
 #[doc(hidden)]
 pub fn settings_files() -> impl Iterator<Item = &'static str> {
     FILES.into_iter().map(|(file, _)| file)
 }
 
-/// The largest file that is read. Real ones have a few KiB, with lists of layers a few hundred.
+// Real files have a few KiB, with lists of layers a few hundred.
 const MOST: u64 = 16 << 20;
 
-/// The description of quantised weights in `config.json` or another file of settings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Config {
-    /// The `quant_method`, in lower case.
+    /// In lower case.
     pub(super) method: Option<String>,
     value: Value,
-    /// The `config.json` of the model, which has its dimensions.
     model: Value,
     file: PathBuf,
     bits_by_name: OnceLock<Vec<(Regex, Option<u64>)>>,
 }
 
 impl Config {
-    /// Reads the first file next to the checkpoint that describes quantised weights: `config.json`,
-    /// then the [others](settings_files).
+    /// Reads the first file that has settings, `config.json` or [another](settings_files).
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [("config.json", "")].into_iter().chain(FILES) {
@@ -77,22 +71,19 @@ impl Config {
         Self { method, value, ..Self::default() }
     }
 
-    /// Returns a text in the settings.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.value.get(key)?.as_str()
     }
 
-    /// Returns a number in the settings; -1 is none.
+    /// Returns `None` for -1.
     pub(super) fn number(&self, key: &str) -> Option<usize> {
         usize::try_from(self.value.get(key)?.as_i64()?).ok()
     }
 
-    /// Returns whether the settings have a switch that is on.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.value.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    /// Returns whether some modules have other settings than the rest.
     pub(super) fn has_exceptions(&self) -> bool {
         ["dynamic", "extra_config"].iter().any(|key| {
             self.value
@@ -101,19 +92,16 @@ impl Config {
         })
     }
 
-    /// Returns the settings for weights in compressed-tensors' groups of layers.
     fn of_weights(&self) -> impl Iterator<Item = &Value> {
         let groups = self.value.get("config_groups").and_then(Value::as_object);
         let groups = groups.into_iter().flat_map(|groups| groups.values());
         groups.filter_map(|group| group.get("weights")).filter(|weights| weights.is_object())
     }
 
-    /// Returns the numbers of bits of all groups of layers; empty if the settings name none.
     pub(super) fn bits_of_groups(&self) -> Vec<usize> {
         self.of_weights().filter_map(|weights| whole(weights.get("num_bits")?)).collect()
     }
 
-    /// Returns whether all groups of layers have zero points.
     pub(super) fn has_zero_points(&self) -> bool {
         let mut groups = self.of_weights().peekable();
         let has =
@@ -121,8 +109,7 @@ impl Config {
         groups.peek().is_some() && groups.all(has)
     }
 
-    /// Returns the sizes of groups of columns that the groups of layers have; empty if they name
-    /// none. A group of layers that names none has entire rows, of this many columns.
+    /// A group of layers without a size has entire rows, of `columns`.
     pub(super) fn sizes_of_groups(&self, columns: usize) -> Vec<usize> {
         let sizes: Vec<_> =
             self.of_weights().map(|weights| whole(weights.get("group_size")?)).collect();
@@ -131,18 +118,15 @@ impl Config {
         sizes.map(|size| size.unwrap_or(columns)).collect()
     }
 
-    /// Returns the settings of a module, if it has its own.
     pub(super) fn own(&self, module: &str) -> Option<&Value> {
         self.value.get(module).filter(|own| own.is_object())
     }
 
-    /// Returns a text that the settings have for one module, or otherwise for all.
     pub(super) fn text_for(&self, module: &str, key: &str) -> Option<&str> {
         let own = self.own(module).and_then(|own| own.get(key));
         own.or_else(|| self.value.get(key))?.as_str()
     }
 
-    /// Returns the modules that have their own entries in MLX's settings.
     pub(super) fn modules_of_mlx(&self) -> impl Iterator<Item = &str> {
         let is_of_mlx = matches!(self.method.as_deref(), Some("mlx" | "metal"));
         let entries = self.value.as_object().filter(|_| is_of_mlx).into_iter().flatten();
@@ -151,7 +135,6 @@ impl Config {
         entries.filter(move |(_, of)| has_any(of)).map(|(module, _)| module.as_str())
     }
 
-    /// Returns the numbers of bits of modules, by regular expressions that find their names.
     pub(super) fn bits_by_name(&self) -> Result<&[(Regex, Option<u64>)]> {
         if let Some(known) = self.bits_by_name.get() {
             return Ok(known);
@@ -168,8 +151,8 @@ impl Config {
         Ok(self.bits_by_name.get_or_init(|| found))
     }
 
-    /// Returns the number of inputs of a linear layer, by its usual name and the dimensions of the
-    /// model.
+    /// Recognises a linear layer by its usual name, and takes its inputs from the model's
+    /// dimensions.
     pub(super) fn inputs_of(&self, module: &str) -> Option<usize> {
         let number = |key: &str| {
             let found = [&self.model["text_config"][key], &self.model[key]];
@@ -189,7 +172,6 @@ impl Config {
         }
     }
 
-    /// Returns the rows and columns of a block, if the settings name them.
     pub(super) fn block(&self) -> Option<[usize; 2]> {
         let block = self
             .value
@@ -199,13 +181,12 @@ impl Config {
         Some([whole(rows)?, whole(columns)?]).filter(|block| !block.contains(&0))
     }
 
-    /// Returns `true` if the settings rotate weights, which the stored tensors do not show.
+    /// Returns `true` if weights are rotated, which the stored tensors do not show.
     pub(super) fn has_transforms(&self) -> bool {
         let transforms = self.value.get("transform_config").and_then(Value::as_object);
         transforms.is_some_and(|transforms| !transforms.is_empty())
     }
 
-    /// Returns the version of the library that wrote the file, as two numbers.
     pub(super) fn version(&self) -> Option<(u32, u32)> {
         let mut numbers = self.text("version")?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -228,21 +209,19 @@ pub(crate) fn model_types(config: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Makes the error of settings that cannot be read, or lack a value that a scheme needs.
 pub(crate) fn bad_config(problem: String) -> Error {
     ErrorKind::Quantization { problem: QuantizationProblem::Config { problem } }.into()
 }
 
-/// The keys of the settings for quantised weights in the `config.json` of a model, or in its
-/// `text_config`.
+/// In the `config.json` of a model, or in its `text_config`.
 pub(crate) const KEYS: [&str; 2] = ["quantization_config", "compression_config"];
 
-/// Returns whether the value of `quantization` in a `config.json` is MLX's description.
+/// Takes the value of `quantization` in a `config.json`.
 pub(crate) fn is_of_mlx(value: &Value) -> bool {
     value.get("bits").is_some()
 }
 
-/// Returns the settings in the `config.json` of a model, and their method if they name none.
+/// Also returns the method of settings that name none.
 fn of_model(mut json: Value) -> Option<(Value, Option<&'static str>)> {
     let is_mlx = json.get("quantization").is_some_and(is_of_mlx);
     for key in KEYS {

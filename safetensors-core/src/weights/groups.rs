@@ -1,18 +1,14 @@
-//! [`Groups`]: the columns that share a number; [`Formula`]: how an element is computed.
+//! [`Groups`]: columns that share a number; [`Formula`]: how an element is computed.
 
 use crate::format::convert::vectorized;
 
-/// The group of each column.
 #[derive(Debug)]
 pub(super) enum Groups {
-    /// This many neighbours are a group.
     Neighbours(usize),
-    /// The number of the group of each column.
     Each(Vec<usize>),
 }
 
 impl Groups {
-    /// Returns the groups of columns that these are the numbers of.
     pub(super) fn each(groups: Vec<usize>) -> Self {
         let size = groups.iter().take_while(|&&group| group == 0).count().max(1);
         // Most tensors of groups only say that neighbours are groups.
@@ -29,8 +25,7 @@ impl Groups {
         }
     }
 
-    /// Writes the number of the group of each column from `start` on. The first of `values` belongs
-    /// to the group `first`.
+    /// Writes the number of each column from `start` on. `values` begins with the group `first`.
     pub(super) fn expand(&self, values: &[f32], first: usize, start: usize, out: &mut [f32]) {
         let size = match self {
             Self::Neighbours(size) => *size,
@@ -62,7 +57,6 @@ impl Groups {
     }
 }
 
-/// Writes each value `N` times.
 fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
     vectorized(|| {
         let (whole, rest) = out.as_chunks_mut::<N>();
@@ -75,7 +69,7 @@ fn expand_by<const N: usize>(values: &[f32], out: &mut [f32]) {
     });
 }
 
-/// How a code, a scale and a zero point make an element. Each operation is rounded to F32.
+/// How an element is computed. Each operation is rounded to F32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Formula {
     /// (code − zero) · scale
@@ -90,8 +84,7 @@ pub(super) enum Formula {
     Times(f32),
 }
 
-/// Runs a loop in which `make` computes an element from a code, a scale and a zero point, which is
-/// zero if there is none. It is compiled for each formula.
+/// Compiles a loop for each formula. A missing zero point is zero.
 macro_rules! by_formula {
     ($formula:expr, $make:ident => $work:expr) => {
         match $formula {
@@ -120,14 +113,12 @@ macro_rules! by_formula {
 }
 
 impl Formula {
-    /// Makes elements of codes, which have a scale and a zero point each.
     pub(super) fn apply(self, scales: &[f32], zeros: &[f32], codes: &mut [f32]) {
         let triples = codes.iter_mut().zip(scales).zip(zeros);
         by_formula!(self, make => triples.for_each(|((x, scale), zero)| *x = make(*x, *scale, *zero)));
     }
 
-    /// Applies the formula to groups of `size` neighbours that share a scale and a zero point. The
-    /// first group lacks its `skipped` first elements.
+    /// Groups have `size` neighbours; the first lacks `skipped` elements.
     pub(super) fn apply_to_groups(
         self,
         (size, skipped): (usize, usize),

@@ -11,38 +11,33 @@ use super::tensors::Tensors;
 use crate::format::error::Result;
 use crate::format::tensor::TensorBuf;
 
-/// The settings of a checkpoint, and the settings of its tensors that were looked at. It is made
-/// once, and belongs to the same [`Tensors`] in every call.
+/// Every call needs the same [`Tensors`].
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(super) config: Config,
     pub(super) beside: OnceLock<Beside>,
-    /// Set if no tensor was found to have codes.
     pub(super) has_none: OnceLock<()>,
-    /// By position. Most tensors of a checkpoint are never looked at.
+    // By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
 }
 
-/// The companions and marks of an entire checkpoint. The schemes look for them when the first
-/// tensor may have codes.
+/// Companions and marks, found when the first tensor may have codes.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// The names of companions, sorted.
     pub(super) names: Vec<String>,
-    /// The scales of caches, and marks, by the layer of the model with their weights.
+    /// Scales of caches, and marks, by the layer of the model.
     pub(super) shared: BTreeMap<String, Vec<String>>,
-    /// The modules that ComfyUI's metadata marks, by their names without prefixes.
+    /// Modules that ComfyUI's metadata marks, without prefixes.
     pub(super) marks: BTreeMap<String, (String, Value)>,
-    /// Whether the files have anything of ComfyUI's.
     pub(super) is_of_comfy: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct LookedAt {
     pub(super) stored: Stored,
-    /// The elements, if the tensor describes others.
+    /// Set if the tensor describes others.
     pub(super) note: OnceLock<TensorBuf>,
-    /// Set if the tensor was found to have no codes. A program may read many slices of it.
+    // A program may read many slices of a plain tensor.
     pub(super) is_plain: OnceLock<()>,
 }
 
@@ -50,11 +45,9 @@ fn empty<T>(count: usize) -> Vec<OnceLock<T>> {
     (0..count).map(|_| OnceLock::new()).collect()
 }
 
-/// How many neighbours get their memory together.
 const TOGETHER: usize = 256;
 
 impl Known {
-    /// Reads the settings next to a checkpoint.
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
         let config = Config::beside(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));

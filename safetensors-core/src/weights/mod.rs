@@ -1,19 +1,15 @@
 //! Quantised weights as tensors store them.
 //!
-//! Finds the tensors that are codes, their scales, their weights, and the numbers of the weights.
 //! [`Known::weights`] finds the weights of a checkpoint, [`Known::of_tensor`] the weight of a
-//! tensor. Every way to read asks here, so that none takes codes for numbers.
-//!
-//! This module knows no files, only the [`Tensors`] that it is given.
-//!
-//! Begin with `schemes/mod.rs`, a row for each scheme, and `recognise.rs`.
+//! tensor. Every way to read asks here, so that none takes codes for numbers. Begin with
+//! `schemes/mod.rs`, a row for each scheme, and `recognise.rs`.
 //!
 //! | files | are about |
 //! |---|---|
-//! | `schemes/` | a scheme each: its tensors, its settings, its form |
+//! | `schemes/` | the tensors, settings and form of each scheme |
 //! | `recognise.rs`, `known.rs`, `config.rs` | the scheme of a module; the table of a checkpoint |
 //! | `codes.rs`, `groups.rs`, `weight.rs` | bits as integers; scales of groups; the formula |
-//! | `matrix/`, `panel.rs`, `reading.rs` | the numbers of any part of a weight, in pieces |
+//! | `matrix/`, `panel.rs`, `reading.rs` | the numbers of any part of a weight |
 
 mod codes;
 mod config;

@@ -1,4 +1,4 @@
-//! [`Model`]: the tensors and the settings that a scheme recognises its weights by.
+//! [`Model`]: the tensors and settings that schemes look at.
 
 use std::cell::OnceCell;
 use std::fmt::Display;
@@ -18,28 +18,26 @@ use crate::format::header::Metadata;
 use crate::format::tensor::shape::memory_count;
 use crate::format::tensor::{Element, TensorBuf};
 
-/// A quantised weight: its elements in C order are a matrix of codes, row by row.
+/// A matrix of codes in C order.
 #[derive(Debug)]
 pub(crate) struct Weight {
     pub(crate) name: String,
     pub(crate) scheme: &'static str,
-    /// The shape of the weight to its user.
+    /// The shape to the user of the weight.
     pub(crate) shape: Vec<usize>,
-    /// All tensors that store the weight; the codes come first.
+    /// The codes come first.
     pub(crate) tensors: Vec<Stored>,
     pub(super) numbers: Grouped,
-    /// Parts that are read together, because all of them are asked for.
     pub(super) panels: Panels,
 }
 
 impl Weight {
-    /// Returns the error of a read that would take its codes for numbers.
+    // Codes must not be taken for numbers.
     pub(crate) fn codes(self) -> Error {
         error(QuantizationProblem::Codes { scheme: self.scheme, weight: self.name })
     }
 }
 
-/// Facts about a checkpoint before its weights are read.
 pub(super) struct Model<'a> {
     pub(super) config: &'a Config,
     pub(super) metadata: &'a Metadata,
@@ -47,11 +45,10 @@ pub(super) struct Model<'a> {
     pub(super) block: [usize; 2],
     known: &'a Known,
     pub(super) tensors: &'a dyn Tensors,
-    /// The first failure to read a tensor that describes others.
     failed: OnceCell<Error>,
 }
 
-/// The ends of the names of tensors that describe how another is stored.
+/// The ends of names of tensors that describe others.
 const NOTES: &[&str] = &[
     "_shape",
     ".quant_map",
@@ -68,7 +65,6 @@ const NOTES: &[&str] = &[
     ".view_as_float",
 ];
 
-/// The largest description that is read.
 const MOST: u64 = 1 << 16;
 
 impl<'a> Model<'a> {
@@ -80,12 +76,11 @@ impl<'a> Model<'a> {
         Self { config, metadata, block, known, tensors, failed }
     }
 
-    /// Returns the result, unless a tensor that describes others could not be read.
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
         self.failed.into_inner().map_or(found, Err)
     }
 
-    /// Reads all descriptions at once, which is fewer requests than one for each.
+    // Fewer requests than one for each description.
     pub(super) fn read_notes(&self) -> Result<()> {
         let all = (0..self.tensors.count()).filter_map(|position| {
             let stored = self.tensors.at(position)?;
@@ -111,17 +106,14 @@ impl<'a> Model<'a> {
         self.known.get(self.tensors, self.tensors.position(name)?)
     }
 
-    /// Returns the companions and marks of the checkpoint.
     pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
         self.known.beside.get_or_init(make)
     }
 
-    /// Returns all tensors, one after another.
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
         (0..self.tensors.count()).filter_map(|position| self.tensors.at(position))
     }
 
-    /// Returns the first of these tensors that exists.
     pub(super) fn first<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -129,8 +121,7 @@ impl<'a> Model<'a> {
         names.into_iter().find_map(|name| self.get(name.as_ref()))
     }
 
-    /// Returns a small tensor that describes another. A failure to read it is the error of the
-    /// entire search.
+    /// Reads a small tensor. A failure fails the entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
         let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
@@ -143,20 +134,17 @@ impl<'a> Model<'a> {
         note.get()
     }
 
-    /// Returns the numbers in a small tensor that describes another.
     pub(super) fn values<T: Element>(&self, name: &str) -> Option<Vec<T>> {
         let numbers = self.described(name)?.clone();
         numbers.convert(T::DTYPE, &ConvertOptions::new()).ok()?.into_vec().ok()
     }
 
-    /// Returns the dimensions in a small tensor that describes another.
     pub(super) fn dims(&self, name: &str) -> Vec<usize> {
         let dims = self.values::<i64>(name).unwrap_or_default().into_iter();
         let dim = |dim| usize::try_from(dim).ok().filter(|dim| *dim as u64 <= LONGEST);
         dims.map(dim).collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// Returns the JSON in a small tensor of bytes.
     pub(super) fn json(&self, name: &str) -> Option<Value> {
         serde_json::from_slice(self.described(name)?.bytes()).ok()
     }
@@ -166,22 +154,18 @@ fn error(problem: QuantizationProblem) -> Error {
     ErrorKind::Quantization { problem }.into()
 }
 
-/// Makes the error of a scheme that stores weights in ways that this crate does not know.
 pub(super) fn unsupported(scheme: impl Into<String>, reason: impl Into<String>) -> Error {
     error(QuantizationProblem::Unsupported { scheme: scheme.into(), reason: reason.into() })
 }
 
-/// Makes the error of a tensor that is stored with a weight and that its scheme does not know.
 pub(super) fn not_explained(scheme: &'static str, companion: &str) -> Error {
     error(QuantizationProblem::Unexplained { scheme, companion: companion.into() })
 }
 
-/// Makes the error of a tensor that two schemes fit.
 pub(super) fn ambiguous(tensor: &Stored, one: &'static str, other: &'static str) -> Error {
     error(QuantizationProblem::Ambiguous { one, other }).in_tensor(&tensor.name)
 }
 
-/// A tensor that may have the codes of a weight of this scheme.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) scheme: &'static str,
@@ -190,7 +174,6 @@ pub(super) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// Returns the tensor of this name, which the weight needs.
     pub(super) fn need(&self, name: &str) -> Result<&'a Stored> {
         self.model.get(name).ok_or_else(|| {
             let problem =
@@ -199,7 +182,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Returns a weight from its parts. `tensors` are all that store it; the codes come first.
+    /// Makes a weight of `tensors`: its codes come first.
     pub(super) fn weight(
         &self,
         name: impl Into<String>,
@@ -217,7 +200,6 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Makes the error of a tensor that differs from the scheme's expectation.
     pub(super) fn mismatch(
         &self,
         tensor: &Stored,
@@ -231,12 +213,10 @@ impl<'a> Candidate<'a> {
         error(problem).in_tensor(&tensor.name)
     }
 
-    /// Makes the error of codes in a form that this crate does not know.
     pub(super) fn unsupported(&self, reason: impl Into<String>) -> Error {
         unsupported(self.scheme, reason).in_tensor(&self.tensor.name)
     }
 
-    /// Makes the error of a tensor of another shape.
     pub(super) fn wrong_shape(&self, tensor: &Stored, expected: impl Display) -> Error {
         self.mismatch(tensor, expected, format_args!("shape {}", Shape(&tensor.shape)))
     }
@@ -256,12 +236,10 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("shape {}", Shape(shape))))
     }
 
-    /// Returns the number of elements of a shape that describes the codes.
     pub(super) fn count(&self, shape: &[usize]) -> Result<usize> {
         memory_count(shape).map_err(|kind| Error::from(kind).in_tensor(&self.tensor.name))
     }
 
-    /// Checks that a tensor has the number of elements of a matrix of this shape.
     pub(super) fn check_len(&self, tensor: &Stored, shape: [usize; 2]) -> Result<()> {
         // The product of the file's numbers may exceed 64 bits.
         let [len, expected] =
@@ -272,8 +250,6 @@ impl<'a> Candidate<'a> {
         Err(self.wrong_shape(tensor, format_args!("{expected} elements")))
     }
 
-    /// Checks a tensor with the group of each column. The number of groups is at most the number of
-    /// columns.
     pub(super) fn check_groups(
         &self,
         indices: &Stored,
@@ -289,7 +265,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(indices, expected, format_args!("{groups} scales")))
     }
 
-    /// Checks that the codes have the bytes of `rows` of `columns` words of `word` bytes.
+    /// Fails unless each of `rows` has `columns` words of `word` bytes.
     pub(super) fn check_bytes(&self, [rows, columns, word]: [usize; 3]) -> Result<()> {
         let expected = rows as u128 * columns as u128 * word as u128;
         let found = self.tensor.byte_len;
@@ -300,7 +276,7 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(self.tensor, expected, format_args!("{found} bytes")))
     }
 
-    /// Checks that the elements of a tensor are real numbers.
+    /// Fails for codes, and for numbers that F32 may not hold.
     pub(super) fn check_numbers(&self, tensor: &Stored) -> Result<()> {
         if tensor.dtype.bits() >= 8 && can_convert(tensor.dtype, Dtype::F32) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! [`Panel`]: a part of a weight that is read from the files at once, for several reads.
+//! [`Panel`]: a part of a weight that several reads share.
 
 use std::io;
 use std::ops::Range;
@@ -10,11 +10,10 @@ use super::spare::Spare;
 use super::weight::{Grids, Grouped, Part, Row};
 use crate::format::parallel::{lock, unpoisoned};
 
-/// The most elements of a part that is read for one read only, so that its codes stay in a
-/// processor's cache.
+// The most elements for one read: their codes stay in a processor's cache.
 const MOST: usize = if cfg!(test) { 1 << 9 } else { 1 << 18 };
 
-/// The most bytes of codes of a panel of several reads.
+/// The most bytes of codes for several reads.
 // A transposed weight stores each row in many places of the file, one for each input. So a load
 // announces its rows, and enough of them for reads of 2 KiB are read together. Only announced rows
 // are read, so a rank still reads its own part alone.
@@ -23,18 +22,16 @@ const SHARED: usize = if cfg!(test) { 1 << 9 } else { 8 << 20 };
 /// The approximate number of bytes of codes that are read at once.
 const TILE: usize = if cfg!(test) { 1 << 7 } else { 1 << 21 };
 
-/// A part of a weight; its codes are read when they are first needed.
 #[derive(Debug)]
 struct Panel {
     part: Part,
     grids: Slot<Grids>,
-    /// The codes of all rows and of some columns, which several threads can read at once.
+    /// All rows and some columns, for several threads at once.
     tiles: Vec<(Range<usize>, Slot<Raw>)>,
-    /// The number of elements that are still to be asked for.
     left: AtomicUsize,
 }
 
-/// A value that is read at most once.
+/// Read at most once.
 #[derive(Debug)]
 struct Slot<T>(Mutex<Option<Arc<T>>>);
 
@@ -47,7 +44,7 @@ impl<T> Slot<T> {
         Self::fill(&mut lock(&self.0), read)
     }
 
-    /// Reads it, unless another thread is doing so.
+    /// Does nothing if another thread is reading.
     fn try_get(&self, read: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
         if let Ok(mut slot) = self.0.try_lock() {
             Self::fill(&mut slot, read)?;
@@ -64,7 +61,6 @@ impl<T> Slot<T> {
 }
 
 impl Slot<Raw> {
-    /// Gives the memory back.
     fn reuse(self, spare: &Spare) {
         let raw = unpoisoned(self.0.into_inner());
         if let Some(raw) = raw.and_then(Arc::into_inner) {
@@ -98,7 +94,6 @@ impl Panel {
             && columns.end <= of_panel.end
     }
 
-    /// Reads the elements of a part of it.
     fn read(
         &self,
         numbers: &Grouped,
@@ -137,7 +132,6 @@ impl Panel {
     }
 }
 
-/// The panels of a weight with elements that several reads will ask for.
 #[derive(Debug, Default)]
 pub(super) struct Panels {
     panels: Mutex<Vec<Arc<Panel>>>,
@@ -145,8 +139,8 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Makes room for coming reads. A row of a weight that is stored transposed is in many places
-    /// of a file, and so are some columns of any weight: it is better to read many rows at once.
+    // A row of a transposed weight is in many places of a file, and so are some columns of any
+    // weight: it is better to read many rows at once.
     pub(super) fn expect(&self, numbers: &Grouped, part: Part) {
         let is_transposed = numbers.codes.is_transposed();
         let Part { rows, columns } = part;
@@ -171,7 +165,7 @@ impl Panels {
         }));
     }
 
-    /// Drops panels with any of these rows, and memory that is not in use.
+    /// Also frees memory that is not in use.
     pub(super) fn forget(&self, rows: Range<usize>) {
         Self::remove(&mut lock(&self.panels), &rows);
         self.spare.clear();
@@ -182,7 +176,6 @@ impl Panels {
             .retain(|panel| panel.part.rows.end <= rows.start || rows.end <= panel.part.rows.start);
     }
 
-    /// Reads a part, and returns how many of its rows.
     fn read(
         &self,
         numbers: &Grouped,
@@ -209,12 +202,11 @@ impl Panels {
 }
 
 impl Grouped {
-    /// Reads the elements from `first` on, in C order.
+    /// Reads from `first` on, in C order.
     pub(super) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         self.read_by(&Panels::default(), files, first, out)
     }
 
-    /// Reads with the panels that several reads share.
     pub(super) fn read_by(
         &self,
         panels: &Panels,
@@ -262,7 +254,6 @@ mod tests {
         found.iter().map(|x| x.to_bits()).eq(expected.map(f32::to_bits))
     }
 
-    /// Here panels, tiles and rows are so small that the fixtures have many of them.
     #[test]
     fn numbers_do_not_depend_on_what_is_read_together() {
         let fixtures =

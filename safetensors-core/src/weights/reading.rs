@@ -15,17 +15,16 @@ impl Weight {
         self.numbers.sizes()
     }
 
-    /// Uses this memory for its codes, as other weights do.
     pub(crate) fn share(&mut self, spare: &Arc<Spare>) {
         self.panels.spare = Arc::clone(spare);
     }
 
-    /// Computes elements as F32, from this one on in C order.
+    /// Computes F32 from `first` on, in C order.
     pub(crate) fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         self.numbers.read_by(&self.panels, files, first, out)
     }
 
-    /// Hears which elements will be read soon, piece by piece.
+    /// Announces elements that will be read soon, piece by piece.
     pub(crate) fn will_read(&self, elements: &[Range<u64>]) {
         let width = self.numbers.columns as u64;
         // The smallest part of the matrix that has all of them.
@@ -48,7 +47,7 @@ impl Weight {
         }
     }
 
-    /// Hears that these elements are not going to be read any more.
+    /// Announces elements that are not read any more.
     pub(crate) fn has_read(&self, elements: Range<u64>) {
         let row = |at: u64| (at / self.numbers.columns.max(1) as u64) as usize;
         if !elements.is_empty() {

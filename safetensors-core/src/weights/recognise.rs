@@ -1,5 +1,4 @@
-//! Answers two questions about a checkpoint: which weights it has, and whether a tensor has the
-//! codes of a weight.
+//! Finds the weights of a checkpoint, and the weight with its codes in a tensor.
 
 use super::known::{Known, LookedAt};
 use super::model::{Model, Weight};
@@ -8,7 +7,6 @@ use super::tensors::Tensors;
 use crate::format::error::Result;
 
 impl Known {
-    /// Returns the quantised weights, in the order of the tensors that have their codes.
     pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
         if self.has_none.get().is_some() {
             return Ok(Vec::new());
@@ -23,7 +21,7 @@ impl Known {
         Ok(found)
     }
 
-    /// Returns the quantised weight that has its codes in a tensor; `None` for a plain tensor.
+    /// Returns `None` for a plain tensor.
     pub(crate) fn of_tensor(
         &self,
         tensors: &dyn Tensors,

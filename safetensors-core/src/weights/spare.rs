@@ -1,19 +1,17 @@
-//! [`Spare`]: memory for codes that is used again. Fresh memory costs more than reading into it.
+//! [`Spare`]: memory that is used again, because fresh memory costs more than reading into it.
 
 use std::sync::Mutex;
 
 use crate::format::parallel::lock;
 
-/// The most bytes that are kept. It is enough for the tiles of 2 MiB that the threads of most
-/// machines read at once.
+// Enough for the tiles of 2 MiB that the threads of most machines read at once.
 const MOST_KEPT: usize = 64 << 20;
 
-/// Unused buffers. All weights of a checkpoint share them.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// Returns memory of this length with any content.
+    /// Returns memory with any content.
     pub(super) fn take(&self, len: usize) -> Vec<u8> {
         let mut spare = lock(&self.0);
         match spare.iter().position(|bytes| bytes.capacity() >= len) {
@@ -31,7 +29,6 @@ impl Spare {
         }
     }
 
-    /// Keeps memory, up to a limit: it may be kept as long as the checkpoint is open.
     pub(super) fn put(&self, bytes: Vec<u8>) {
         let mut spare = lock(&self.0);
         let kept: usize = spare.iter().map(Vec::capacity).sum();
@@ -40,7 +37,6 @@ impl Spare {
         }
     }
 
-    /// Frees all memory.
     pub(super) fn clear(&self) {
         lock(&self.0).clear();
     }

@@ -8,16 +8,15 @@ use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tensor::TensorBuf;
 
-/// The tensors of a checkpoint and the files next to it, from any source.
 pub(crate) trait Tensors {
     fn count(&self) -> usize;
 
-    /// Returns whether the files are some of a larger checkpoint's.
+    /// Returns `true` if the files are some of a larger checkpoint's.
     fn is_part(&self) -> bool {
         false
     }
 
-    /// Returns the position of the tensor of this name or alias.
+    /// Finds a name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
     fn at(&self, position: usize) -> Option<Stored>;
@@ -26,17 +25,14 @@ pub(crate) trait Tensors {
 
     fn metadata(&self) -> &Metadata;
 
-    /// Reads the tensors at these positions.
     fn read(&self, positions: &[usize]) -> Result<Vec<TensorBuf>>;
 
-    /// Reads a file next to the checkpoint, up to a limit of bytes.
     fn read_beside(&self, _name: &str, _most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         Ok(None)
     }
 }
 
-/// Returns `true` if elements of this dtype may be codes of a quantised weight. A checkpoint
-/// without any such tensor has none.
+/// Returns `true` if codes of quantised weights may have this dtype.
 pub(crate) fn may_be_codes(dtype: Dtype) -> bool {
     use Dtype::{BF16, BOOL, C64, F16, F32, F64, I64, U64};
     !matches!(dtype, F64 | F32 | F16 | BF16 | BOOL | I64 | U64 | C64)

@@ -1,4 +1,4 @@
-//! [`Grouped`]: the code, scale and zero point of each element of a quantised weight.
+//! [`Grouped`]: the code, scale and zero point of each element.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,6 @@ pub(super) use super::groups::Formula;
 use super::groups::Groups;
 use super::matrix::{Files, Matrix, Raw, Stored};
 
-/// A matrix of codes with numbers for groups of them.
 #[derive(Debug)]
 pub(super) struct Grouped {
     pub(super) codes: Matrix,
@@ -16,11 +15,11 @@ pub(super) struct Grouped {
     pub(super) formula: Formula,
     pub(super) scales: Option<Scales>,
     pub(super) zeros: Option<Grid>,
-    /// Factors of the columns, applied last.
+    /// Factors, applied last.
     pub(super) of_columns: Option<Grid>,
 }
 
-/// The scales of a weight: one for each group of elements, perhaps combined with a second one.
+/// One for each group of elements, perhaps combined with a second one.
 #[derive(Debug)]
 pub(super) struct Scales {
     pub(super) first: Grid,
@@ -33,14 +32,12 @@ impl From<Grid> for Scales {
     }
 }
 
-/// How a scale is combined with the scale of all its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Combine {
     Multiply,
     Divide,
 }
 
-/// Numbers of groups of elements.
 #[derive(Debug)]
 pub(super) struct Grid {
     numbers: Numbers,
@@ -51,12 +48,10 @@ pub(super) struct Grid {
 #[derive(Debug)]
 enum Numbers {
     Matrix(Matrix),
-    /// The numbers are quantised themselves.
     Grouped(Box<Grouped>),
 }
 
-/// The rows that share a number: `size` neighbours of the `len` rows of each matrix, which has
-/// `count` rows of numbers.
+/// `size` neighbours of the `len` rows of each matrix share a number; `count` rows of numbers.
 #[derive(Clone, Copy, Debug)]
 struct RowGroups {
     len: usize,
@@ -64,38 +59,35 @@ struct RowGroups {
     count: usize,
 }
 
-/// The columns that share a number.
 #[derive(Debug)]
 enum ColumnGroups {
     Known(Groups),
-    /// Columns with the same entry in a tensor of groups, each below the limit.
+    /// Columns with the same entry in a tensor of groups.
     Indexed {
         tensor: Stored,
         limit: usize,
-        /// How many neighbours are a group if each entry is -1.
+        /// The neighbours that are a group if each entry is -1.
         size: Option<usize>,
         groups: OnceLock<Groups>,
     },
 }
 
 impl Grid {
-    /// Numbers for groups of `size` rows and columns. `rows` is the number of rows of each matrix,
-    /// and `count` how many rows of numbers it has.
+    /// Groups of `size` rows and columns. Each matrix has `rows` rows, and `count` rows of numbers.
     pub(super) fn new(matrix: Matrix, rows: usize, count: usize, size: [usize; 2]) -> Self {
         let rows = RowGroups { len: rows.max(1), size: size[0].max(1), count };
         let numbers = Numbers::Matrix(matrix);
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size[1].max(1))) }
     }
 
-    /// Numbers that are quantised themselves, one for each `size` columns of the only row.
     pub(super) fn quantized(numbers: Grouped, size: usize) -> Self {
         let rows = RowGroups { len: 1, size: 1, count: 1 };
         let numbers = Numbers::Grouped(Box::new(numbers));
         Self { numbers, rows, columns: ColumnGroups::Known(Groups::Neighbours(size.max(1))) }
     }
 
-    /// Uses the numbers for the columns that a tensor puts into each of `limit` groups. With
-    /// `or_not`, the numbers still belong to neighbours if each entry is -1.
+    /// Assigns columns to groups by a tensor, below `limit`. With `or_not`, neighbours are groups
+    /// if each entry is -1.
     pub(super) fn indexed(mut self, tensor: &Stored, limit: usize, or_not: bool) -> Self {
         let size = match self.columns {
             ColumnGroups::Known(Groups::Neighbours(size)) if or_not => Some(size),
@@ -117,7 +109,6 @@ impl Grid {
         [self.rows.size, columns]
     }
 
-    /// Reads the numbers of all groups that have elements in a part.
     fn read(&self, files: &dyn Files, part: &Part) -> io::Result<Numbered> {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
         let columns = match (self.groups(files)?, &self.columns) {
@@ -136,7 +127,6 @@ impl Grid {
         Ok(Numbered { values, rows, columns })
     }
 
-    /// Returns the group of each column.
     fn groups(&self, files: &dyn Files) -> io::Result<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Ok(groups),
@@ -150,7 +140,6 @@ impl Grid {
         }
     }
 
-    /// Returns the groups of the columns, which are known once the numbers were read.
     fn known_groups(&self) -> Option<&Groups> {
         match &self.columns {
             ColumnGroups::Known(groups) => Some(groups),
@@ -163,8 +152,7 @@ impl Grid {
         &numbers.values[(self.row(row) - numbers.rows.start) * width..][..width]
     }
 
-    /// Returns how many neighbours share a number, and the numbers of a row from the column `start`
-    /// on.
+    /// Returns how many neighbours share a number, and the numbers of a row from `start` on.
     fn neighbours<'a>(
         &self,
         numbers: &'a Numbered,
@@ -175,21 +163,19 @@ impl Grid {
         Some((*size, &self.of_row(numbers, row)[start / size - numbers.columns.start..]))
     }
 
-    /// Writes the numbers that belong to the columns of a row, from `start` on.
     fn expand(&self, numbers: &Numbered, row: usize, start: usize, out: &mut [f32]) {
         if let Some(groups) = self.known_groups() {
             groups.expand(self.of_row(numbers, row), numbers.columns.start, start, out);
         }
     }
 
-    /// Returns the row of numbers that a row of the weight belongs to.
     fn row(&self, row: usize) -> usize {
         let RowGroups { len, size, count } = self.rows;
         row / len * count + row % len / size
     }
 }
 
-/// Reads the group of each column. `size` neighbours are a group if each is -1.
+/// Makes groups of `size` neighbours if each entry is -1.
 fn read_groups(
     files: &dyn Files,
     tensor: &Stored,
@@ -220,16 +206,13 @@ pub(super) struct Part {
     pub(super) columns: Range<usize>,
 }
 
-/// The numbers of the groups of a part.
 #[derive(Debug)]
 struct Numbered {
     values: Vec<f32>,
-    /// The rows and columns of the grid that `values` has.
     rows: Range<usize>,
     columns: Range<usize>,
 }
 
-/// All that belongs to the codes of a part.
 #[derive(Debug)]
 pub(super) struct Grids {
     scales: Option<Numbered>,
@@ -237,7 +220,6 @@ pub(super) struct Grids {
     factors: Option<Numbered>,
 }
 
-/// Memory for the numbers of some columns of a row.
 pub(super) struct Row {
     scales: [f32; Row::LEN],
     zeros: [f32; Row::LEN],
@@ -245,10 +227,10 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The most columns that are computed at once, so that they stay in the nearest cache.
+    // As many columns stay in the nearest cache.
     pub(super) const LEN: usize = if cfg!(test) { 40 } else { 2048 };
 
-    /// Makes scales that are 1 and zero points that are 0.
+    /// Sets scales to 1 and zero points to 0.
     pub(super) fn new() -> Self {
         let ones = [1.0; Self::LEN];
         Self { scales: ones, zeros: [0.0; Self::LEN], factors: ones }
@@ -261,13 +243,11 @@ impl Grouped {
         self.scales.as_ref().map_or([0, 0], |scales| scales.first.sizes())
     }
 
-    /// Makes a weight with codes that are the elements themselves.
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {
         let formula = Formula::Subtract;
         Self { codes, columns, formula, scales: None, zeros: None, of_columns: None }
     }
 
-    /// Returns the elements of a tensor that are numbers themselves.
     pub(super) fn plain(tensor: &Stored) -> Self {
         let [_, columns] = tensor.matrix();
         Self::new(Matrix::rows(tensor, tensor.dtype, columns), columns)
@@ -278,13 +258,11 @@ impl Grouped {
         self
     }
 
-    /// Adds zero points.
     pub(super) fn zeroed(mut self, zeros: Option<Grid>) -> Self {
         self.zeros = zeros;
         self
     }
 
-    /// Reads the numbers of all groups of a part.
     pub(super) fn fetch_grids(&self, files: &dyn Files, part: &Part) -> io::Result<Grids> {
         Ok(Grids {
             scales: self.scales.as_ref().map(|scales| scales.read(files, part)).transpose()?,
@@ -293,7 +271,7 @@ impl Grouped {
         })
     }
 
-    /// Computes the elements of a row from `start` on, at most [`Row::LEN`].
+    /// Computes at most [`Row::LEN`] elements from `start` on.
     pub(super) fn compute<'a>(
         &self,
         (raw, grids): (&Raw, &'a Grids),

@@ -316,3 +316,12 @@ fn all_22_dtypes() {
         assert_eq!(file_bytes(&TensorBuf::from_view(&view).unwrap()), view.data());
     }
 }
+
+/// MLX writes it in files without metadata.
+#[test]
+fn metadata_may_be_null() {
+    let header = r#"{"__metadata__": null, "a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    let archive = SafeTensors::parse(file(header, 1)).unwrap();
+    assert!(archive.metadata().is_empty());
+    assert_eq!(archive.header().len(), 1);
+}

@@ -6,6 +6,7 @@ mod arrays;
 mod builder;
 mod burn;
 mod convert;
+mod experts;
 mod first_load;
 mod gguf;
 mod limits;
@@ -45,6 +46,7 @@ pub(crate) fn all() -> Vec<Spec> {
         load::rows(),
         first_load::rows(),
         builder::rows(),
+        experts::rows(),
         gguf::rows(),
         burn::rows(),
         views::rows(),

@@ -96,7 +96,6 @@ fn is_documented(kind: &ErrorKind) -> bool {
             | ErrorKind::WrongType { field: "dtype", found: "an object", .. }
             | ErrorKind::DuplicateMetadataKey { .. }
             | ErrorKind::UnknownField { .. }
-            | ErrorKind::MetadataNotAnObject { found: "null" }
             | ErrorKind::ShapeOverflow { .. }
     )
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use safetensors_bridge::checkpoint::Arranged;
 use safetensors_bridge::convert::can_convert;
-use safetensors_bridge::framework::{Framework, Samples, Support, load};
+use safetensors_bridge::framework::{Framework, Samples, Support, TensorCache, load};
 use safetensors_bridge::{
     Checkpoint, ConvertOptions, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorBuf,
     TensorView, Widening, serialize,
@@ -199,10 +199,7 @@ pub(crate) fn rows_in_any_order<F: Fixture>(device: &F::Device) {
 }
 
 /// A batch of files of a directory has their tensors, with one more dimension.
-pub(crate) fn samples_of_a_directory_are_stacked<F: Fixture>(device: &F::Device)
-where
-    F::Device: Clone,
-{
+pub(crate) fn samples_of_a_directory_are_stacked<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     for position in 0..5_u8 {
         let image = TensorBuf::from_vec(vec![2], vec![f32::from(position); 2]).unwrap();
@@ -224,6 +221,32 @@ where
     });
     all.unwrap();
     assert_eq!(sizes, [2, 2, 1]);
+}
+
+/// Each slice equals the slice of a loaded tensor, read ahead or not.
+pub(crate) fn a_cache_keeps_slices_of_tensors<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let bufs = all_dtypes(&[6, 2, 4]);
+    let bufs = bufs.into_iter().filter_map(|(dtype, buf)| Some((dtype, expected::<F>(&buf)?, buf)));
+    for (dtype, (_, shape, bytes), buf) in bufs {
+        let path = save_file(&dir, "stack.safetensors", [("t", &buf)]);
+        let part = bytes.len() / 6;
+        let cache = |budget| {
+            let checkpoint = Checkpoint::open(&path).unwrap();
+            TensorCache::<F>::new(checkpoint, device.clone(), budget, &LoadOptions::new()).unwrap()
+        };
+        let small = cache(part as u64);
+        let large = cache(2 * part as u64);
+        large.read_ahead((0..6).map(|i| ("t", (i,)))).unwrap();
+        for i in 0..6 {
+            for cache in [&small, &large] {
+                let (_, found_shape, found) = written::<F>(&*cache.get("t", (i,)).unwrap());
+                assert_eq!(found_shape, shape[1..], "{} {dtype}", F::NAME);
+                assert!(found == bytes[i * part..][..part], "{} {dtype} {i}", F::NAME);
+            }
+        }
+        assert_eq!(small.stats().bytes_kept, part as u64, "{} {dtype}", F::NAME);
+    }
 }
 
 pub(crate) fn any_name<F: Fixture>(device: &F::Device) {

@@ -27,7 +27,7 @@ mod ways;
 use safetensors_bridge::framework::Framework;
 
 /// Makes tensors with memory that is not in C order. `Framework` itself has no way to do that.
-trait Fixture: Framework {
+trait Fixture: Framework<Tensor: Send + Sync, Device: Clone + Send + Sync> + 'static {
     /// Returns the transpose of a matrix, by strides if the framework has them.
     fn transpose(matrix: &Self::Tensor) -> Self::Tensor;
 
@@ -59,6 +59,7 @@ macro_rules! conformance {
             loading::rows_in_any_order,
             loading::any_name,
             loading::samples_of_a_directory_are_stacked,
+            loading::a_cache_keeps_slices_of_tensors,
             saving::save_load_save_is_byte_identical,
             saving::a_failed_save_leaves_the_old_file,
             loading::the_dtype_table_is_the_documented_one,

@@ -18,7 +18,7 @@ use safetensors_bridge::checkpoint::store::{AsyncFile, AsyncStore, Fetched};
 use safetensors_bridge::checkpoint::{Assembled, Computed};
 use safetensors_bridge::convert::Converted;
 use safetensors_bridge::framework::{
-    Framework, StagedPart, Staging, StagingBuffers, load, prepare, read_staged,
+    Framework, StagedPart, Staging, StagingBuffers, TensorCache, load, prepare, read_staged,
 };
 use safetensors_bridge::load::{QuantizedWeights, read_slices, read_tensors};
 use safetensors_bridge::ndarray::{Ndarray, ReadArrayExt, Reader};
@@ -62,7 +62,7 @@ type Lazy<'a> = LazyTensor<'a, Computed<Assembled>>;
 type Way = fn(&Opened, Ask) -> Option<Result<TensorBuf>>;
 
 /// The ways, by the names that the table has for them.
-const WAYS: [(&str, Way); 28] = [
+const WAYS: [(&str, Way); 31] = [
     ("`LazyTensor::read`", |file, ask| is_as_stored(ask).then(|| w(file).read())),
     ("`LazyTensor::pieces`", |file, ask| {
         let mut pieces = w(file).pieces();
@@ -133,6 +133,7 @@ const WAYS: [(&str, Way); 28] = [
         Some(rewritten(Rewrite::of(&divided), ask))
     }),
     ("ndarray `load_with`", |file, ask| Some(loaded::<Ndarray>(file, &(), ask))),
+    ("ndarray `TensorCache`", |file, ask| Some(cached::<Ndarray>(file, (), ask))),
     ("ndarray `Reader`", |file, ask| {
         let reader = Reader::open(path(file)).unwrap().quantized(ask.quantized).unwrap();
         Some(match ask.to? {
@@ -145,6 +146,7 @@ const WAYS: [(&str, Way); 28] = [
         Some(w(file).read_array_as::<f32, ndarray::IxDyn>(&ConvertOptions::new()).map(array))
     }),
     ("candle `load_with`", |file, ask| Some(loaded::<Candle>(file, &Device::Cpu, ask))),
+    ("candle `TensorCache`", |file, ask| Some(cached::<Candle>(file, Device::Cpu, ask))),
     ("candle `VarBuilder`", |file, ask| {
         let dtype = candle_dtype(file, ask)?;
         let backend = CheckpointBackend::new_with(again(file), &ask.load()).unwrap();
@@ -165,6 +167,7 @@ const WAYS: [(&str, Way); 28] = [
         Some(of_candle(builder.get_with_hints(SHAPE.as_slice(), "w", Shard::default())))
     }),
     ("burn `load_with`", |file, ask| Some(loaded::<Burn>(file, &(), ask))),
+    ("burn `TensorCache`", |file, ask| Some(cached::<Burn>(file, (), ask))),
     ("burn `CheckpointStore`", |file, ask| {
         Some(of_burn(CheckpointStore::from_file(path(file)), ask))
     }),
@@ -264,8 +267,16 @@ fn rewritten(rewrite: Rewrite<'_, impl ReadAt>, ask: Ask) -> Result<TensorBuf> {
 }
 
 fn loaded<F: Framework>(file: &Opened, device: &F::Device, ask: Ask) -> Result<TensorBuf> {
-    let tensors = load::<F>(&again(file), device, &ask.load())?;
-    let (dtype, shape, bytes) = written::<F>(&tensors["w"]);
+    as_written::<F>(&load::<F>(&again(file), device, &ask.load())?["w"])
+}
+
+fn cached<F: Framework>(file: &Opened, device: F::Device, ask: Ask) -> Result<TensorBuf> {
+    let cache = TensorCache::<F>::new(again(file), device, 1 << 10, &ask.load())?;
+    as_written::<F>(&*cache.get("w", (..,))?)
+}
+
+fn as_written<F: Framework>(tensor: &F::Tensor) -> Result<TensorBuf> {
+    let (dtype, shape, bytes) = written::<F>(tensor);
     TensorBuf::from_view(&TensorView::new(dtype, &shape, &bytes)?)
 }
 

@@ -4,4 +4,5 @@
 mod burn_llama;
 mod experts;
 mod quantised_llama;
+mod quantized_builder;
 mod rwkv;

@@ -6,20 +6,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use safetensors_core::Dtype;
-use safetensors_core::lora::Adapter;
+use safetensors_core::lora::{Adapter, ExpertsInput};
 
 use crate::input::{self, Checkpoint, address};
+use crate::terminal::report::warn;
+use crate::terminal::text;
 
-/// The file of an adapter in a directory that PEFT saved.
-const PEFT_FILE: &str = "adapter_model.safetensors";
+/// The files of adapters in directories of PEFT and mlx-lm.
+const FILES: &[&str] = &["adapter_model.safetensors", "adapters.safetensors"];
 
 /// The options that name adapters.
 #[derive(Debug, clap::Args)]
 pub(super) struct Loras {
     /// Merge this LoRA adapter into the weights of IN, multiplied by SCALE
     ///
-    /// A directory that PEFT saved, a file of diffusers, ComfyUI or kohya, or an address of one of
-    /// these. SCALE is 1 by default. The sum is computed as f32, and rounded once to the dtype that
+    /// A directory of PEFT or mlx-lm, a file of diffusers, ComfyUI, kohya or LyCORIS, or an address
+    /// of one of these; of the kinds LoRA, DoRA, LoHa, LoKr and full differences. SCALE is 1 by
+    /// default. The sum is computed as f32, and rounded once to the dtype that
     /// the weight has or gets. Quantised weights need --dequantize or --dtype. A module that meets
     /// no weight is an error. IN must be one checkpoint. May be given several times: the adapters
     /// are added in this order
@@ -29,6 +32,24 @@ pub(super) struct Loras {
         value_parser = PathBufValueParser::new().try_map(|path| scaled(&path))
     )]
     loras: Vec<Scaled>,
+    /// Add the rows of the vocabulary that IN lacks and an adapter of --lora has
+    ///
+    /// The rows are zeros before the adapter changes or replaces them
+    #[arg(long, requires = "loras")]
+    pad_vocab: bool,
+    /// Say which dimension of stacked experts lora_A multiplies, where equal lengths hide it
+    ///
+    /// PEFT before 0.19, and models that store [experts, in, out], such as gpt-oss: middle. Other
+    /// models: last
+    #[arg(long, requires = "loras", value_name = "DIMENSION")]
+    lora_experts: Option<Input>,
+}
+
+/// The dimension of stacked experts that has their inputs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Input {
+    Middle,
+    Last,
 }
 
 /// The path or address of an adapter, and its factor.
@@ -62,7 +83,13 @@ impl Loras {
     pub(super) fn open(&self) -> anyhow::Result<Vec<Adapter>> {
         let open = |Scaled { path, scale }: &Scaled| {
             let checkpoint = open(path).context("--lora")?;
-            Ok(Adapter::of(checkpoint).context("--lora")?.scale(*scale))
+            let adapter = Adapter::of(checkpoint).context("--lora")?.scale(*scale);
+            let adapter = adapter.pad_vocab(self.pad_vocab);
+            Ok(match self.lora_experts {
+                Some(Input::Middle) => adapter.experts_input(ExpertsInput::Middle),
+                Some(Input::Last) => adapter.experts_input(ExpertsInput::Last),
+                None => adapter,
+            })
         };
         self.loras.iter().map(open).collect()
     }
@@ -70,15 +97,19 @@ impl Loras {
 
 /// Opens the file of an adapter.
 fn open(path: &Path) -> anyhow::Result<Checkpoint> {
-    let file = path.join(PEFT_FILE);
-    match address::of(path) {
-        Some(address) if !address.ends_with(".safetensors") && !address.contains('?') => {
-            let file = format!("{}/{PEFT_FILE}", address.trim_end_matches('/'));
-            address::find(&file)?.map_or_else(|| input::open(path), Ok)
+    let address = address::of(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
+    for name in FILES {
+        let file = path.join(name);
+        if let Some(address) = &address {
+            let file = format!("{}/{name}", address.trim_end_matches('/'));
+            if let Some(found) = address::find(&file)? {
+                return Ok(found);
+            }
+        } else if file.is_file() {
+            return input::open(&file);
         }
-        None if file.is_file() => input::open(&file),
-        _ => input::open(path),
     }
+    input::open(path)
 }
 
 /// Returns the checkpoint with adapters merged into it, and the dtypes that the merged tensors have
@@ -90,6 +121,12 @@ pub(super) fn merged(
     let mut dtypes = HashMap::new();
     if adapters.is_empty() {
         return Ok((checkpoint, dtypes));
+    }
+    for adapter in adapters {
+        let left = adapter.left(&checkpoint).context("--lora")?;
+        if !left.is_empty() {
+            warn(format!("--lora: modules of another model are left: {}", text::some(left)));
+        }
     }
     let dtype = |name: &str, dtype| {
         dtypes.insert(name.to_owned(), dtype);

@@ -1,4 +1,4 @@
-//! Writing the JSON text of an index file.
+//! Writing the text of an index.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use crate::format::header::Metadata;
 
-/// Returns the text of an index with this metadata, which maps tensors to files. Python writes the
-/// same text with `json.dumps(index, indent=2, sort_keys=True) + "\n"`.
+/// The text is the same as Python's `json.dumps(index, indent=2, sort_keys=True) + "\n"`.
 pub(super) fn to_json<'a>(
     strings: &Metadata,
     total_size: Option<u64>,

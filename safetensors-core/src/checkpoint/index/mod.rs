@@ -1,4 +1,4 @@
-//! [`Index`]: maps tensors to shards. An index file is treated as hostile.
+//! [`Index`]: maps tensors to shards, and is not trusted.
 
 mod json;
 mod read;
@@ -17,27 +17,23 @@ use crate::format::other_format::FOREIGN_BASE_KEY;
 use json::to_json;
 use read::IndexFile;
 
-/// The content of an index file. A `weight_map` maps tensors to shards. Here it is inverted: each
-/// shard has the names of its tensors, and the shards are sorted by name.
+/// An inverted `weight_map`: each shard has the names of its tensors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     pub(crate) shards: BTreeMap<String, Vec<String>>,
-    /// The number of bytes of all tensors, according to the index. It is not trusted.
+    /// Not trusted.
     pub(crate) total_size: Option<u64>,
-    /// The strings in the index's metadata.
     pub(crate) metadata: Metadata,
-    /// Whether only the package that has written the shards knows the meaning of their tensors.
+    /// Only the package that wrote the shards knows the meaning of their tensors.
     pub(crate) is_foreign: bool,
 }
 
 impl Index {
-    /// Reads and checks an index file. A foreign one is refused.
     pub(crate) fn read<T: Store + ?Sized>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
         if index.is_foreign { Err(index.refused().in_path(path)) } else { Ok(index) }
     }
 
-    /// Reads and checks a foreign index.
     pub(super) fn read_foreign<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let index = Self::read_any(store, path, limits)?;
         if index.is_foreign {
@@ -47,14 +43,12 @@ impl Index {
         }
     }
 
-    /// Returns the error for a foreign index: read as numbers, its tensors would be a model of
-    /// nonsense.
+    // Read as numbers, the tensors of a foreign index would be nonsense.
     pub(super) fn refused(&self) -> Error {
         let base = self.metadata.get(FOREIGN_BASE_KEY).cloned().unwrap_or_default();
         ErrorKind::IsDelta { base }.into()
     }
 
-    /// Reads and checks an index file, also a foreign one.
     pub(super) fn read_any<T: Store + ?Sized>(
         store: &T,
         path: &Path,
@@ -71,7 +65,6 @@ impl Index {
         Self::parse(&json, limits).map_err(problem)
     }
 
-    /// Parses and checks the text of an index.
     pub(crate) fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
         let text = std::str::from_utf8(json)
             .map_err(|error| IndexProblem::NotUtf8 { offset: error.valid_up_to() })?;
@@ -86,28 +79,21 @@ impl Index {
         }
     }
 
-    /// Returns each shard's file name with the names of its tensors, in order of the file names.
     pub(super) fn shards(&self) -> impl ExactSizeIterator<Item = (&str, &[String])> {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
-    /// Returns the paths of the shards, sorted by name, of an index at this path.
     pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
         let folder = index.parent().unwrap_or(Path::new(""));
         self.shards().map(|(file, _)| folder.join(file)).collect()
     }
 
-    /// Fails if the index could not be read again, because it is larger than the default [`Limits`]
-    /// allow. Plans ask this, before a byte of a shard is written.
+    /// Fails if the default [`Limits`] do not let the index be read again.
     pub(crate) fn check(&self) -> Result<()> {
         self.to_json().map(drop)
     }
 
-    /// Returns the text of the index file. Equal indexes give equal bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`IndexProblem::TooManyEntries`] and [`IndexProblem::TooLarge`].
+    /// Equal indexes give equal bytes.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem });
         let Limits { index_bytes: limit, index_entries: entries, .. } = Limits::default();

@@ -1,5 +1,4 @@
-//! Reading the JSON text of an index file. The text is not trusted: duplicate keys are refused, and
-//! so are more entries than [`Limits`] allow.
+//! Reading the text of an index, with limits and without duplicate keys.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,20 +12,15 @@ use crate::format::error::{Escaped, IndexProblem};
 use crate::format::header::{Limits, Metadata, duplicate_key};
 use crate::format::other_format::FOREIGN_KEY;
 
-/// The parts of an index file that are used. Everything else in it is skipped.
 #[derive(Debug, Default)]
 pub(super) struct IndexFile {
-    /// The `weight_map`, inverted: each file name with the names of its tensors.
     pub(super) shards: BTreeMap<String, Vec<String>>,
     pub(super) total_size: Option<u64>,
-    /// The strings in the index's `metadata`.
     pub(super) strings: Metadata,
-    /// Whether `metadata` has the key of a foreign index.
     pub(super) is_foreign: bool,
 }
 
 impl IndexFile {
-    /// Reads the text of an index.
     pub(super) fn parse(text: &str, limits: &Limits) -> Result<Self, IndexProblem> {
         let most = Most { entries: limits.index_entries, is_exceeded: Cell::new(false) };
         let mut json = serde_json::Deserializer::from_str(text);
@@ -43,8 +37,7 @@ impl IndexFile {
         })
     }
 
-    /// Reads the strings and the `total_size` of `metadata`. Writers put all sorts of values there,
-    /// so only a duplicate key and too many keys are errors.
+    /// Other values than strings and the `total_size` are skipped.
     fn read_metadata(&mut self, json: &RawValue, most: &Most) -> serde_json::Result<()> {
         if !json.get().starts_with('{') {
             return Ok(());
@@ -53,14 +46,12 @@ impl IndexFile {
     }
 }
 
-/// The limit on the entries of an object, and whether an object exceeded it.
 struct Most {
     entries: usize,
     is_exceeded: Cell<bool>,
 }
 
 impl Most {
-    /// Fails if one more entry after the first `count` exceeds the limit.
     fn check<E: de::Error>(&self, count: usize) -> Result<(), E> {
         if count < self.entries {
             return Ok(());
@@ -70,7 +61,6 @@ impl Most {
     }
 }
 
-/// The index itself.
 struct Fields<'m>(&'m Most);
 
 impl<'de> Visitor<'de> for Fields<'_> {
@@ -103,7 +93,6 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 }
 
-/// The `weight_map`.
 struct WeightMap<'m>(&'m Most);
 
 impl<'de> DeserializeSeed<'de> for WeightMap<'_> {
@@ -144,7 +133,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
     }
 }
 
-/// The index's `metadata`, which goes into `file`.
+/// Reads `metadata` into `file`.
 struct Strings<'f> {
     file: &'f mut IndexFile,
     most: &'f Most,
@@ -175,7 +164,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
     }
 }
 
-/// Returns a number of bytes. Some writers compute it in floating point and write `1024.0`.
+// Some writers compute a size in floating point and write `1024.0`.
 fn whole_number(json: &str) -> Option<u64> {
     json.parse().ok().or_else(|| {
         let number: f64 = json.parse().ok()?;

@@ -1,4 +1,4 @@
-//! [`faults`]: every shard of an index that keeps it from opening.
+//! [`faults`]: every shard of an index that cannot be opened.
 
 use std::path::Path;
 
@@ -9,10 +9,8 @@ use crate::checkpoint::{CheckpointPath, Opener};
 use crate::format::error::Error;
 use crate::format::header::Limits;
 
-/// Lists the errors of all shards of an index, at most one for each, in the order of their names.
-/// Opening the checkpoint ends at one of them.
-///
-/// Empty if the path leads to no index, or if the index itself is at fault.
+/// Lists at most one error for each shard of an index. Empty if the path leads to no index, or the
+/// index itself is at fault.
 #[doc(hidden)]
 pub fn faults<T: Store>(store: &T, path: &Path) -> Vec<Error> {
     let limits = &Limits::default();

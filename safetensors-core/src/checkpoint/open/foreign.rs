@@ -1,5 +1,4 @@
-//! Opening the files of a foreign index, for the package that knows their meaning. They look like a
-//! checkpoint, but their tensors are not the numbers of a model, so no other way opens them.
+//! Opening a foreign index, for the package that knows its meaning.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,12 +13,8 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Limits, Metadata};
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Opens the files of a foreign index, which every other way to open a checkpoint refuses with
-    /// [`ErrorKind::IsDelta`]. It also returns the strings in the metadata of the index alone,
-    /// because the metadata of the files has the names of tensors as its keys.
-    ///
-    /// It is for the package that defines the meaning of the tensors. The `path` and the store are
-    /// as for [`open_in`](Checkpoint::open_in).
+    /// Opens the files of a foreign index, which others refuse, and returns the strings in the
+    /// metadata of the index alone.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Checkpoints of open files: one, several, or the shards of an index.
+//! Checkpoints of open files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,13 +11,11 @@ use crate::file::io::ReadAt;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Makes a checkpoint of a single file.
     pub(crate) fn from_single(file: CheckpointFile<S>) -> Result<Self> {
         refuse_parts(&file)?;
         Ok(Self::of_file(file))
     }
 
-    /// Makes a checkpoint of a single file that may have parts of tensors.
     pub(crate) fn of_file(file: CheckpointFile<S>) -> Self {
         let places = (0..file.archive.header().len())
             .map(|position| CatalogPlace { file: 0, position })
@@ -25,7 +23,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::assemble(vec![file], places, None)
     }
 
-    /// Makes a checkpoint of several files without common tensors. They are sorted by their paths.
     pub(crate) fn from_files(files: Vec<CheckpointFile<S>>) -> Result<Self> {
         let mut places = Vec::new();
         let mut owners = HashMap::new();
@@ -44,8 +41,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::assemble(files, places, None))
     }
 
-    /// Makes a checkpoint of an index and its shards. From each shard, it takes only the tensors
-    /// that the index maps to that shard. So if two shards contain a tensor, the index decides.
+    /// If two shards contain a tensor, the index decides.
     pub(crate) fn from_shards(
         shards: Vec<CheckpointFile<S>>,
         index: &Index,
@@ -65,7 +61,6 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> CheckpointFile<S> {
-    /// Returns the positions in this shard of the tensors that the index at a path places in it.
     pub(crate) fn places(&self, shard: &str, names: &[String], path: &Path) -> Result<Vec<usize>> {
         let header = self.archive.header();
         let place = |name: &String| {
@@ -78,7 +73,6 @@ impl<S> CheckpointFile<S> {
     }
 }
 
-/// Fails if a file has parts of tensors: they must not be taken for entire ones.
 fn refuse_parts<S>(file: &CheckpointFile<S>) -> Result<()> {
     if !dcp::has_parts(file) && !divided::has_parts(file) {
         return Ok(());

@@ -12,8 +12,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 use crate::format::other_format::FOREIGN_FOLDER;
 
-/// The most subdirectories that are searched for an error message. The error for a directory
-/// without a checkpoint lists the files of tensors one level down.
+/// The most subdirectories that are searched for an error message.
 const LOOKED_INTO: usize = 32;
 
 /// The file or the index that a path leads to.
@@ -26,20 +25,19 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
-    /// Finds the file or index that [`Checkpoint::open`](crate::checkpoint::Checkpoint::open) opens for this
-    /// path: a `*.json` file is an index, every other file contains tensors, and a directory is
-    /// searched for either. No file is read, except a foreign index in a folder of the directory,
-    /// if that may be an epoch of a training.
+    /// Finds the file or index that [`Checkpoint::open`](crate::checkpoint::Checkpoint::open)
+    /// opens: a `*.json` file is an index, any other file has tensors, and a directory is searched
+    /// for either.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several.
     pub fn find(path: impl AsRef<Path>) -> Result<Self> {
         locate(&LocalStore, path.as_ref())
     }
 
-    /// Like [`find`](Self::find), for files outside the local disk. Only names are needed, so the
-    /// store may have empty files, for example from a server's list:
+    /// Like [`find`](Self::find), in a store, which needs only names. It may have empty files, for
+    /// example from a server's list:
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -51,17 +49,12 @@ impl CheckpointPath {
     /// assert_eq!(found, CheckpointPath::File("gpt/model.safetensors".into()));
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; any error of the
-    /// store.
     pub fn find_in(store: &impl Store, path: impl AsRef<Path>) -> Result<Self> {
         locate(store, path.as_ref())
     }
 
-    /// Recognises an index or a file of tensors by the end of the name: `.safetensors.index.json`
-    /// or `.safetensors`. `None` for every other name. The file need not exist.
+    /// Recognises an index or a file of tensors by the end of the name, `.safetensors.index.json`
+    /// or `.safetensors`. It need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -79,8 +72,8 @@ impl CheckpointPath {
         name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
     }
 
-    /// Returns the files of tensors: the file itself, or the files in the index, in order of their
-    /// names. The index is read and checked; the files need not exist.
+    /// Returns the files of tensors: the file itself, or the files in the index, which is checked,
+    /// in order of their names. They need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -99,27 +92,19 @@ impl CheckpointPath {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::IsDelta`]; [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::IsDelta`]; [`ErrorKind::BadIndex`].
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         self.files_by(&LocalStore, Index::read)
     }
 
-    /// Like [`files`](Self::files), but also accepts a foreign index: to copy or list files, their
-    /// meaning does not matter.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    /// Like [`files`](Self::files), but also accepts a foreign index, such as a delta, to copy or
+    /// list its files.
     #[doc(hidden)]
     pub fn files_to_copy(&self) -> Result<Vec<PathBuf>> {
         self.files_to_copy_in(&LocalStore)
     }
 
     /// Like [`files_to_copy`](Self::files_to_copy), for an index in another store.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
     #[doc(hidden)]
     pub fn files_to_copy_in<T: Store>(&self, store: &T) -> Result<Vec<PathBuf>> {
         self.files_by(store, Index::read_any)
@@ -136,8 +121,6 @@ impl CheckpointPath {
         }
     }
 
-    /// Classifies a path that is not a directory: a `*.json` file is an index, everything else is a
-    /// file of tensors.
     pub(crate) fn by_extension(path: &Path) -> Self {
         if path.extension().is_some_and(|extension| extension == "json") {
             Self::Index(path.into())
@@ -146,7 +129,6 @@ impl CheckpointPath {
         }
     }
 
-    /// Returns the path of the file or index.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Index(path) => path,
@@ -154,8 +136,6 @@ impl CheckpointPath {
     }
 }
 
-/// Finds the checkpoint at a path: an index if its name ends in `.json`, otherwise a file of
-/// tensors. For a directory, [`choose`] decides.
 pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
@@ -168,16 +148,13 @@ pub(crate) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
     }
 }
 
-/// Chooses the file or index that a directory opens as. It is the one that transformers and
-/// huggingface_hub load.
-///
-/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
-/// other index, then the only file. A single file that is one of several shards by its name is no
-/// checkpoint: the other shards and the index are missing. So is a file next to `.uqff` files.
-///
-/// A foreign index in the [`FOREIGN_FOLDER`], which readers refuse, comes before the only file if
-/// `manifest.json` says that this is an epoch of a training: the file is then the state of a
-/// scheduler, say, and not the model. It also comes where there is neither index nor file.
+/// Chooses the file or index that a directory opens as: `model.safetensors`, then the index
+/// `model.safetensors.index.json`, then the only other index, then the only file, unless it is
+/// named as a shard, or `.uqff` files are next to it.
+// transformers and huggingface_hub choose the same.
+//
+// A foreign index in the `FOREIGN_FOLDER` comes before the only file if `manifest.json` shows an
+// epoch of a training, where the file may be the state of a scheduler; otherwise after it.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are looked up by name. A listing that is read while files are renamed may lack a
     // file that existed all the time.
@@ -223,9 +200,8 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     }
 }
 
-/// Returns `true` if an index is foreign. In the directory of an epoch, so is an index that cannot
-/// be understood, or that is known by name alone: opening it gives the error, and no other file of
-/// the epoch replaces it.
+/// Returns `true` also for an index of an epoch that cannot be understood: no other file replaces
+/// it.
 fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool> {
     match Index::read_any(store, index, &Limits::default()) {
         Ok(index) => Ok(index.is_foreign),
@@ -234,14 +210,12 @@ fn is_foreign<T: Store>(store: &T, index: &Path, is_epoch: bool) -> Result<bool>
     }
 }
 
-/// Returns the names of the files of tensors in a directory, sorted.
 pub(crate) fn files_of<T: Store>(store: &T, directory: &Path) -> Result<Vec<String>> {
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [_, files] = found(&entries);
     Ok(files.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the names of indexes, and the names of files of tensors, each sorted.
 fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
@@ -255,8 +229,7 @@ fn found(entries: &[StoreEntry]) -> [Vec<&str>; 2] {
     found
 }
 
-/// Returns the indexes and files of tensors one level down, for an error message. Hidden and
-/// unreadable directories are skipped.
+/// Looks one level down, for an error message.
 fn found_below<T: Store>(store: &T, directory: &Path, entries: &[StoreEntry]) -> Vec<String> {
     let is_shown =
         |entry: &&StoreEntry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');

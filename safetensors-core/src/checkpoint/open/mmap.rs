@@ -1,13 +1,7 @@
 //! Mapping a file into memory.
-//!
-//! # The hazard
-//!
-//! A mapping is the file, not a copy of it. If any process changes the file while it is mapped, the
-//! bytes behind a `&[u8]` change, which Rust forbids; if any process truncates it, touching the
-//! lost pages ends this process with `SIGBUS`. No check in this process can rule that out, so
-//! mapping is an `unsafe fn`, and the caller promises that it does not happen. Reading at positions
-//! ([`FileSource`]) has no such hazard: a change of the file causes an error or another value
-//! there, never undefined behaviour.
+// If any process changes a mapped file, the bytes behind a `&[u8]` change, which Rust forbids; if
+// it truncates the file, touching the lost pages ends this process with `SIGBUS`. No check can rule
+// that out. Reads at positions have no such hazard.
 
 #![allow(
     unsafe_code,
@@ -28,9 +22,7 @@ use crate::format::header::Limits;
 
 impl Checkpoint<Mmap> {
     /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
-    /// can be lent as [views](crate::LazyTensor::view).
-    ///
-    /// Each mapping can be given advice on how its bytes will be used:
+    /// can be lent as [views](crate::LazyTensor::view). A mapping can be given advice on its use:
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -57,9 +49,8 @@ impl Checkpoint<Mmap> {
     ///
     /// # Errors
     ///
-    /// As for [`open`](Checkpoint::open).
-    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for tensors in
-    /// parts, which no mapping holds together.
+    /// As for [`open`](Checkpoint::open);
+    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors).
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // SAFETY: the caller promises that the files stay as they are while the checkpoint, which
@@ -71,16 +62,11 @@ impl Checkpoint<Mmap> {
     }
 }
 
-/// Maps a complete regular file, read-only. A file without bytes is an empty mapping.
+/// Maps a regular file, read-only. A file without bytes is an empty mapping.
 ///
 /// # Safety
 ///
 /// The file must not be changed or truncated, by any process, for as long as the mapping lives.
-///
-/// # Errors
-///
-/// As for [`FileSource::open`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses the
-/// mapping.
 unsafe fn map_file(path: &Path) -> Result<Mmap> {
     let source = FileSource::open(path)?;
     // SAFETY: the caller promises that the file stays as it is while the mapping lives.

@@ -1,4 +1,4 @@
-//! Opening a checkpoint: by path, from a store, or from a source that is already open.
+//! Opening a checkpoint: by path, from a store, or from an open source.
 
 pub(super) mod faults;
 mod foreign;
@@ -14,8 +14,6 @@ use std::sync::Arc;
 
 use crate::checkpoint::store::{Boxed, FileKind, LocalStore, OpenedBy, Store};
 use crate::checkpoint::{Assembled, Checkpoint, CheckpointFile, CheckpointPath};
-#[cfg(doc)]
-use crate::file::io::SafeTensors;
 use crate::file::io::{FileSource, ReadAt};
 use crate::format::error::Result;
 #[cfg(doc)]
@@ -26,34 +24,22 @@ use opening::Opener;
 impl Checkpoint {
     /// Opens a file, an index (`*.json`), or a directory. In a directory this finds
     /// `model.safetensors`, otherwise the index `model.safetensors.index.json`, otherwise the only
-    /// other index, otherwise the only `*.safetensors` file.
-    ///
-    /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard
-    /// names must be plain relative paths to regular `*.safetensors` files. Its `total_size` is not
-    /// trusted.
-    ///
-    /// If [`save_sharded`](crate::save_sharded) replaces the checkpoint at the same time, this
-    /// opens the old one or the new one, never a mixture: if the index has changed after its shards
-    /// were opened, everything is opened again.
+    /// other index, otherwise the only `*.safetensors` file. While
+    /// [`save_sharded`](crate::save_sharded) replaces the checkpoint, it opens the old one or the
+    /// new one.
     ///
     /// # Parts of tensors
     ///
     /// The parts that ranks have saved open as joined tensors:
     ///
-    /// - with [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the
-    ///   directory or its index;
-    /// - with PyTorch's `torch.distributed.checkpoint` and
-    ///   `HuggingFaceStorageWriter(save_distributed=True)`, or with
-    ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory.
+    /// - of [`RankSaver`](crate::ranks::RankSaver) or `safetensors convert --ranks`: the directory
+    ///   or its index;
+    /// - of PyTorch's `HuggingFaceStorageWriter(save_distributed=True)` or
+    ///   [`ShardOptions::dcp`](crate::ShardOptions::dcp): the directory, with all of its
+    ///   `*.safetensors` files.
     ///
-    /// A read of a tensor, or of a slice, takes the bytes it needs from each file. So one process,
-    /// or any number of ranks, can continue with it.
-    ///
-    /// Where there is no index, all `*.safetensors` files of the directory must have parts, and
-    /// belong to one save. The parts may be boxes in any number of dimensions. Files of
-    /// `ShardOptions::dcp` record their number. PyTorch's files have neither that number nor the
-    /// shape of a tensor. A tensor ends with its last part, so **a missing last part of PyTorch's
-    /// files is not noticed**, unless the caller compares the shapes, for example by
+    /// PyTorch's files record neither their number nor shapes, so **a missing last part of
+    /// PyTorch's files is not noticed**, unless the caller compares the shapes, for example by
     /// [`RankPlan::check_tensors`](crate::ranks::RankPlan::check_tensors).
     ///
     /// ```
@@ -77,26 +63,18 @@ impl Checkpoint {
     /// # Errors
     ///
     /// - [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
-    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
-    ///   [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
-    ///   [`ErrorKind::Io`]; and for each file as for
-    ///   [`Header::parse`](crate::header::Header::parse).
+    ///   [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`]; [`ErrorKind::KeepsChanging`]; and as
+    ///   for [`Header::parse`](crate::header::Header::parse).
     /// - [`RankProblem::PartsOfTensors`] for the path of a file with parts;
-    ///   [`RankProblem::BadParts`] for parts that overlap or leave a gap, for files that are
-    ///   missing or belong to two saves, for parts with one name that differ in dtype or number of
-    ///   dimensions, and for a malformed `DCP_SHARDING_INFO` or `safetensors_bridge.parts`.
+    ///   [`RankProblem::BadParts`] for parts that do not fit together.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_in(LocalStore, path, &Limits::default())
     }
 }
 
 impl<S: ReadAt + 'static> Checkpoint<Assembled<S>> {
-    /// Opens a checkpoint in a [`Store`], for example in memory. To lend their bytes, call
-    /// [`into_stored`](Checkpoint::into_stored) afterwards.
-    ///
-    /// # Errors
-    ///
-    /// As for [`open`](Checkpoint::open); any error of the store.
+    /// Opens a checkpoint in a [`Store`], for example in memory. Call
+    /// [`into_stored`](Checkpoint::into_stored) to lend its bytes.
     pub fn open_in(
         store: impl Store<File = S> + 'static,
         path: impl AsRef<Path>,
@@ -111,8 +89,7 @@ impl<S: ReadAt + 'static> Checkpoint<Assembled<S>> {
 }
 
 impl Checkpoint<FileSource> {
-    /// Opens several files as one checkpoint, without an index. Each path names a file. The
-    /// order of the paths does not matter: the files are sorted by their paths.
+    /// Opens several files as one checkpoint, without an index. They are sorted by their paths.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
@@ -131,8 +108,7 @@ impl Checkpoint<FileSource> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; [`ErrorKind::Io`]; and
-    /// for each file as for [`Header::parse`](crate::header::Header::parse).
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have.
     pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         paths.sort();
@@ -143,8 +119,7 @@ impl Checkpoint<FileSource> {
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Makes a checkpoint of a single source: bytes in memory, borrowed or owned, or any other
-    /// [`ReadAt`]. `name` is the path in errors and in [`CheckpointFile::path`]; nothing is opened
-    /// under it.
+    /// [`ReadAt`]. `name` is its path in errors.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -155,17 +130,12 @@ impl<S: ReadAt> Checkpoint<S> {
     /// assert_eq!(checkpoint.tensor("weight")?.view()?.data(), [1, 2]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Every broken rule of the format has its own [`ErrorKind`].
-    /// [`ErrorKind::Io`] if the source fails.
     pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
         Self::from_single(CheckpointFile::read(name.into(), source)?)
     }
 
-    /// Makes a checkpoint of several sources, without an index; each comes with its path for
-    /// errors. The order does not matter: the files are sorted by their paths.
+    /// Makes a checkpoint of several sources, each with its path for errors, like
+    /// [`open_files`](Self::open_files).
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -179,11 +149,6 @@ impl<S: ReadAt> Checkpoint<S> {
     /// assert_eq!(checkpoint.len(), 2);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; otherwise as for
-    /// [`SafeTensors::from_source`].
     pub fn from_sources<P: Into<PathBuf>>(
         sources: impl IntoIterator<Item = (P, S)>,
     ) -> Result<Self> {
@@ -213,16 +178,12 @@ impl<S: ReadAt> Checkpoint<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A path that ends in `.safetensors` or `.json` means a file or an index, which need not be on
-    /// the disk. `open` opens the index and its shards. Every other path is looked up on the disk,
-    /// where it may be a directory. To look up directories elsewhere too, use
-    /// [`open_in`](Checkpoint::open_in).
+    /// A path that ends in `.safetensors` or `.json` is passed to `open`, on several threads. Any
+    /// other is looked up on the disk; see also [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
-    /// As for [`open`](Checkpoint::open); any error of the function `open`. Several threads call it
-    /// at once if there are several shards. [`RankProblem::PartsOfTensors`] for tensors in parts,
-    /// which have no bytes that could be lent.
+    /// As for [`open`](Checkpoint::open); [`RankProblem::PartsOfTensors`].
     pub fn open_by(
         path: impl AsRef<Path>,
         limits: &Limits,
@@ -236,7 +197,6 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Finds the checkpoint at a path if only directories need to be on the disk.
 fn locate_by_name(path: &Path) -> Result<CheckpointPath> {
     let is_named = path.extension().is_some_and(|end| end == "safetensors" || end == "json");
     if !is_named && matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory))) {

@@ -11,12 +11,9 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 
 impl<S: AsyncReadAt + 'static> Checkpoint<AsyncFile<S>> {
-    /// Opens a checkpoint without blocking while it fetches. It fetches only headers and the index:
-    /// the first 64 KiB of each file, and all shards at once. [`AsyncStore`] has an example, and
-    /// reads the tensors. Other ways to open work in [`AsyncStore::run`].
-    ///
-    /// An index that is replaced during this is noticed if its source has a
-    /// [version](AsyncReadAt::version).
+    /// Opens a checkpoint without blocking: fetches the index, the first 64 KiB of each file, and
+    /// longer headers, all shards at once. [`AsyncStore`] reads the tensors; [`AsyncStore::run`]
+    /// opens in other ways.
     ///
     /// # Errors
     ///

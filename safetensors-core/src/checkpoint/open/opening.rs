@@ -1,4 +1,4 @@
-//! Opening the files of a checkpoint while others may replace it.
+//! Opening files that others may replace.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,16 @@ use crate::format::header::Limits;
 use crate::format::parallel::in_parallel;
 use crate::format::trace::Span;
 
-/// The most shards that are opened at once. The threads mostly wait for the disk or the network, so
-/// the number of cores does not matter.
+// Threads mostly wait for the disk or the network, so the number of cores does not matter.
 const OPENED_AT_ONCE: usize = 8;
 
-/// The most attempts to open a checkpoint that changes at the same time. One save changes it a few
-/// times within milliseconds, so the last attempt is reached only if save follows save without a
-/// pause.
+// The last attempt is reached only if save follows save without a pause.
 pub(crate) const ATTEMPTS: u32 = 50;
 
-/// The pauses between attempts grow from zero to just below this.
+/// Pauses grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `open`, and tries again while that is `None`, because the files at the path change.
+/// Calls `open` again while it returns `None`, because the files change.
 pub(crate) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>) -> Result<C> {
     for attempt in 0..ATTEMPTS {
         if let Some(opened) = open()? {
@@ -44,33 +41,22 @@ pub(crate) fn until_settled<C>(path: &Path, open: impl Fn() -> Result<Option<C>>
     Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
 }
 
-/// Opens files of a store.
 pub(crate) struct Opener<'a, T> {
     pub(crate) store: &'a T,
     pub(crate) limits: &'a Limits,
-    /// Whether tensors in parts are joined. Sources that lend their bytes cannot do that.
     pub(crate) joins: bool,
 }
 
-/// The checkpoint at a path. `None` if its files changed, so that they may not belong together.
+/// `None` if the files changed, so that they may not belong together.
 type Opened<T> = Result<Option<Checkpoint<Assembled<<T as Store>::File>>>>;
 
-/// An index and its shards, which belong together.
 pub(crate) struct Indexed<S> {
     pub(crate) index: Index,
     pub(crate) shards: Vec<CheckpointFile<S>>,
-    /// The version of the index.
     pub(crate) version: Option<Version>,
 }
 
-/// Opens the checkpoint at a path.
 impl<T: Store> Opener<'_, T> {
-    /// Opens the file, index or directory that `locate` finds at a path, and tries again until the
-    /// files belong together.
-    ///
-    /// If the index is the same before and after its shards are opened, these shards belong to it.
-    /// That relies on writers, such as [`save_sharded`](crate::save_sharded), which replace the
-    /// index before they change any file that it names.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -99,7 +85,6 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// Opens an index and its shards.
     fn open_index(&self, path: &Path) -> Opened<T> {
         let Some(Indexed { index, shards, version }) = self.open_indexed(path, Index::read)? else {
             return Ok(None);
@@ -115,8 +100,6 @@ impl<T: Store> Opener<'_, T> {
         Ok(Some(stored.into_assembled()))
     }
 
-    /// Opens a file, by its own path or as the checkpoint of a directory. In a directory, it may
-    /// have parts of tensors: then the others are there as well.
     fn open_file(&self, path: &Path, directory: Option<&Path>) -> Opened<T> {
         let file = self.file(path)?;
         self.refuse_foreign(&file)?;
@@ -137,7 +120,6 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// Opens all files of a directory, if no checkpoint was found because they have parts.
     fn gather_or(&self, directory: &Path, error: Error) -> Opened<T> {
         if !self.is_of_parts(directory, &error) {
             return Err(error);
@@ -147,8 +129,6 @@ impl<T: Store> Opener<'_, T> {
         Ok(gathered.map(|gathered| gathered.of_directory(true)))
     }
 
-    /// Returns `true` if no checkpoint was found in a directory because its files have parts of
-    /// tensors. The first file that opens decides; opening all of them finds errors of the others.
     pub(crate) fn is_of_parts(&self, directory: &Path, error: &Error) -> bool {
         let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { return false };
         let is_file =
@@ -157,7 +137,6 @@ impl<T: Store> Opener<'_, T> {
         found.iter().all(is_file) && files.next().is_some_and(|file| dcp::has_parts(&file))
     }
 
-    /// Returns whether a file has parts of tensors.
     pub(crate) fn has_parts(&self, path: &Path) -> bool {
         self.file(path).is_ok_and(|file| dcp::has_parts(&file) || divided::has_parts(&file))
     }
@@ -169,7 +148,6 @@ impl<T: Store> Opener<'_, T> {
         Err(Error::from(RankProblem::PartsOfTensors).in_path(path))
     }
 
-    /// Joins the tensors of all files of a directory. Every file must have parts.
     fn gather(&self, directory: &Path) -> Opened<T> {
         let names = files_of(self.store, directory)?;
         let paths: Vec<_> = names.iter().map(|name| directory.join(name)).collect();
@@ -193,23 +171,20 @@ impl<T: Store> Opener<'_, T> {
     }
 }
 
-/// Files and indexes.
 impl<T: Store> Opener<'_, T> {
-    /// Opens one file as a checkpoint.
     pub(crate) fn alone(&self, path: &Path) -> Result<Checkpoint<T::File>> {
         let file = self.file(path)?;
         self.refuse_foreign(&file)?;
         Checkpoint::from_single(file)
     }
 
-    /// Opens several files without common tensors as one checkpoint. The paths are sorted.
     pub(crate) fn each(&self, paths: &[PathBuf]) -> Result<Checkpoint<T::File>> {
         let files = self.files(paths)?;
         files.iter().try_for_each(|file| self.refuse_foreign(file))?;
         Checkpoint::from_files(files)
     }
 
-    /// Reads an index and opens its shards. `None` if the index changed at the same time.
+    /// `None` if the index changed at the same time.
     pub(crate) fn open_indexed(
         &self,
         path: &Path,
@@ -236,7 +211,6 @@ impl<T: Store> Opener<'_, T> {
         open_at_once(files, |(file, (_, names))| self.shard(&file, names))
     }
 
-    /// Returns the errors of all shards, and the first tensor that each lacks.
     pub(crate) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
         let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {
@@ -247,12 +221,10 @@ impl<T: Store> Opener<'_, T> {
         opened.into_iter().flatten().flatten().collect()
     }
 
-    /// Opens a shard, which should have the tensors of these names.
     fn shard(&self, file: &Path, names: &[String]) -> Result<CheckpointFile<T::File>> {
         self.file(file).map_err(|error| name_lost(error, file, names))
     }
 
-    /// Opens files at these paths, some at once.
     fn files(&self, paths: &[PathBuf]) -> Result<Vec<CheckpointFile<T::File>>> {
         open_at_once(paths, |path| self.file(path))
     }
@@ -277,9 +249,6 @@ impl<T: Store> Opener<'_, T> {
     }
 
     /// Fails if an index may name a part of a tensor, and other parts are not in it.
-    ///
-    /// PyTorch writes `DCP_SHARDING_INFO` and an index if it saves entire tensors. Then each begins
-    /// at its first element, and the index names all files.
     fn refuse_indexed(
         &self,
         index: &Path,
@@ -303,8 +272,6 @@ impl<T: Store> Opener<'_, T> {
         Ok(())
     }
 
-    /// Fails for a file of a foreign index that is opened alone. Nothing is looked up for other
-    /// files.
     fn refuse_foreign(&self, file: &CheckpointFile<T::File>) -> Result<()> {
         if !file.looks_foreign() {
             return Ok(());
@@ -315,7 +282,7 @@ impl<T: Store> Opener<'_, T> {
         }
     }
 
-    /// Returns the foreign index that names a file, if it is in the same directory.
+    /// Looks only in the directory of the file.
     pub(crate) fn foreign_index(&self, file: &Path) -> Option<(PathBuf, Index)> {
         let path = file.with_file_name(STANDARD_INDEX);
         if !matches!(self.store.kind(&path), Ok(Some(FileKind::File))) {
@@ -328,8 +295,7 @@ impl<T: Store> Opener<'_, T> {
     }
 }
 
-/// Opens several files at once. A file that has not been fetched yet keeps none of the others from
-/// being opened, so that all of them are noted.
+/// A file that has not been fetched yet does not stop the others, so that all are noted.
 fn open_at_once<I, T: Send>(
     files: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     open: impl Fn(I) -> Result<T> + Sync,
@@ -343,10 +309,6 @@ fn open_at_once<I, T: Send>(
     in_parallel(files, OPENED_AT_ONCE, open)?.into_iter().collect()
 }
 
-/// Adds a tensor to the error of a shard that is missing or truncated: the first one that the index
-/// maps to the shard. The words of a store for its own cause stay.
-///
-/// Other errors are about the content of the shard, and stay unchanged.
 fn name_lost(error: Error, file: &Path, names: &[String]) -> Error {
     let is_lost = matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! [`Siblings`]: the files next to an open checkpoint's files.
+//! [`Siblings`]: the files next to a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,6 @@ use crate::format::header::Limits;
 pub(crate) type Siblings = dyn Store<File = Box<dyn ReadAt>>;
 
 impl Siblings {
-    /// Returns the files that an index names.
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
         Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
     }
@@ -69,7 +68,6 @@ impl Siblings {
     }
 }
 
-/// Writes the bytes of an open file, which must not change. Errors of reading have its path.
 pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Result<()> {
     const PIECE: u64 = 1 << 20;
     let at = |error| Error::io(error, path);
@@ -84,20 +82,14 @@ pub(crate) fn copy(file: &impl ReadAt, path: &Path, out: &mut dyn Write) -> Resu
     file.check_unchanged().map_err(at)
 }
 
-/// Returns `true` if a store denies access to a path.
 pub(crate) fn is_refused(error: &Error) -> bool {
     let kind = std::io::ErrorKind::PermissionDenied;
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == kind)
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Checks that the files, and the index if there is one, have not changed since they were
-    /// opened, as far as their sources and their store can detect. Call it after reading, to be
-    /// sure that everything came from one checkpoint.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`], which describes the change.
+    /// Checks that the files and the index have not changed since they were opened, as far as
+    /// sources and store can detect: everything read before came from one checkpoint.
     pub fn check_unchanged(&self) -> Result<()> {
         if let (Some(index), Some(siblings)) = (&self.about.index, &self.about.siblings)
             && siblings.version(index)? != self.about.index_version
@@ -111,15 +103,8 @@ impl<S: ReadAt> Checkpoint<S> {
         })
     }
 
-    /// [Checks that nothing has changed](Self::check_unchanged) before a save to a file, or into a
-    /// directory.
-    ///
-    /// A file that was replaced can still be read, so that is no error for a save to another place.
-    /// But a save to the same place would undo the other writer's save.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`], which describes the change.
+    /// [Checks that nothing has changed](Self::check_unchanged) if a save to this file or directory
+    /// would undo another writer's save.
     #[doc(hidden)]
     pub fn check_before_replacing(&self, place: impl AsRef<Path>) -> Result<()> {
         self.check_unchanged()?;
@@ -141,26 +126,23 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Returns the one path of a file or directory; `None` if there is none.
 fn canonical(path: &Path) -> Option<PathBuf> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     std::fs::canonicalize(path).ok()
 }
 
 impl<S> Checkpoint<S> {
-    /// Returns the entries of a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>> {
         self.about.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
-    /// Returns the version of a file in that store; `None` if there is no such file, or its version
-    /// is unknown.
+    /// `None` also for an unknown version.
     pub(crate) fn version_of(&self, file: &Path) -> Option<Version> {
         self.about.siblings.as_ref()?.version(file).ok()?
     }
 
     /// Returns the path and the bytes of a small file next to the index or the first file, such as
-    /// `config.json`; `None` if the store has none, or does not let it be read.
+    /// `config.json`; `None` if the store has none, or denies it.
     ///
     /// ```
     /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -178,14 +160,13 @@ impl<S> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], also for a file over `most` bytes; [`ErrorKind::NotAFile`] for anything
-    /// but a regular file, and for a link that leads out of the directory.
+    /// [`ErrorKind::Io`] for a file over `most` bytes; [`ErrorKind::NotAFile`], also for a link
+    /// that leads out of the directory.
     pub fn read_beside(&self, name: &str, most: u64) -> Result<Option<(PathBuf, Vec<u8>)>> {
         self.catalog.read_beside(name, most)
     }
 
-    /// Sets the store in which files next to the checkpoint's are found. With `is_directory`, the
-    /// checkpoint's own path is a directory of another format, and the files are in it.
+    /// Sets the store of the files next to the checkpoint's or, with `is_directory`, in its path.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
         self.beside(Arc::new(Boxed(store)), is_directory)
@@ -209,22 +190,18 @@ impl<S> Checkpoint<S> {
         self
     }
 
-    /// Returns the files that another index in that store names. Empty if the index cannot be read;
-    /// opening it gives the error.
+    // Opening an index that cannot be read gives its error.
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
         let files = self.about.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Returns the backup of a file's header, if it is next to the file in that store.
     pub(crate) fn header_backup_of(&self, file: &Path) -> Option<PathBuf> {
         let backup = header_backup(file);
         let is_there = self.about.siblings.as_ref()?.is_header_backup(&backup);
         is_there.then_some(backup)
     }
 
-    /// Returns the standard index, if it is next to the standard file in a directory that was
-    /// opened. The directory opens as the file, so the index is not used.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) = (
             &self.about.siblings,

@@ -1,10 +1,9 @@
-//! [`Equal`]: a comparison of bytes that are written with a file.
+//! [`Equal`]: compares written bytes with a file.
 
 use std::io::{self, Write};
 
 use crate::file::io::{FileSource, ReadAt};
 
-/// Compares written bytes with a file. Fails at the first difference.
 pub(super) struct Equal<'f> {
     there: &'f FileSource,
     position: u64,
@@ -15,7 +14,6 @@ impl<'f> Equal<'f> {
         Self { there, position: 0 }
     }
 
-    /// Returns `true` if as many bytes were written as the file has.
     pub(super) fn is_whole(&self) -> bool {
         self.position == self.there.byte_len()
     }

@@ -1,7 +1,4 @@
-//! [`OtherFiles`]: the files next to a checkpoint that belong to its model.
-//!
-//! Only this module decides which files go along when a model is converted, copied or made of
-//! deltas.
+//! [`OtherFiles`]: a model's files that have no tensors.
 
 mod equal;
 mod secret;
@@ -27,7 +24,7 @@ use crate::file::io::hidden::is_temporary_name;
 use crate::file::io::{FileSource, ReadAt, beside};
 use crate::format::error::{Error, Result};
 
-/// The ends of names of files, in any format, that hold tensors or name files that do.
+/// The ends of names of files that hold tensors, or name files that do.
 const TENSORS: [&str; 31] = [
     ".bin",
     ".bpk",
@@ -62,11 +59,11 @@ const TENSORS: [&str; 31] = [
     ".znn",
 ];
 
-/// Files of trainers that name the newest checkpoint in the same directory.
+/// Files that name the newest checkpoint in the same directory.
 #[doc(hidden)]
 pub const NEWEST: [&str; 2] = ["latest", "latest_checkpointed_iteration.txt"];
 
-/// Files of settings that only the directory of a model has.
+/// Settings that only the directory of a model has.
 const OF_MODEL: [&str; 7] = [
     "adapter_config.json",
     "config.json",
@@ -77,43 +74,34 @@ const OF_MODEL: [&str; 7] = [
     "tokenizer_config.json",
 ];
 
-/// The names of folders that transformers and diffusers save.
 const FOLDERS: [&str; 3] = ["additional_chat_templates", "custom_generate", "tokenizer"];
 
-/// The file in which diffusers names the folders of a pipeline.
+/// Names the folders of a pipeline of diffusers.
 const MODEL_INDEX: &str = "model_index.json";
 
-/// The file in which sentence-transformers names the folders of a model's layers.
+/// Names the folders of a sentence-transformers model's layers.
 const MODULES: &str = "modules.json";
 
-/// The most bytes of these two files.
 const MOST_SETTINGS: u64 = 1 << 20;
 
-/// The most bytes of a file that goes along. The largest tokenizers have a tenth of it;
-/// a larger file has data.
+/// The most bytes of a file: ten times the largest tokenizers.
 const MOST: u64 = 256 << 20;
 
-/// The most bytes of all files that go along.
 const MOST_TOGETHER: u64 = 1 << 30;
 
-/// The most files that go along.
 const MOST_FILES: usize = 1000;
 
-/// The most folders above a file.
 const MOST_FOLDERS: usize = 2;
 
-/// The files next to a checkpoint that belong to its model, such as `config.json`, tokenizers, chat
-/// templates and licences. Names are relative to its directory, with `/` between their parts.
+/// The files next to a checkpoint that belong to its model, such as `config.json`, tokenizers and
+/// licences. Names are relative to its directory, with `/` between their parts.
 ///
-/// Only a checkpoint that was opened by its directory has such files, and only if that is a model's:
-/// it has an index, or settings such as `config.json`. A file of tensors in a directory of downloads
-/// takes nothing along. A folder goes along if transformers saves it, or if `modules.json` or
-/// `model_index.json` names it. There are at most 1,000 files with 1 GiB, each with 256 MiB.
+/// The checkpoint must be opened by its directory, which has an index, or settings such as
+/// `config.json`. Folders go along if transformers saves them, or `modules.json` or
+/// `model_index.json` names them. There are at most 1,000 files with 1 GiB, each with 256 MiB.
 ///
-/// Other files of tensors belong to other models; signatures and manifests belong to the old files.
-/// So they are skipped, and so are hidden files, files with credentials (`token`, `*.pem`), special
-/// files, links that lead out of the directory, and folders with tensors. [`left_out`](Self::left_out) lists all of these. Only the folders of
-/// `modules.json` keep their tensors: they are layers of the model.
+/// Skipped are other tensors, signatures, manifests, hidden and special files, credentials, and
+/// links that lead out of the directory.
 #[derive(Clone, Default)]
 #[doc(hidden)]
 pub struct OtherFiles {
@@ -127,12 +115,8 @@ pub struct OtherFiles {
 }
 
 impl OtherFiles {
-    /// Lists the files. There are none if they are to be written to the directory itself, where all
-    /// of them stay.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io), also for a file that cannot be read.
+    /// Lists the files; none if `destination` is the directory itself. A file that cannot be read
+    /// is an error now.
     pub fn new<S: ReadAt>(checkpoint: &Checkpoint<S>, destination: &Path) -> Result<Self> {
         let about = &checkpoint.about;
         let (Some(store), Some(home), true) = (&about.siblings, &about.home, about.is_of_directory)
@@ -169,7 +153,7 @@ impl OtherFiles {
         Ok(listing.found)
     }
 
-    /// Returns `true` for the name of a file that goes along with a model.
+    /// Returns `true` for the name of a file that belongs to a model.
     pub fn belongs(name: &str) -> bool {
         may_belong(name) && !is_of_tensors(&name.to_ascii_lowercase())
     }
@@ -184,13 +168,12 @@ impl OtherFiles {
         &self.left_out
     }
 
-    /// Returns the skipped files and folders without which the model cannot be loaded: its settings
-    /// name them.
+    /// Returns the skipped files and folders that the model's settings name.
     pub fn missing(&self) -> &[PathBuf] {
         &self.missing
     }
 
-    /// Returns `true` if the store denies a listing, so that some files may not be known.
+    /// Returns `true` if the store denies a listing, so that files may be missing.
     pub fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -202,23 +185,19 @@ impl OtherFiles {
         self.left_out.sort_unstable();
     }
 
-    /// Removes the files from the list that a directory of the disk has with equal bytes.
+    /// Removes files that a directory of the disk has with equal bytes from the list.
     pub fn remove_equal(&mut self, directory: &Path) {
         let mut files = std::mem::take(&mut self.files);
         files.retain(|name| !self.is_equal(name, &directory.join(name)));
         self.files = files;
     }
 
-    /// Removes a file from the list, because it is written in another way.
+    /// Removes a file, which is written in another way, from the list.
     pub fn remove(&mut self, name: &str) {
         self.files.retain(|file| file != name);
     }
 
     /// Writes the bytes of a file, and returns its permissions if it is on the disk.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io), also if the file has changed while it was read.
     pub fn write_to(&self, name: &str, out: &mut dyn Write) -> Result<Option<Permissions>> {
         let path = self.home.join(name);
         let missing = || Error::io(io::ErrorKind::NotFound.into(), &path);
@@ -246,23 +225,20 @@ impl std::fmt::Debug for OtherFiles {
 }
 
 struct Listing {
-    /// The files of the checkpoint.
     own: HashSet<String>,
-    /// Whether all files of tensors may be its own.
+    /// All files of tensors may be its own.
     has_all: bool,
-    /// Whether an index may be its own.
+    /// An index may be its own.
     has_index: bool,
-    /// The canonical path of the directory that is written to, if it is there.
+    /// Canonical, if the directory exists.
     destination: Option<PathBuf>,
-    /// The folders of the model, and whether each keeps its tensors.
     folders: BTreeMap<String, bool>,
-    /// The bytes of the files that are found.
     bytes: u64,
     found: OtherFiles,
 }
 
 impl Listing {
-    /// Lists the directory of the checkpoint. Files come before folders, and so within the bounds.
+    /// Files come first, and so within the bounds.
     fn home(&mut self, has_index: bool) -> Result<()> {
         let mut entries = self.entries("")?;
         entries.sort_by_key(|entry| entry.kind == FileKind::Directory);
@@ -277,7 +253,6 @@ impl Listing {
         entries.into_iter().try_for_each(|entry| self.entry("", &entry, false))
     }
 
-    /// Adds the folders that a file of settings names.
     fn name_folders(&mut self, name: &str) -> Result<()> {
         let Some(store) =
             self.found.store.as_ref().filter(|_| [MODEL_INDEX, MODULES].contains(&name))
@@ -300,8 +275,6 @@ impl Listing {
         Ok(())
     }
 
-    /// Lists a folder of the model. One that has tensors is another checkpoint, unless the model
-    /// keeps them, and skipped.
     fn folder(&mut self, path: &str, keeps_tensors: bool) -> Result<()> {
         let entries = self.entries(path)?;
         let has_tensors = |it: &StoreEntry| is_of_tensors(&it.name.to_ascii_lowercase());
@@ -314,8 +287,6 @@ impl Listing {
         entries.into_iter().try_for_each(|entry| self.entry(path, &entry, keeps_tensors))
     }
 
-    /// Returns the sorted entries of a directory. Adds the ones that a store cannot name to the
-    /// skipped files.
     fn entries(&mut self, path: &str) -> Result<Vec<StoreEntry>> {
         let Some(store) = &self.found.store else { return Ok(Vec::new()) };
         let from = self.found.home.join(path);
@@ -373,8 +344,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Returns the number of bytes of a regular file. A file that cannot be opened is an error now,
-    /// and not after hours.
+    // Opens the file, so that an error comes now and not after hours.
     fn byte_len(&self, path: &str, belongs: fn(&str) -> bool) -> Result<Option<u64>> {
         let home = &self.found.home;
         if let (Some(store), false) = (&self.found.store, self.found.is_on_disk) {
@@ -386,7 +356,6 @@ impl Listing {
         Ok(beside::open(home, path)?.map(|file| file.byte_len()))
     }
 
-    /// Lists a file or folder as skipped, unless it is the checkpoint's own.
     fn leave(&mut self, path: String) {
         let lower = path.to_ascii_lowercase();
         let is_own = self.own.contains(&path)
@@ -396,14 +365,12 @@ impl Listing {
         self.found.left_out.extend((!is_own).then(|| path.into()));
     }
 
-    /// Returns `true` if files of the checkpoint are in a folder.
     fn has_own_below(&self, folder: &str) -> bool {
         let own = self.own.iter().filter_map(|own| own.strip_prefix(folder));
         own.into_iter().any(|rest| rest.starts_with('/'))
     }
 }
 
-/// Returns `true` for a name that a file of a model can have.
 fn may_belong(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     !name.starts_with('.')
@@ -414,8 +381,7 @@ fn may_belong(name: &str) -> bool {
         && !is_secret(&lower)
 }
 
-/// Returns `true` for a regular file below a directory of the disk, and for a link to one that
-/// belongs to the model, too. A link must not lead out of the directory: its target may be secret.
+/// A link must not lead out of the directory, where a file may be secret.
 fn is_file_below(home: &Path, name: &Path, belongs: fn(&str) -> bool) -> bool {
     let Ok(Some(target)) = beside::find(home, name) else { return false };
     let belongs = |part: &OsStr| part.to_str().is_some_and(belongs);
@@ -424,17 +390,15 @@ fn is_file_below(home: &Path, name: &Path, belongs: fn(&str) -> bool) -> bool {
     target.is_file() && !home.canonicalize().is_ok_and(leads_to_other)
 }
 
-/// Returns whether a file with this name, in lower case, has tensors.
+/// The name is in lower case.
 fn is_of_tensors(name: &str) -> bool {
     TENSORS.iter().any(|end| name.ends_with(end))
 }
 
-/// Returns the path of an entry of a directory, relative to the directory of the checkpoint.
 fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.into() } else { format!("{directory}/{name}") }
 }
 
-/// Returns the path of a file of the checkpoint, relative to that directory.
 fn slashed(path: &Path, home: &Path) -> Option<String> {
     let path = path.strip_prefix(home).unwrap_or(path);
     let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();

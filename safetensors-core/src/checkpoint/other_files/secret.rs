@@ -1,4 +1,4 @@
-//! [`is_secret`]: names of files with credentials, which do not go along with a model.
+//! [`is_secret`]: names of files with credentials.
 
 /// Parts of the names of files with credentials, in lower case.
 const SECRET: [&str; 11] = [
@@ -15,11 +15,8 @@ const SECRET: [&str; 11] = [
     "service_account",
 ];
 
-/// The ends of such names.
 const SECRET_ENDS: [&str; 7] = [".env", ".kdbx", ".key", ".p12", ".pem", ".pfx", ".ppk"];
 
-/// Returns `true` for a name, in lower case, of a file with credentials: who copies a model to
-/// publish it does not mean them.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.replace('-', "_");
     let stem = name.split('.').next().unwrap_or(&name);

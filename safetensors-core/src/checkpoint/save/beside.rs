@@ -1,4 +1,4 @@
-//! [`Beside`]: the files that a commit puts next to the files of tensors.
+//! [`Beside`]: files that a commit puts next to the tensors.
 
 use crate::checkpoint::ShardOptions;
 use crate::checkpoint::store::{Store, WritableDirectory};
@@ -6,18 +6,13 @@ use crate::file::io::ReadAt;
 use crate::file::io::read_at::read_to_vec;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The most bytes of earlier files that are kept in memory, to be put back after a failure.
 const MOST_PUT_BACK: u64 = 64 << 20;
 
-/// The files that a commit has put next to the files of tensors, with their versions and the
-/// earlier ones.
 pub(crate) struct Beside<V> {
     files: Vec<(String, V, Earlier)>,
-    /// How many more bytes can be kept.
     room: u64,
 }
 
-/// A file that another replaces.
 enum Earlier {
     Nothing,
     Bytes(Vec<u8>),
@@ -31,7 +26,6 @@ impl<V> Default for Beside<V> {
 }
 
 impl<V: Clone + PartialEq> Beside<V> {
-    /// Puts the files of the options in place, and these, which are written.
     pub(crate) fn put<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &mut D,
@@ -57,8 +51,6 @@ impl<V: Clone + PartialEq> Beside<V> {
         Ok(())
     }
 
-    /// Puts the earlier files back after a failure, and removes the others. The error of the save
-    /// is reported, not failures of this.
     pub(crate) fn put_back<D: WritableDirectory<Version = V>>(&mut self, directory: &mut D) {
         for (name, version, earlier) in std::mem::take(&mut self.files) {
             let _ = match earlier {
@@ -70,8 +62,6 @@ impl<V: Clone + PartialEq> Beside<V> {
         }
     }
 
-    /// Returns the version of a file that another will replace, and its bytes, unless they are too
-    /// many.
     fn earlier<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &D,
@@ -92,7 +82,6 @@ impl<V: Clone + PartialEq> Beside<V> {
     }
 }
 
-/// Returns the error if another writer has replaced a file of this save.
 pub(crate) fn overtaken<D: WritableDirectory>(directory: &D, name: &str) -> Error {
     Error::from(ErrorKind::Overtaken { file: name.into() }).in_path(directory.path())
 }

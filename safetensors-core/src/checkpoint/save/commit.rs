@@ -1,5 +1,4 @@
-//! [`commit`]: several new files replace an earlier checkpoint, in steps. After each step the old
-//! or the new checkpoint is complete.
+//! [`commit`]: replaces a checkpoint in steps. After each the old or the new one is complete.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,59 +15,49 @@ use crate::file::io::SafeTensors;
 use crate::file::io::identity::process_id;
 use crate::format::error::{Error, ErrorKind, Result};
 
-/// The files of a new checkpoint, all written.
 #[derive(Debug)]
 pub(crate) struct NewFiles {
     pub(crate) index: Index,
-    /// The text of the index, if it is given.
     pub(crate) json: Option<Vec<u8>>,
-    /// The files that go next to the files of tensors, in their order.
     pub(crate) beside: Vec<String>,
-    /// Whether the new checkpoint replaces the one that the directory opens as, even if its names
-    /// have another pattern.
     pub(crate) replaces_any: bool,
 }
 
-/// The results of a commit, also if it failed.
 #[derive(Debug)]
 pub(crate) struct Done<V> {
-    /// The files that are in place.
     pub(crate) placed: Vec<(String, Option<V>)>,
-    /// The files of the old checkpoint that are still to be removed, in reverse order.
+    /// Old files that are still to be removed, in reverse order.
     pub(crate) left: Vec<(String, V)>,
 }
 
-/// Replaces the checkpoint of a directory by a new one. `before` are the files of the old one.
-///
-/// Several files cannot be renamed at once, and new shards may have the names of old ones. So at
-/// every moment a single file decides the checkpoint that the directory opens as:
-/// `model.safetensors` if it exists, otherwise the index. That file is replaced or removed in one
-/// step. No file changes while the index names it.
-///
-/// 1. All new files are written, and have reached the disk, before anything else changes. Then the
-///    directory is locked, if it can be.
-/// 2. If new shards need names that the current index uses, these old shards get second names, and
-///    an index with the second names replaces the current one. If there is no index, but one file
-///    with another name than `model.safetensors`, an index of that file is written. Without it, the
-///    new shards would make the directory ambiguous.
-/// 3. The files that go next to the checkpoint get their names, so that no tensors are ever
-///    described by older ones. Then the new files do. Nothing refers to them yet, unless the
-///    checkpoint is the one file `model.safetensors`: then it opens from here on.
-/// 4. The new index replaces the current one. A new checkpoint in one file also gets an index for
-///    this step if the old one has an index.
-/// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
-///    first, because a directory that has it opens as it, and not by the index. If the new
-///    checkpoint has one file, the index goes last; if that file is `model.safetensors`, first.
-///
-/// A generation number in each name would be simpler, but the names would not match the Hub's.
-/// After an interruption the next save takes the same steps with the index that it finds, and
-/// removes the leftovers. A process that reads the old index and then new shards notices that the
-/// index has changed, and starts again (`opening.rs`).
-///
-/// Where there is no lock, another save may take these steps at the same time. Each save checks,
-/// before each file gets its name and before the old files go, that the index and its own files are
-/// still in place, and fails if they are not. So it changes nothing more after another save is
-/// done. Each removes only files that existed before it began.
+/// Replaces the checkpoint of a directory, with the files `before`, by a new one.
+// Several files cannot be renamed at once, and new shards may have the names of old ones. So a
+// single file always decides the checkpoint that the directory opens as: `model.safetensors` if it
+// exists, otherwise the index. It is replaced or removed in one step. No file changes while the
+// index names it.
+//
+// 1. All new files are written, and have reached the disk. Then the directory is locked, if it can
+//    be.
+// 2. If new shards need names that the current index uses, these old shards get second names, and
+//    an index with the second names replaces the current one. If there is no index, but one file
+//    with another name than `model.safetensors`, an index of that file is written: without it, the
+//    new shards would make the directory ambiguous.
+// 3. The files next to the checkpoint get their names, so that older ones never describe new
+//    tensors. Then the new files do. Nothing refers to them yet, but a `model.safetensors` counts
+//    from here on.
+// 4. The new index replaces the current one. A new checkpoint in one file also gets an index for
+//    this step if the old one has an index.
+// 5. The old files and the second names are removed. `model.safetensors` goes first, because it
+//    comes before the index. If the new checkpoint has one file, the index goes last; if that file
+//    is `model.safetensors`, first.
+//
+// After an interruption the next save takes the same steps with the index that it finds, and
+// removes the leftovers. A process that reads the old index and then new shards notices that the
+// index has changed, and starts again (`opening.rs`).
+//
+// Without a lock, another save may take these steps at the same time. So before each file gets its
+// name, and before the old files go, each save checks that the index and its own files are still
+// in place, and fails if they are not. Each removes only files that existed before it began.
 pub(crate) fn commit<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
@@ -121,23 +110,20 @@ pub(crate) fn commit<D: WritableDirectory>(
     committed
 }
 
-/// A commit that is under way.
 struct Commit<'a, D: WritableDirectory> {
     directory: &'a mut D,
     pattern: &'a FilePattern,
-    /// The name of the index.
     index: String,
-    /// The files of the old checkpoint, and the index in place.
+    /// The old checkpoint's files, and the index in place.
     before: Versions<D::Version>,
-    /// The files among them with names that match no pattern of the new checkpoint.
+    /// Files of `before` that match no pattern of the new checkpoint.
     others: BTreeSet<String>,
     beside: Beside<D::Version>,
-    /// Whether the index of the new files may have been written.
+    /// The index of the new files may have been written.
     has_tried_index: bool,
     done: &'a mut Done<D::Version>,
 }
 
-/// When an index that no longer counts is removed.
 #[derive(PartialEq, Eq)]
 enum Goes {
     First,
@@ -146,8 +132,6 @@ enum Goes {
 }
 
 impl<D: WritableDirectory> Commit<'_, D> {
-    /// Finds the old checkpoint, as far as it must stay loadable while new files get their names,
-    /// and with `replaces_any` the files that it has under names of other patterns.
     fn find_old(&mut self, files: &[&str], replaces_any: bool) -> Result<Option<Index>> {
         let is_one_file = files == [self.pattern.file_name(0, 1)];
         let path = self.directory.path();
@@ -173,8 +157,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(old)
     }
 
-    /// Fails if a file would replace one that belongs to no version of the checkpoint. A commit
-    /// that was interrupted may have left one that no index names, which has the same tensors.
+    /// Fails if a file would replace one that belongs to no version of the checkpoint.
     fn refuse_foreign(&self, new: &Index) -> Result<()> {
         for (file, tensors) in new.shards().filter(|(file, _)| !self.before.contains_key(*file)) {
             if self.directory.version_of(file)?.is_none() {
@@ -193,8 +176,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Does step 2: gives old shards second names if their names are needed, and replaces the index
-    /// by one with these. Returns the second names.
+    /// Does step 2, and returns the second names.
     fn keep_old_loadable(&mut self, old: Option<Index>, files: &[&str]) -> Result<Vec<String>> {
         let Some(mut old) = old else { return Ok(Vec::new()) };
         let index = self.directory.path().join(&self.index);
@@ -221,7 +203,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(names.into_iter().map(|(_, second)| second).collect())
     }
 
-    /// Returns a name that no other save chooses.
     fn second_name(&self, file: &str) -> String {
         loop {
             let mut random = RandomState::new().build_hasher();
@@ -233,9 +214,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         }
     }
 
-    /// Takes the new files back and puts the earlier ones back after a failure, unless the
-    /// directory may open as the new checkpoint: if the file `decisive` is not the earlier one any
-    /// more, or if that is not known.
+    /// Restores the earlier files, unless the directory may open as the new checkpoint.
     fn put_back(&mut self, decisive: &str, earlier: Option<&D::Version>) {
         let found = self.directory.version_of(decisive);
         if !found.is_ok_and(|found| found.as_ref() == earlier) {
@@ -254,7 +233,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         self.beside.put_back(self.directory);
     }
 
-    /// Steps 3 to 5, for the files of tensors.
+    /// Does steps 3 to 5 for the files of tensors.
     fn put_tensors(
         &mut self,
         files: &[&str],
@@ -288,7 +267,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         self.remove_old(second_names, &index_goes, is_one_file)
     }
 
-    /// Does step 3.
     fn place(&mut self, files: &[&str]) -> Result<()> {
         for &file in files {
             // An earlier attempt of this commit has placed it, and a later step has failed.
@@ -311,7 +289,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
         Ok(())
     }
 
-    /// Checks that all files are where this save has put them, and that their names last.
+    /// Checks that this save's files are in place, and that their names last.
     fn check_placed(&mut self, are_new: bool) -> Result<()> {
         let checked = self.directory.sync().and_then(|()| {
             let now = self.now(&[])?;
@@ -321,7 +299,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         checked.map_err(|error| if are_new { error.in_place() } else { error })
     }
 
-    /// Returns the files of the old checkpoint and of the new one that are there now, and these.
     fn now(&self, second: &[String]) -> Result<Versions<D::Version>> {
         let mut now = self.directory.files(self.pattern)?;
         let placed = self.done.placed.iter().map(|(name, _)| name);
@@ -349,8 +326,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         replaced.ok_or_else(|| overtaken(self.directory, &self.index))
     }
 
-    /// Does step 5. The new checkpoint is in place, but if it has several files, an old
-    /// `model.safetensors` still goes before it.
     fn remove_old(&mut self, second: &[String], index: &Goes, is_one_file: bool) -> Result<()> {
         let is_shadowed = !is_one_file && self.before.contains_key(STANDARD_FILE);
         let path = self.directory.path();
@@ -377,8 +352,6 @@ impl<D: WritableDirectory> Commit<'_, D> {
         finish(self.directory)
     }
 
-    /// Returns the files to remove, in order: files of the old checkpoint, as far as they are
-    /// unchanged. Files that other writers have added since stay.
     fn stale(
         &self,
         now: &Versions<D::Version>,
@@ -408,14 +381,12 @@ impl<D: WritableDirectory> Commit<'_, D> {
     }
 }
 
-/// Does the last steps, when the new checkpoint is in place.
 pub(crate) fn finish<D: WritableDirectory>(directory: &mut D) -> Result<()> {
     directory.sync().map_err(Error::in_place)?;
     directory.finish().map_err(Error::in_place)
 }
 
-/// Returns the error if the old file `model.safetensors` could not be removed. The directory opens
-/// as it, although the new index is in place.
+/// The directory opens as the old `model.safetensors`, which could not be removed.
 fn still_old(error: Error, directory: &Path) -> Error {
     let path = directory.join(STANDARD_FILE);
     match error.into_kind() {

@@ -1,4 +1,4 @@
-//! [`commit_parts`]: files with parts of tensors get their names in a directory without an index.
+//! [`commit_parts`]: names files with parts of tensors, without an index.
 
 use std::path::Path;
 
@@ -11,14 +11,11 @@ use crate::file::io::{FileSource, SafeTensors};
 use crate::format::error::Result;
 use crate::format::header::ATTEMPT_KEY;
 
-/// Gives the files of all ranks their names. All of them are written. The directory has no other
-/// files of tensors ([`check_alone`]).
-///
-/// No single file decides the checkpoint that the directory opens as. Each records their number, so
-/// nothing opens until all are there. The last file goes first: it has the ends of divided tensors,
-/// so until their other parts follow, they have a gap, which PyTorch finds as well. After a failure
-/// the files are taken back, and the earlier ones next to them put back. An attempt that is killed
-/// here can be repeated.
+/// Gives the written files of all ranks their names. An attempt that is killed here can be
+/// repeated.
+// Each file records their number, so nothing opens until all are there. The last file goes first: it
+// has the ends of divided tensors, so until their other parts follow, they have a gap, which PyTorch
+// finds as well.
 pub(crate) fn commit_parts<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
@@ -46,8 +43,7 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
     finish(directory)
 }
 
-/// Fails if a directory has other files of tensors, or an index, than the files of an attempt with
-/// these names. Readers would take them for parts of the same tensors.
+/// Fails if a directory has other files of tensors: readers would take them for parts.
 pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> Result<()> {
     if !directory.is_dir() {
         return Ok(());
@@ -58,7 +54,6 @@ pub(crate) fn check_alone(directory: &Path, files: &[String], attempt: &str) -> 
     })
 }
 
-/// Returns whether a file was saved by an attempt.
 fn is_of(directory: &Path, name: &str, attempt: &str) -> bool {
     let opened = FileSource::open(directory.join(name)).and_then(SafeTensors::from_source);
     opened.is_ok_and(|file| file.metadata().get(ATTEMPT_KEY).is_some_and(|it| it == attempt))

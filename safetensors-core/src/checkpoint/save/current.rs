@@ -1,5 +1,4 @@
-//! The checkpoint that a directory contains before a save. It must stay loadable until the new one
-//! is complete.
+//! The checkpoint before a save, which stays loadable until the new one is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,17 +12,7 @@ use crate::format::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::format::header::Limits;
 
 /// Returns the checkpoint that the index describes or, without an index, the one file that the
-/// directory opens as. `None` if there is none, or if it is malformed: then there is nothing to
-/// keep loadable. The files that an index names need not exist.
-///
-/// A file without tensors is skipped, because no index can describe it. So is `model.safetensors`,
-/// because the directory opens as that file until it is removed, with any other files next to it.
-///
-/// # Errors
-///
-/// [`ErrorKind::Io`], [`ErrorKind::TooLargeForMemory`] and [`ErrorKind::BadIndex`] with
-/// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether
-/// there is one. A missing file is no error.
+/// directory opens as; `None` if there is none, or if it is malformed.
 pub(crate) fn current<T: Store>(
     store: &T,
     directory: &Path,
@@ -38,22 +27,22 @@ pub(crate) fn current<T: Store>(
     unless_broken(found)
 }
 
-/// Returns an index of a single shard for the file that a directory without an index opens.
 fn of_one_file<T: Store>(store: &T, directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(store, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
+    // The directory opens as the standard file until that is removed, and needs no index.
     let Some(name) = name.filter(|name| *name != STANDARD_FILE) else { return Ok(None) };
     let archive = SafeTensors::from_source_with(store.open(&path)?, &highest_limits())
         .map_err(|error| error.in_path(&path))?;
     let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
     if names.is_empty() {
+        // No index can describe a file without tensors.
         return Ok(None);
     }
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
-/// Returns the names of the files that a directory opens as: a file, or an index and the files that
-/// it names. Second names that an interrupted commit has given these, or the new files, are added.
+/// Also returns second names that an interrupted commit has given to files.
 pub(crate) fn old_files<T: Store>(
     store: &T,
     directory: &Path,
@@ -93,7 +82,7 @@ fn opened_files<T: Store>(store: &T, directory: &Path) -> Result<BTreeSet<String
     Ok(files)
 }
 
-/// A checkpoint that only opens with higher limits than the default ones must stay loadable, too.
+// A checkpoint that only opens with higher limits must stay loadable, too.
 pub(crate) fn highest_limits() -> Limits {
     Limits {
         // The most that any reader accepts.
@@ -106,7 +95,7 @@ pub(crate) fn highest_limits() -> Limits {
     }
 }
 
-/// Replaces the error of a missing or malformed checkpoint by `None`.
+/// `None` for a missing or malformed checkpoint.
 fn unless_broken(found: Result<Option<Index>>) -> Result<Option<Index>> {
     match found {
         Err(error) if is_not_found(&error) => Ok(None),

@@ -1,4 +1,4 @@
-//! Checking a directory before the files of a checkpoint are saved to it.
+//! Checks of a directory before a save.
 
 use std::path::Path;
 
@@ -14,11 +14,7 @@ use crate::file::save::cached::check_cached;
 use crate::format::error::{Error, ErrorKind, RankProblem, Result};
 use crate::format::header::Limits;
 
-/// Checks whether these files of the pattern can be saved to a directory, as far as that is known
-/// beforehand.
-///
-/// A checkpoint in a single file has no index. Opening the directory finds that file only if it is
-/// `model.safetensors`, or if the directory has no other file of tensors and no other index.
+/// Checks that files of the pattern can be saved to a directory, and that it then opens as them.
 pub(crate) fn check(
     directory: &Path,
     pattern: &FilePattern,
@@ -46,8 +42,7 @@ pub(crate) fn check(
     refuse_others(directory, file, |name| name == file || name == index || pattern.matches(name))
 }
 
-/// Fails if a directory has files of tensors or indexes that are not its own, next to which `file`
-/// would not be found.
+/// Fails for other files and indexes next to which `file` would not be found.
 pub(crate) fn refuse_others(
     directory: &Path,
     file: &str,
@@ -67,8 +62,7 @@ pub(crate) fn refuse_others(
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Fails if a directory opens as parts of tensors that ranks have saved. It would open as the new
-/// checkpoint next to them.
+/// Fails for parts of tensors: the directory would open as the new checkpoint next to them.
 pub(crate) fn refuse_to_hide(directory: &Path) -> Result<()> {
     let opener = Opener { store: &LocalStore, limits: &Limits::default(), joins: false };
     let hides_parts = match CheckpointPath::find(directory) {
@@ -84,14 +78,12 @@ pub(crate) fn refuse_to_hide(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the file system does not take all names that a save by this pattern may need.
 pub(crate) fn refuse_long_names(directory: &Path, pattern: &FilePattern) -> Result<()> {
     let longest = directory.join(pattern.longest_name());
     refuse_impossible(&longest).map_err(|error| Error::io(error, &longest))
 }
 
-/// Fails if a file that a save would replace or remove is a directory, a special file, or a file
-/// that must stay by the options: the new files, the index, and all files of the pattern.
+/// Fails for a directory, a special file, or one that must stay by the options.
 pub(crate) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,
@@ -111,7 +103,6 @@ pub(crate) fn refuse_irreplaceable(
     Ok(())
 }
 
-/// Returns the names of all files of a pattern in a directory.
 pub(crate) fn files_of(directory: &Path, pattern: &FilePattern) -> Result<Vec<String>> {
     let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
     Ok(names.filter(|name| pattern.matches(name)).collect())

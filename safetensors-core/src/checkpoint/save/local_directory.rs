@@ -1,4 +1,4 @@
-//! [`LocalDirectory`]: a directory of the local disk that a checkpoint is saved to.
+//! [`LocalDirectory`]: a directory on disk to save to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -21,8 +21,8 @@ use crate::file::save::temporary::TempDirectory;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
-/// A directory of the local disk, for [`save_sharded_to`](crate::checkpoint::save_sharded_to). New files are
-/// written into a hidden directory in it. The directory is locked while they take their places.
+/// A directory of the local disk, for [`save_sharded_to`](crate::checkpoint::save_sharded_to). New
+/// files are written into a hidden directory in it, and get their names under a lock.
 ///
 /// ```
 /// use safetensors_core::checkpoint::{LocalDirectory, save_sharded_to};
@@ -38,38 +38,28 @@ use crate::format::tensor::TensorSource;
 /// ```
 #[doc(hidden)]
 pub struct LocalDirectory {
-    /// Ends with the lock, before new directories are removed if they are empty.
+    // Ends with the lock, before new directories are removed if they are empty.
     steps: Option<Steps>,
     lock: Option<DirectoryLock>,
     pub(crate) directory: PathBuf,
     pub(crate) options: ShardOptions,
-    /// The [`versions`](Self::versions) at the start, if they must not change until the save is
-    /// done.
+    /// The [`versions`](Self::versions) that must not change until the save is done.
     before: Option<[Option<Version>; 2]>,
-    /// Second names that no index has yet. They are removed at the end.
+    /// No index has these yet.
     second_names: SecondNames,
     temp: TempDirectory,
-    /// The directories that were created for the checkpoint and for its files below. They are
-    /// removed if they are empty, so `temp`, which is in them, is dropped before.
+    // Removed if they are empty, so `temp`, which is in them, is dropped before.
     made: NewDirectories,
-    /// The rights of new files that replace no file of the same name: the rights of the old
-    /// checkpoint's files.
+    /// For new files that replace no file of the same name.
     rights: Option<Rights>,
-    /// The directories below that have new files.
     folders: BTreeSet<PathBuf>,
     is_locked_by_caller: bool,
-    /// How many files were removed.
     removed: usize,
 }
 
 impl LocalDirectory {
-    /// Prepares to save to a directory, which is created if it does not exist. Pass the options of
-    /// the save.
-    ///
-    /// # Errors
-    ///
-    /// As for [`save_sharded`](crate::checkpoint::save_sharded), as far as existing files cause them, so that
-    /// they come before anything is written.
+    /// Prepares to save to a directory, which is created if it does not exist, with the options of
+    /// the save. Existing files that it would refuse are an error now.
     #[doc(hidden)]
     pub fn create(directory: impl AsRef<Path>, options: &ShardOptions) -> Result<Self> {
         let directory = directory.as_ref();
@@ -112,8 +102,7 @@ impl LocalDirectory {
         Ok(created)
     }
 
-    /// Like [`create`](Self::create), by a caller who holds the lock of the directory until the
-    /// end.
+    /// Like [`create`](Self::create), by a caller who keeps the lock until the end.
     pub(crate) fn create_locked(
         directory: &Path,
         options: &ShardOptions,
@@ -130,12 +119,10 @@ impl LocalDirectory {
         self.temp.path()
     }
 
-    /// Returns the path to write a new file to.
     pub(crate) fn hidden(&self, file: &str) -> PathBuf {
         self.temp.path().join(file)
     }
 
-    /// Returns the final path of a file.
     pub(crate) fn destination(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
@@ -152,8 +139,7 @@ impl LocalDirectory {
         Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
     }
 
-    /// Returns the current versions of the two files that decide the checkpoint that the directory
-    /// opens as: the single file and the index.
+    /// The versions of the single file and the index, which decide the checkpoint.
     fn versions(&self) -> [Option<Version>; 2] {
         let pattern = self.options.pattern();
         [pattern.file_name(0, 1), pattern.index_name()]
@@ -164,8 +150,7 @@ impl LocalDirectory {
         &self.options.save_options
     }
 
-    /// Gives a file of the directory a second name: a hard link, or a copy if the file system has
-    /// no links.
+    /// Makes a hard link, or a copy where there are none.
     fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
         let from = self.destination(file);
         let to = self.destination(name);
@@ -187,7 +172,6 @@ impl LocalDirectory {
         Ok(to)
     }
 
-    /// Gives a new file the rights of the one that it will replace.
     fn take_over(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
             .and_then(|()| take_over(from, to, self.rights))
@@ -195,8 +179,7 @@ impl LocalDirectory {
     }
 }
 
-/// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to: in
-/// the Hub's cache other revisions of the model share that file.
+// A link is replaced, not its target: in the Hub's cache other revisions share that.
 fn rename(from: &Path, to: &Path) -> Result<()> {
     rename_over(from, to).map_err(|error| Error::io(error, to))?;
     remove_header_backup(to);
@@ -365,7 +348,7 @@ impl WritableDirectory for LocalDirectory {
     }
 }
 
-/// The second names of old shards. If no index has them yet, they are removed when this is dropped.
+/// Removed on drop.
 #[derive(Default)]
 struct SecondNames(Vec<PathBuf>);
 
@@ -378,10 +361,7 @@ impl Drop for SecondNames {
     }
 }
 
-/// Removes a file if it has this identity. Another writer could replace it between the check and
-/// the removal. So it is first renamed to `hidden`, which no other writer uses, and checked again.
-///
-/// After [`ErrorKind::LeftBehind`] the file is not at its path, after any other error it is.
+/// Removes a file of this identity. After [`ErrorKind::LeftBehind`] it is not at its path.
 fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> Result<()> {
     failpoint::hit("remove")?;
     if Identity::at(path)? != Some(identity) {
@@ -412,8 +392,7 @@ fn take_back(path: &Path, hidden: &Path, version: &Identity) -> io::Result<()> {
     if Identity::at(hidden)? == Some(*version) { Ok(()) } else { give_back(hidden, path) }
 }
 
-/// Gives a renamed file, which turned out to be a new one of another writer, its name again, unless
-/// that name is taken by now.
+/// Renames another writer's new file back, unless its name is taken by now.
 fn give_back(hidden: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(hidden, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),

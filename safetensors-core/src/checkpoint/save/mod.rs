@@ -1,4 +1,4 @@
-//! [`save_sharded`]: a checkpoint of several files and their index.
+//! [`save_sharded`]: several files and their index.
 
 mod beside;
 mod commit;
@@ -26,29 +26,20 @@ use crate::format::tied;
 use local_directory::LocalDirectory;
 use staged::{SavedShards, StagedShards, unless_refused};
 
-/// Saves tensors to a directory as a checkpoint in one file, or in several files with an index if
-/// they do not fit into one.
+/// Saves tensors to a directory as a checkpoint in one file, or in several files with an index.
 ///
-/// The tensors are divided in the given order, by their bytes in the file. Files of the same
-/// pattern are replaced: afterwards the directory has no files of an earlier save. Other files
-/// stay. Links are replaced, not followed.
+/// The tensors are divided in the given order. All files of earlier saves with the same pattern are
+/// replaced; other files stay. Links are replaced, not followed. A new file gets the permissions of
+/// the file that it replaces, otherwise the strictest among the earlier checkpoint's files.
 ///
-/// At every moment, also after an interruption, the directory opens as the complete earlier
-/// checkpoint or as the complete new one. So the disk needs space for both. After an interruption
-/// the files of the earlier one may have other names, until the next save.
+/// At every moment the directory opens as the complete earlier checkpoint or as the complete new
+/// one, so the disk needs space for both. After an interruption the earlier files may have other
+/// names, until the next save. Next to a checkpoint under names of another pattern, the new one may
+/// open only by the path of its file or index.
 ///
-/// A directory may contain another checkpoint, under names of another pattern. Then the directory
-/// may open as that one or, if neither is named `model{suffix}.safetensors`, as none. Open such a
-/// checkpoint by the path of its file or index.
-///
-/// Saves to one directory at the same time do not mix, in one process or in several.
-/// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. On network file
-/// systems locks may not reach other machines. There a save fails with [`ErrorKind::Overtaken`] if
-/// another one was done first, and leaves the other's files. Files that other writers add during
-/// the save stay.
-///
-/// A new file gets the permissions of the file that it replaces. Otherwise it gets the strictest
-/// permissions among the files of the earlier checkpoint. If there is none, it follows the umask.
+/// Saves to one directory at the same time do not mix;
+/// [`Contention`](crate::checkpoint::Contention) sets how the second one reacts. Where locks do not
+/// reach other machines, a save fails with [`ErrorKind::Overtaken`] if another one was done first.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -69,18 +60,15 @@ use staged::{SavedShards, StagedShards, unless_refused};
 ///
 /// # Errors
 ///
-/// For each file as for [`save`](crate::save()); [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::BadIndex`] if the index would be larger than the default [`Limits`](crate::Limits)
-/// allow, before anything is written; [`ErrorKind::NotAFile`] if a new file would replace a
-/// directory or a special file; [`ErrorKind::ReadOnlyFile`] if it would replace or remove a
-/// read-only file; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts) for a
-/// directory with parts that ranks have saved; [`ErrorKind::DirectoryBusy`] and
-/// [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
+/// As for [`save`](crate::save()); [`ErrorKind::BadIndex`] if the index would exceed the default
+/// [`Limits`](crate::Limits); [`ErrorKind::NotAFile`] and [`ErrorKind::ReadOnlyFile`] for a file in
+/// the way; [`RankProblem::HidesParts`](crate::error::RankProblem::HidesParts);
+/// [`ErrorKind::DirectoryBusy`]; [`ErrorKind::Io`] also if the earlier checkpoint cannot be read.
 ///
 /// After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the directory opens as the new
-/// checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint of the other writer, or as
-/// the new one if that writer has failed. If both have changed files at the very same time, it may
-/// be a mixture. After other errors it opens as before.
+/// checkpoint, after [`ErrorKind::Overtaken`] as the other writer's or, if that has failed, the new
+/// one, or as a mixture if both have changed files at the very same time. After other errors it
+/// opens as before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -90,8 +78,8 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     stage_sharded_to(&mut directory, tensors, options)?.commit()
 }
 
-/// Saves like [`save_sharded`], to a directory of any store. The directory decides its own
-/// [`Contention`](crate::checkpoint::Contention), if it has one.
+/// Saves like [`save_sharded`], to a directory of any store, which decides its own
+/// [`Contention`](crate::checkpoint::Contention).
 ///
 /// ```
 /// use safetensors_core::checkpoint::save_sharded_to;
@@ -116,10 +104,6 @@ pub fn save_sharded_to<D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
 }
 
 /// Writes all files that [`save_sharded_to`] puts in place. No reader finds them before the commit.
-///
-/// # Errors
-///
-/// As for [`save_sharded`], except for the commit.
 #[doc(hidden)]
 pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource>(
     directory: &'d mut D,
@@ -143,7 +127,7 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     Ok(StagedShards::new(directory, options, index, saved))
 }
 
-/// Writes the other files of the options, before the tensors: an error then comes early.
+// Before the tensors, so that an error comes early.
 pub(crate) fn write_others<D: WritableDirectory>(
     directory: &mut D,
     options: &ShardOptions,
@@ -154,21 +138,15 @@ pub(crate) fn write_others<D: WritableDirectory>(
     })
 }
 
-/// The plan of a sharded save.
 #[derive(Debug)]
 pub(crate) struct ShardPlan {
-    /// The tensors of each file.
     pub(crate) split: Split,
-    /// The names of the files.
     pub(crate) files: Vec<String>,
-    /// How each file is saved.
     pub(crate) each: SaveOptions,
-    /// Each alias, with the name of its tensor in the file.
     pub(crate) aliases: BTreeMap<String, String>,
     index: Index,
 }
 
-/// Removes the tensors that are tied to others, and decides which file each remaining one goes to.
 pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
@@ -213,15 +191,11 @@ fn refuse_dcp(options: &ShardOptions) -> Result<()> {
     Err(ErrorKind::Io(unsupported).into())
 }
 
-/// The metadata of a save, with its aliases.
 struct Recorded {
-    /// How each file is saved.
     each: SaveOptions,
-    /// The metadata of the index.
     metadata: Metadata,
 }
 
-/// Divides the metadata of the options between the files and their index.
 fn record(
     split: &Split,
     aliases: &BTreeMap<String, String>,
@@ -247,8 +221,7 @@ fn record(
     Ok(Recorded { each, metadata })
 }
 
-/// Fails if two tensors have one name. The header of a file refuses duplicates within the file.
-/// Duplicates in different files are found only here.
+// The header of a file finds only duplicates in the file.
 fn refuse_duplicates(names: &[&str]) -> Result<()> {
     let mut seen = HashSet::new();
     match names.iter().find(|name| !seen.insert(**name)) {
@@ -257,8 +230,7 @@ fn refuse_duplicates(names: &[&str]) -> Result<()> {
     }
 }
 
-/// Returns the size of each tensor. Tensors that share storage are written once for each name here,
-/// so the size of each counts.
+// Tensors that share storage are written once for each name.
 fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64, Option<()>)>> {
     let mut total = 0_u64;
     let sizes = tensors.iter().map(|(name, tensor)| {

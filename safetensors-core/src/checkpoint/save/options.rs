@@ -1,4 +1,4 @@
-//! [`ShardOptions`]: how a checkpoint is divided into files, and how these are named and saved.
+//! [`ShardOptions`]: how a checkpoint is divided, named and saved.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,14 +32,12 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// Returns the default options: shards of at most 5 GB, named `model{suffix}.safetensors`,
-    /// saved with the default [`SaveOptions`].
+    /// Returns the default options: shards of at most 5 GB, named `model{suffix}.safetensors`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the largest size of a shard, in bytes of tensors. A larger tensor gets its own
-    /// shard.
+    /// Sets the largest size of a shard, in bytes of tensors. A larger tensor gets its own shard.
     pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
         self.max_shard_size = size;
         self
@@ -51,10 +49,8 @@ impl ShardOptions {
         self
     }
 
-    /// Sets how each file is saved.
-    ///
-    /// If there are several files, the metadata goes into their index, as `huggingface_hub` does
-    /// it. Only `format` goes into each file; it is `pt` unless it is given.
+    /// Sets how each file is saved. If there are several, the metadata goes into their index, as of
+    /// `huggingface_hub`, and only `format`, which is `pt` by default, into each file.
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
         self
@@ -62,17 +58,6 @@ impl ShardOptions {
 
     /// Adds entries to the metadata of the [`SaveOptions`]. Call it after
     /// [`save_options`](ShardOptions::save_options), which replaces all of them.
-    ///
-    /// ```
-    /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
-    ///
-    /// let dir = tempfile::tempdir()?;
-    /// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
-    /// let options = ShardOptions::new().metadata([("epoch", "3")]);
-    /// save_sharded(dir.path(), [("bias", bias)], &options)?;
-    /// assert_eq!(Checkpoint::open(dir.path())?.metadata()["epoch"], "3");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -87,13 +72,12 @@ impl ShardOptions {
         self
     }
 
-    /// Puts a small file next to the tensors in the same save, such as the `config.json` that
-    /// describes them. It gets its name just before they do. So a reader may see the new file and
-    /// the earlier tensors for a moment, or after a power cut, but never the reverse. If the save
-    /// fails, the earlier file is put back.
+    /// Puts a small file next to the tensors in the same save, such as their `config.json`. It gets
+    /// its name just before they do, so readers never see the earlier file with the new tensors. If
+    /// the save fails, the earlier file is put back.
     ///
-    /// A save fails with [`ErrorKind::Io`], before it writes, if the name is a path, or ends in
-    /// `.safetensors` or `.safetensors.index.json`.
+    /// A save fails with [`ErrorKind::Io`] if the name is a path, or ends in `.safetensors` or
+    /// `.safetensors.index.json`.
     ///
     /// ```
     /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
@@ -110,28 +94,25 @@ impl ShardOptions {
         self
     }
 
-    /// Copies the other files of a model into the directory, in the same save. They take their
-    /// places like files [next to](Self::beside) the tensors.
+    /// Copies the other files of a model into the directory, like files [next to](Self::beside) the
+    /// tensors.
     #[doc(hidden)]
     pub fn other_files(mut self, files: OtherFiles) -> Self {
         self.others = files;
         self
     }
 
-    /// Sets whether ranks save their parts as PyTorch's distributed checkpoints (DCP) do, in
-    /// safetensors files: `HuggingFaceStorageReader` of `torch.distributed.checkpoint` reads them,
-    /// and `consolidate_safetensors_files` joins them. So does
-    /// [`Checkpoint::open`](crate::Checkpoint::open). `false` by default.
+    /// Sets whether ranks save their parts as PyTorch's distributed checkpoints (DCP) in
+    /// safetensors files: `HuggingFaceStorageReader` reads them, `consolidate_safetensors_files`
+    /// and [`Checkpoint::open`](crate::Checkpoint::open) join them. `false` by default.
     ///
-    /// The files are named `shard-00001-model-00001-of-00001.safetensors` after the rank and its
-    /// files; the [pattern](ShardOptions::file_pattern) is ignored. A part has the name of its
-    /// tensor, and `DCP_SHARDING_INFO` in the metadata has its place. The metadata of the options
-    /// goes into each file, with the number of all files. There is no index, so the directory must
-    /// have no other files of tensors, and a save replaces none.
+    /// The files are named `shard-00001-model-00001-of-00001.safetensors`, for any
+    /// [pattern](ShardOptions::file_pattern). `DCP_SHARDING_INFO` in their metadata has the place
+    /// of each part. There is no index, so the directory must have no other files of tensors.
     ///
-    /// Only saves of ranks on the local disk support it: [`RankSaver`](crate::ranks::RankSaver) and
-    /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks). Every other save fails with
-    /// [`ErrorKind::Io`].
+    /// Only [`RankSaver`](crate::ranks::RankSaver) and
+    /// [`Rewrite::save_ranks`](crate::Rewrite::save_ranks) on the local disk support it. Other
+    /// saves fail with [`ErrorKind::Io`].
     ///
     /// ```
     /// use safetensors_core::ranks::{RankRules, RankSaver};
@@ -156,14 +137,12 @@ impl ShardOptions {
         self
     }
 
-    /// Returns whether existing files are replaced.
+    /// Returns `true` if existing files are replaced.
     #[doc(hidden)]
     pub fn overwrites(&self) -> bool {
         self.save_options.overwrites()
     }
 
-    /// Fails if a file next to the tensors would be in another directory, or could be one of
-    /// theirs.
     pub(crate) fn check_beside(&self) -> Result<()> {
         let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
         let problem = format!(
@@ -173,13 +152,12 @@ impl ShardOptions {
         Err(ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidInput, problem)).into())
     }
 
-    /// Returns the names of these files, and of the files next to them.
     pub(crate) fn with_beside<'f>(&'f self, files: &[&'f str]) -> Vec<&'f str> {
         let beside = self.beside.keys().map(String::as_str).chain(self.others.names());
         files.iter().copied().chain(beside).collect()
     }
 
-    /// Returns the names of the files, of the index, and of earlier saves' files.
+    /// Returns the pattern of the files and the index.
     #[doc(hidden)]
     pub fn pattern(&self) -> &FilePattern {
         &self.file_pattern
@@ -192,18 +170,14 @@ impl AsMut<SaveOptions> for ShardOptions {
     }
 }
 
-/// How a sharded save reacts if another one writes to the same directory.
-///
-/// Several saves can write at the same time, each into its own hidden directory. Complete files are
-/// then put in place by one save after the other.
+/// How a sharded save reacts if another one writes to the same directory. Complete files are put in
+/// place by one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
-    /// Waits until the other save has put its files in place, and then replaces them: the last one
-    /// wins.
+    /// Waits until the other save has put its files in place, and then replaces them.
     #[default]
     Wait,
     /// Fails with [`ErrorKind::DirectoryBusy`](crate::ErrorKind::DirectoryBusy) if the other save
-    /// is putting its files in place, or has done so since this one began. The directory then
-    /// contains the other save's files.
+    /// is putting its files in place, or has done so since this one began. Its files stay.
     Fail,
 }

@@ -6,9 +6,8 @@ use crate::format::error::{Error, ErrorKind};
 
 /// The largest size of a shard, in bytes of tensors.
 ///
-/// As text it is a whole number of bytes, or a decimal number with one of the units KB, MB, GB and
-/// TB (powers of 1000), as in `huggingface_hub`. Case does not matter, nor do spaces around the
-/// number. Binary units such as KiB are an error.
+/// As text it is a whole number of bytes, or a decimal number of KB, MB, GB or TB (powers of 1000).
+/// Binary units such as KiB are an error.
 ///
 /// ```
 /// use safetensors_core::checkpoint::MaxShardSize;

@@ -1,32 +1,24 @@
-//! [`split_into_shards`]: which tensor goes into which shard.
+//! [`split_into_shards`]: the shard of each tensor.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::checkpoint::MaxShardSize;
 
-/// Tensors divided into shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// The positions of each shard's tensors. Each shard has at least one, and every position is in
-    /// exactly one shard.
+    /// The positions of each shard's tensors. No shard is empty.
     pub(crate) shards: Vec<Vec<usize>>,
-    /// The sizes of all tensors, each storage counted once.
+    /// Counts each storage once.
     pub(crate) total_size: u64,
 }
 
-/// Divides tensors into shards as `huggingface_hub` does: the same shards for the same input.
-///
-/// A tensor is given by its size in bytes and, if it may share its storage with others, the
-/// identity of the storage.
-///
-/// The tensors go into the open shard in the given order, without balancing. A tensor that would
-/// exceed the limit closes the open shard and begins the next one. A tensor that is larger than the
-/// limit gets its own shard, which comes before the open one. Tensors that share a storage go
-/// into the shard of the first of them, and only the size of the first one counts.
-///
-/// For example, the sizes 6, 6, 2, 6, 2, 2 with a limit of 10 become the shards 6, 6 + 2 and
-/// 6 + 2 + 2.
+/// Divides tensors into the same shards as `huggingface_hub`, by their sizes and the storages that
+/// they may share.
+// A tensor that would exceed the limit closes the open shard and begins the next one. One that is
+// larger than the limit gets its own shard, which comes before the open one. Tensors that share a
+// storage go into the shard of the first of them, and only its size counts. The sizes 6, 6, 2, 6,
+// 2, 2 with a limit of 10 become the shards 6, 6 + 2 and 6 + 2 + 2.
 pub(crate) fn split_into_shards<Id: Eq + Hash>(
     tensors: impl IntoIterator<Item = (u64, Option<Id>)>,
     max_shard_size: MaxShardSize,
@@ -73,7 +65,6 @@ pub(crate) fn split_into_shards<Id: Eq + Hash>(
     Split { shards, total_size }
 }
 
-/// Puts the other tensors of each storage into the shard of its first one.
 fn add_shared(shards: &mut [Vec<usize>], shared: Vec<(usize, Vec<usize>)>) {
     let mut places = HashMap::new();
     for (shard, tensors) in shards.iter().enumerate() {

@@ -23,11 +23,9 @@ pub struct SavedShards {
     pub total_size: u64,
 }
 
-/// A checkpoint with all its files written, but not yet named. Dropping it removes them.
-///
-/// [`commit`](Self::commit) replaces the checkpoint of the directory by it. Conditions of that
-/// moment, for example that no source has changed, are checked between [`begin`](Self::begin) and
-/// `commit`.
+/// A checkpoint with all its files written, but not yet named. Dropping it removes them. Check
+/// conditions of the last moment, such as unchanged sources, between [`begin`](Self::begin) and
+/// [`commit`](Self::commit).
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -51,14 +49,11 @@ pub struct StagedShards<'d, D: WritableDirectory> {
     options: ShardOptions,
     files: NewFiles,
     saved: SavedShards,
-    /// The files of the old checkpoint, once the commit has begun.
     before: Option<Versions<D::Version>>,
-    /// Whether at most old files are still to be removed.
     is_in_place: bool,
     done: Done<D::Version>,
 }
 
-/// Ends [`begin`](StagedShards::begin) here at the latest.
 impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
     fn drop(&mut self) {
         if self.before.is_some() {
@@ -68,8 +63,6 @@ impl<D: WritableDirectory> Drop for StagedShards<'_, D> {
 }
 
 impl<'d, D: WritableDirectory> StagedShards<'d, D> {
-    /// Makes the files of a checkpoint with this index, which the directory has
-    /// [written](WritableDirectory::write).
     pub(crate) fn new(
         directory: &'d mut D,
         options: &ShardOptions,
@@ -91,13 +84,8 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         Self { directory, options, files, saved, before: None, is_in_place: false, done }
     }
 
-    /// Takes the lock of the directory, if it has one, until the commit. Without a lock, the commit
-    /// notices other writers from here on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::FileExists`]; [`ErrorKind::DirectoryBusy`]; any error of the store. Nothing has
-    /// changed, and this can be called again.
+    /// Takes the lock of the directory, or begins to notice other writers, until the commit. After
+    /// an error this can be called again.
     #[doc(hidden)]
     pub fn begin(&mut self) -> Result<()> {
         if self.before.is_some() || self.is_in_place {
@@ -125,11 +113,11 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
         Ok(())
     }
 
-    /// Puts the checkpoint in place. [Begins](Self::begin) if that has not been done.
+    /// Puts the checkpoint in place, after [`begin`](Self::begin).
     ///
-    /// After an error other than [`ErrorKind::Overtaken`] this can be called again, also if the
-    /// directory already opens as the new checkpoint. A store other than the local disk and memory
-    /// may have lost files by then, which the next call reports.
+    /// After an error other than [`ErrorKind::Overtaken`] this can be called again, even if the
+    /// directory already opens as the new checkpoint. Stores other than the local disk and memory
+    /// may have lost files by then.
     ///
     /// # Errors
     ///
@@ -153,30 +141,26 @@ impl<'d, D: WritableDirectory> StagedShards<'d, D> {
 }
 
 impl LocalDirectory {
-    /// Removes the hidden files and directories that killed processes have left in a directory for
-    /// a file of this name, or for its checkpoint. Hidden files that a process is using stay.
-    /// Errors are ignored. [`create`](Self::create) does this, too.
+    /// Removes the hidden files that killed processes have left for a file of this name, or for its
+    /// checkpoint, as [`create`](Self::create) does. Errors are ignored.
     #[doc(hidden)]
     pub fn clean(directory: impl AsRef<Path>, file_name: &str) {
         remove_leftovers_now(directory.as_ref(), file_name.as_ref());
     }
 
-    /// Replaces the path in the [`staging`](Self::staging) directory by the path after the commit,
-    /// in an error about a file there.
+    /// Replaces a path in the [`staging`](Self::staging) directory by the final path, in an error.
     #[must_use]
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
         error.moved_below(self.staging(), &self.directory)
     }
 
-    /// Stages a checkpoint, or files of a foreign index, with their own names. The files are
-    /// written to the [`staging`](Self::staging) directory: `main`, which is its single file or its
-    /// index, the files that this index names, and the files that go `beside` them, as paths
-    /// relative to that directory.
+    /// Stages a checkpoint, or files of a foreign index, in the [`staging`](Self::staging)
+    /// directory: `main`, its file or index, the files that this index names, and `beside`, by
+    /// relative paths.
     ///
-    /// The commit replaces the checkpoint that the directory opens as, and keeps all other files. A
-    /// file next to the tensors replaces an earlier one with its name, unless the options forbid
-    /// that. A commit that fails after that puts the earlier one back, and cannot be repeated.
+    /// A file of `beside` replaces an earlier one, unless the options forbid that. A commit that
+    /// fails after that puts the earlier one back, and cannot be repeated.
     ///
     /// ```
     /// use safetensors_core::checkpoint::LocalDirectory;
@@ -191,10 +175,6 @@ impl LocalDirectory {
     /// assert_eq!(Checkpoint::open(dir.path())?.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for opening `main`; [`ErrorKind::Io`].
     #[doc(hidden)]
     pub fn staged<N: Into<String>>(
         &mut self,
@@ -231,7 +211,6 @@ impl LocalDirectory {
     }
 }
 
-/// Removes the files that an earlier commit could not.
 fn remove_left<D: WritableDirectory>(
     directory: &mut D,
     left: &mut Vec<(String, D::Version)>,
@@ -245,7 +224,6 @@ fn remove_left<D: WritableDirectory>(
     Ok(())
 }
 
-/// Fails if there are files that the options forbid to replace.
 pub(crate) fn unless_refused<D: WritableDirectory>(
     directory: &D,
     found: &Versions<D::Version>,

@@ -1,4 +1,4 @@
-//! [`AsyncStore`]: files that are opened and read asynchronously.
+//! [`AsyncStore`]: files that are read asynchronously.
 
 use std::fmt;
 use std::io;
@@ -18,39 +18,31 @@ use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::{Task, lock};
 use crate::format::tensor::TensorBuf;
 
-/// The bytes that are read when a file is opened. They have the whole header of many files. A
-/// longer header takes one more request.
+// A longer header takes one more request.
 const START: u64 = 64 << 10;
 
-/// The most files that are opened at once.
 const OPENED_AT_ONCE: usize = 8;
 
 /// Tensors of this many bytes are fetched together before they are converted.
 const GROUP: u64 = 64 << 20;
 
-/// A [`Store`] that opens and reads its files asynchronously, independent of any runtime: for
-/// servers, which must not block a worker for a network, and for browsers, which cannot block.
+/// A [`Store`] that opens and reads its files asynchronously, in any runtime: for servers, which
+/// must not block a worker, and browsers, which cannot block.
 ///
-/// It is made from a function that opens the file of a path, for example by a request for its first
-/// bytes. An error of the kind [`NotFound`](io::ErrorKind::NotFound) means that there is none. The
-/// path of a directory opens as its `model.safetensors`, or otherwise as the shards of its
-/// `model.safetensors.index.json`, because the store does not list directories.
+/// It is made from a function that opens the file of a path, for example by a request. The error
+/// [`NotFound`](io::ErrorKind::NotFound) means that there is none. A directory opens as its
+/// `model.safetensors`, or otherwise by its `model.safetensors.index.json`.
 ///
 /// | to | use |
 /// |---|---|
 /// | open a checkpoint: only the headers are fetched | [`Checkpoint::open_async`](crate::Checkpoint::open_async) |
-/// | load tensors, within the memory of the tensors and some more | [`load`](Self::load) |
+/// | load tensors | [`load`](Self::load) |
 /// | read in any other way: slices, quantised weights, ranks | [`run`](Self::run) |
 /// | read by code that must not block, such as a `VarBuilder` | [`fetch`](Self::fetch) before |
 ///
-/// The tensors come out as from any other store, because the same code reads and converts them.
-/// That is work for the processor, and the task that awaits it does not yield: it converts up to 64
-/// MiB at once, with the help of other [threads](LoadOptions::threads), if there are any. A server
-/// that must answer others within milliseconds should give loads a separate worker.
-///
-/// The store keeps no file open. A checkpoint keeps its files open, and in memory the files of at
-/// most 64 KiB, including the settings next to its weights. Each opening sees the files of that
-/// moment.
+/// Up to 64 MiB are converted without a yield, so a server that must answer within milliseconds
+/// should give loads a separate worker. A checkpoint keeps its files open, and files of at most 64
+/// KiB in memory.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::AsyncStore;
@@ -116,7 +108,6 @@ impl<S, O> Clone for AsyncStore<S, O> {
 }
 
 impl<S, O> AsyncStore<S, O> {
-    /// Returns the same store with other open files.
     fn with_files(&self, files: Arc<Files<S>>) -> Self {
         Self { open: Arc::clone(&self.open), files, missing: Arc::clone(&self.missing) }
     }
@@ -133,9 +124,7 @@ impl<S, O> fmt::Debug for AsyncStore<S, O> {
 #[must_use = "the bytes are dropped with it"]
 pub struct Fetched<S> {
     owner: Task,
-    /// The files that it has bytes of. A file may occur several times.
     files: Vec<Arc<Held<S>>>,
-    /// Where opening failed.
     failed: Vec<Arc<Files<S>>>,
 }
 
@@ -183,25 +172,14 @@ where
         Self { open: Arc::new(open), files: Arc::default(), missing: Arc::default() }
     }
 
-    /// Runs `work`, which may read files of the store in every way that does not wait. While it
-    /// lacks bytes, it fails. They are then fetched, all announced bytes at once, and `work` runs
-    /// again from its start. The result comes from the run that lacked nothing. Fetched bytes are
-    /// dropped at the end.
+    /// Runs `work`, which may read files of the store in every way. When it lacks bytes, all that
+    /// it announced are fetched at once, and `work` runs again from its start. So memory holds all
+    /// bytes that it reads, and it must not have effects that may happen only once.
     ///
-    /// The store that `work` gets has its own files. They stay open as long as a clone of it does,
-    /// such as the one in a checkpoint that was opened with it. Only reads by this thread and by
-    /// the threads of loads count: `work` must not leave reading to others.
-    ///
-    /// So memory holds all bytes that `work` reads, in addition to its result, and `work` must not
-    /// have effects that may happen only once. Opening, [`read_tensors`] and the other loads
-    /// announce their reads, and take few runs. Single reads are not announced: a loop that reads
-    /// 100 tensors one by one runs 100 times.
-    ///
-    /// Several runs at the same time do not wait for each other.
-    ///
-    /// # Errors
-    ///
-    /// Any error of `work`, including errors of the sources.
+    /// Its store has its own files, which stay open as long as a clone of it. Only reads by this
+    /// thread and by the threads of loads count. Opening, [`read_tensors`] and the other loads
+    /// announce their reads; single reads do not: a loop that reads 100 tensors one by one runs 100
+    /// times.
     pub async fn run<T>(&self, mut work: impl FnMut(&Self) -> Result<T>) -> Result<T> {
         let mut fetched = Fetched::new();
         let store = self.with_files(Arc::default());
@@ -213,21 +191,13 @@ where
         }
     }
 
-    /// Fetches tensors, and keeps their bytes in memory until the result is dropped. All code that
-    /// reads these tensors finds them there, including code that cannot wait, such as candle's
-    /// `VarBuilder`. For quantised weights that are read as numbers, fetch all stored tensors, and
-    /// before that [list](crate::Checkpoint::quantized_weights) the weights by [`run`](Self::run),
-    /// which fetches the settings next to the files.
+    /// Fetches tensors, and keeps their bytes in memory until the result is dropped, for code that
+    /// cannot wait, such as candle's `VarBuilder`. For quantised weights as numbers, first
+    /// [list](crate::Checkpoint::quantized_weights) them by [`run`](Self::run), which fetches the
+    /// settings next to the files, and then fetch all stored tensors.
     ///
-    /// The [progress](LoadOptions::progress) of the options counts the bytes of these tensors as
-    /// they arrive. Other options have no effect.
-    ///
-    /// Bytes that are already in memory are not fetched again. They stay as long as any result that
-    /// has them.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`], naming the tensor and its file; [`ErrorKind::Cancelled`].
+    /// Only the [progress](LoadOptions::progress) of the options has an effect. It counts the bytes
+    /// as they arrive.
     pub async fn fetch(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
@@ -268,12 +238,10 @@ where
         Ok(fetched)
     }
 
-    /// Reads tensors asynchronously, with the results and options of [`read_tensors`], except that
-    /// [progress](LoadOptions::progress) counts bytes in the file, as they arrive. Up to 64 MiB of
-    /// tensors are fetched together, then converted, and then dropped: until then they are in
-    /// memory twice. A larger tensor is fetched alone.
-    ///
-    /// Dropping the future cancels the load.
+    /// Reads tensors asynchronously, like [`read_tensors`], except that
+    /// [progress](LoadOptions::progress) counts bytes as they arrive. Up to 64 MiB of tensors, or a
+    /// larger one, are in memory twice until they are converted. Dropping the future cancels the
+    /// load.
     pub async fn load(
         &self,
         tensors: &[LazyTensor<'_, AsyncFile<S>>],
@@ -310,8 +278,7 @@ where
         Ok(bufs)
     }
 
-    /// Opens and fetches the missing files and bytes. Errors are kept in their place, for later
-    /// reads.
+    /// Errors are kept for later reads.
     async fn obtain(&self, missing: Missing<S>, fetched: &mut Fetched<S>) {
         let owner = fetched.owner;
         let open = async |(files, path): (Arc<Files<S>>, PathBuf)| {
@@ -336,7 +303,6 @@ where
         self.send(wanted, fetched, &mut |_| ControlFlow::Continue(())).await;
     }
 
-    /// Opens a file and reads its start.
     async fn open_file(&self, path: PathBuf, owner: Task) -> io::Result<Arc<Held<S>>> {
         let held = Held::new((self.open)(path).await?);
         let len = held.source.byte_len();
@@ -348,7 +314,6 @@ where
         Ok(Arc::new(held))
     }
 
-    /// Sends the requests for the wanted bytes.
     async fn send(
         &self,
         wanted: Vec<Wanted<S>>,
@@ -362,7 +327,6 @@ where
         let _ = each(requests, at_once.unwrap_or(1), done).await;
     }
 
-    /// Returns `true` if the open indexes are current, as far as their sources can detect.
     pub(crate) async fn has_current_indexes(&self) -> Result<bool> {
         let version = |(path, file): (&PathBuf, &Opened<S>)| {
             let is_index = path.extension().is_some_and(|end| end == "json");

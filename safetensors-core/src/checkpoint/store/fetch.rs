@@ -1,4 +1,4 @@
-//! Plans requests that fetch some ranges of files, and runs futures at the same time.
+//! Plans requests for ranges of files, and runs futures at once.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,8 +11,7 @@ use super::held::Held;
 use crate::file::io::AsyncReadAt;
 use crate::format::parallel::Task;
 
-/// Ranges with at most this many bytes between them are always fetched by one request. At 10 MB a
-/// second they take as long as one of six requests at once that take 20 ms each.
+// At 10 MB a second these bytes take as long as one of six requests at once of 20 ms each.
 const GAP: u64 = 32 << 10;
 
 /// Wanted bytes, and the caller's number for their purpose.
@@ -25,15 +24,10 @@ pub(super) struct Wanted<S> {
 pub(super) struct Request<S> {
     pub(super) file: Arc<Held<S>>,
     pub(super) range: Range<u64>,
-    /// The bytes of the range that are wanted.
     pub(super) wanted: u64,
-    /// The number of the first of them.
     pub(super) of: usize,
 }
 
-/// Plans the requests for wanted bytes that have not been fetched. The owner gets the rest as well.
-/// No request has more bytes than its source allows. Neighbours are joined if the gap between them
-/// is small, or if the joint request fetches at most twice the wanted bytes.
 pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> Vec<Request<S>> {
     wanted.sort_by_key(|wanted| (Arc::as_ptr(&wanted.file).addr(), wanted.range.start));
     let mut requests: Vec<Request<S>> = Vec::new();
@@ -61,7 +55,6 @@ pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> V
 }
 
 impl<S: AsyncReadAt> Request<S> {
-    /// Returns whether this request may also fetch a range that does not begin before its end.
     fn may_take(&self, file: &Arc<Held<S>>, range: &Range<u64>, most: u64) -> bool {
         if !Arc::ptr_eq(&self.file, file) {
             return false;
@@ -77,7 +70,7 @@ impl<S: AsyncReadAt> Request<S> {
         self.range.end = range.end;
     }
 
-    /// Fetches the bytes, and keeps them, or the error, with the file for their owner.
+    /// Keeps the bytes, or the error, with the file for their owner.
     pub(super) async fn send(self, owner: Task) -> (usize, u64, Result<(), Arc<io::Error>>) {
         let Self { file, range, wanted, of } = self;
         let bytes = read(&file.source, range.clone()).await.map_err(Arc::new);
@@ -87,7 +80,6 @@ impl<S: AsyncReadAt> Request<S> {
     }
 }
 
-/// Reads a range into memory.
 pub(super) async fn read<S: AsyncReadAt>(source: &S, range: Range<u64>) -> io::Result<Vec<u8>> {
     let len = range.end - range.start;
     let mut bytes = Vec::new();
@@ -102,8 +94,7 @@ pub(super) async fn read<S: AsyncReadAt>(source: &S, range: Range<u64>) -> io::R
     Ok(bytes)
 }
 
-/// Runs futures until all are done, or until `done` stops it; at most `at_once` at the same time. A
-/// wake-up polls all of these, which are few.
+/// Runs at most `at_once` futures at a time, until all are done or `done` stops it.
 pub(super) async fn each<F: Future>(
     futures: impl IntoIterator<Item = F>,
     at_once: usize,

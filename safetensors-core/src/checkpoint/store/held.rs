@@ -1,4 +1,4 @@
-//! [`AsyncFile`]: a file, with its bytes that have been fetched.
+//! [`AsyncFile`]: a file with its fetched bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,14 +11,13 @@ use crate::format::error::{Error, ErrorKind};
 use crate::format::parallel::Task;
 use crate::format::parallel::lock;
 
-/// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched. A
-/// read of other bytes is an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
+/// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched;
+/// others are an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
 pub struct AsyncFile<S> {
     pub(super) held: Arc<Held<S>>,
     missing: Arc<Recorder<S>>,
 }
 
-/// A source, and the bytes of it that are in memory.
 pub(super) struct Held<S> {
     pub(super) source: S,
     pieces: Mutex<Pieces>,
@@ -32,22 +31,19 @@ struct Piece {
 
 #[derive(Default)]
 struct Pieces {
-    /// By their start and their owner. Several owners may have the same bytes.
+    /// By start and owner. Several owners may have the same bytes.
     by_start: BTreeMap<(u64, Task), Arc<Piece>>,
-    /// The most bytes that a piece has ever had.
     longest: u64,
 }
 
-/// The pieces that have bytes of a range, by their starts, and the parts of it that have not been
-/// fetched.
+/// The pieces of a range, by start, and the parts that are missing.
 type Found = (Vec<(u64, Arc<Piece>)>, Vec<Range<u64>>);
 
-/// The owner of pieces that stay as long as the file is open. It has no errors.
+/// The owner of pieces that stay as long as the file is open, without errors.
 pub(super) const FOREVER: Task = Task::NONE;
 
 impl Pieces {
-    /// Returns a piece with the byte at this offset, and its start: bytes of any owner, or
-    /// otherwise the error of this one.
+    /// Returns a piece of any owner, or otherwise the error of this one.
     fn at(&self, offset: u64, owner: Task) -> Option<(u64, &Arc<Piece>)> {
         let earlier = self.by_start.range(..=(offset, Task::LAST)).rev();
         let near = earlier.take_while(|((start, _), _)| offset - start < self.longest);
@@ -90,8 +86,7 @@ impl<S> Held<S> {
         Self { source, pieces: Mutex::default() }
     }
 
-    /// Adds the bytes of a range, or the error of the request for them, until the owner
-    /// [releases](Held::release) them.
+    /// Keeps bytes, or an error, until the owner [releases](Held::release) them.
     pub(super) fn add(
         &self,
         range: Range<u64>,
@@ -107,8 +102,7 @@ impl<S> Held<S> {
         pieces.by_start.insert((range.start, owner), piece);
     }
 
-    /// Makes an owner share the pieces that have bytes of a range, fetched by any owner, and
-    /// returns the parts that have not been fetched.
+    /// Shares the pieces of a range with an owner, and returns the missing parts.
     pub(super) fn claim(&self, range: Range<u64>, owner: Task) -> Vec<Range<u64>> {
         let mut pieces = lock(&self.pieces);
         let (found, holes) = pieces.find(range, owner);
@@ -122,13 +116,11 @@ impl<S> Held<S> {
         holes
     }
 
-    /// Forgets the pieces of an owner.
     pub(super) fn release(&self, owner: Task) {
         lock(&self.pieces).by_start.retain(|(_, of), _| *of != owner);
     }
 
-    /// Copies bytes that have been fetched, and returns their number. Fewer than asked for come
-    /// before a hole.
+    /// Copies up to the first hole, and returns the number of bytes.
     fn copy(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         let owner = Task::current();
@@ -147,7 +139,6 @@ impl<S> Held<S> {
     }
 }
 
-/// The opened files, or the errors of opening them.
 pub(super) struct Files<S>(pub(super) Mutex<HashMap<PathBuf, Opened<S>>>);
 
 pub(super) type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
@@ -158,7 +149,6 @@ impl<S> Default for Files<S> {
     }
 }
 
-/// The files and bytes that a task has asked for and lacks.
 pub(super) struct Missing<S> {
     pub(super) paths: Vec<(Arc<Files<S>>, PathBuf)>,
     pub(super) ranges: Vec<(Arc<Held<S>>, Range<u64>)>,
@@ -170,7 +160,6 @@ impl<S> Default for Missing<S> {
     }
 }
 
-/// Records the files and bytes that tasks lack, each separately.
 pub(super) struct Recorder<S>(Mutex<HashMap<Task, Missing<S>>>);
 
 impl<S> Default for Recorder<S> {
@@ -180,10 +169,9 @@ impl<S> Default for Recorder<S> {
 }
 
 impl<S> Recorder<S> {
-    /// Runs `work` for a task. Returns `Err` with the missing files and bytes, if there are any:
-    /// the result of `work` is then useless.
+    /// After `Err` the result of `work` is useless.
     pub(super) fn record<T>(&self, task: Task, work: impl FnOnce() -> T) -> Result<T, Missing<S>> {
-        /// Ends the record, also if `work` panics.
+        /// Ends the record, even if `work` panics.
         struct Recording<'r, S>(&'r Recorder<S>, Task);
         impl<S> Recording<'_, S> {
             fn end(&self) -> Option<Missing<S>> {
@@ -207,7 +195,6 @@ impl<S> Recorder<S> {
         }
     }
 
-    /// Notes a file that has not been opened.
     pub(super) fn path(&self, files: &Arc<Files<S>>, path: &Path) {
         if let Some(Missing { paths, .. }) = lock(&self.0).get_mut(&Task::current())
             && !paths.iter().any(|(of, known)| Arc::ptr_eq(of, files) && known == path)
@@ -216,7 +203,6 @@ impl<S> Recorder<S> {
         }
     }
 
-    /// Notes bytes of a file, if they have not been fetched.
     fn range(&self, file: &Arc<Held<S>>, range: Range<u64>) {
         let task = Task::current();
         if let Some(missing) = lock(&self.0).get_mut(&task)
@@ -274,19 +260,16 @@ impl<S> fmt::Debug for AsyncFile<S> {
     }
 }
 
-/// Returns the error for something that has not been fetched.
 pub(super) fn not_fetched(what: &str) -> io::Error {
     let message =
         format!("{what} not been fetched: read by `AsyncStore::run`, or fetch the tensors before");
     io::Error::new(io::ErrorKind::WouldBlock, message)
 }
 
-/// Returns whether an error says that something has not been fetched.
 pub(crate) fn is_not_fetched(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Copies an error.
 pub(super) fn again(error: &Arc<io::Error>) -> io::Error {
     io::Error::new(error.kind(), Again(Arc::clone(error)))
 }

@@ -34,7 +34,7 @@ impl Store for LocalStore {
         list(directory).map_err(|error| Error::io(error, directory))
     }
 
-    /// The version consists of the file's identity, its length and the time of the last write.
+    /// The identity, the length and the time of the last write.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let source = match FileSource::open(path) {
             Ok(source) => source,
@@ -47,7 +47,6 @@ impl Store for LocalStore {
 }
 
 impl LocalStore {
-    /// Writes a new file. Directories above it are created.
     pub(crate) fn write(path: &Path, copy: &CopyFile<'_>, durable: bool) -> Result<()> {
         failpoint::hit("copy")?;
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -69,13 +68,11 @@ fn version(file: &File) -> io::Result<String> {
     Ok(format!("{:?} {} {:?}", Identity::of(file)?, metadata.len(), metadata.modified()))
 }
 
-/// Returns whether an error says that there is no such file.
 pub(crate) fn is_not_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Files that a function opens. They need not be on the local disk, and the directory of their path
-/// may not exist.
+/// The files need not be on the local disk.
 pub(crate) struct OpenedBy<F>(pub(in crate::checkpoint) F);
 
 impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {

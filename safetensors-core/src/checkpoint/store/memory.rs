@@ -11,10 +11,8 @@ use crate::file::save::{SaveOptions, write_to};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::TensorSource;
 
-/// Files in memory, by name. A name may contain directories, separated by `/`.
-///
-/// Tensors of a checkpoint in memory can be borrowed as [views](crate::LazyTensor::view). Opening a
-/// file copies nothing.
+/// Files in memory, by name, with `/` between directories. Tensors of such a checkpoint can be
+/// borrowed as [views](crate::LazyTensor::view).
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -36,7 +34,7 @@ use crate::format::tensor::TensorSource;
 #[derive(Debug)]
 pub struct MemoryStore<B = Vec<u8>> {
     files: BTreeMap<String, MemoryFile<B>>,
-    /// Files that are written and have no names yet.
+    /// Files without a name yet.
     written: BTreeMap<String, B>,
 }
 
@@ -77,7 +75,7 @@ impl<B> Clone for MemoryFile<B> {
     }
 }
 
-/// Compares identity: `true` for the same file, not for another file with the same bytes.
+/// Compares identity, not bytes.
 impl<B> PartialEq for MemoryFile<B> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -219,7 +217,6 @@ impl WritableDirectory for MemoryStore {
 }
 
 impl<B> MemoryStore<B> {
-    /// Returns the names of all files in a directory and below it, relative to the directory.
     fn below(&self, directory: &Path) -> impl Iterator<Item = &str> {
         let mut prefix = key(directory);
         if !prefix.is_empty() {
@@ -231,7 +228,7 @@ impl<B> MemoryStore<B> {
     }
 }
 
-/// Returns the name of a path in the store: its parts, with `/` between them on every system.
+/// Joins the parts of a path with `/` on every system.
 fn key(path: &Path) -> String {
     let mut key = String::new();
     for part in path.components() {

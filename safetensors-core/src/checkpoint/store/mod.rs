@@ -1,8 +1,8 @@
 //! [`Store`]: the place of a checkpoint's files.
 //!
-//! [`Checkpoint::open`](crate::Checkpoint::open) opens files of the local disk.
-//! [`Checkpoint::open_in`](crate::Checkpoint::open_in) opens all others: files in memory
-//! ([`MemoryStore`]), or in any other [`Store`].
+//! [`Checkpoint::open`](crate::Checkpoint::open) opens files of the local disk,
+//! [`Checkpoint::open_in`](crate::Checkpoint::open_in) files in memory ([`MemoryStore`]) or in any
+//! other [`Store`].
 
 mod async_store;
 mod fetch;
@@ -29,13 +29,12 @@ use crate::format::error::Result;
 /// A place for the files of checkpoints: a disk, memory, a snapshot of a repository, an object
 /// store.
 ///
-/// A file is identified by its path. The paths of a checkpoint's files are made by joining names to
-/// the path that the user gave. Errors show them unchanged, so a path such as `s3://bucket/model`
-/// can name its store. On Windows they are joined by `\`. A store that has names with `/` should
-/// split paths into their [components](Path::components).
+/// Paths of files are names joined to the path that the user gave, such as `s3://bucket/model`. On
+/// Windows they are joined by `\`: a store that has names with `/` should split paths into their
+/// [components](Path::components).
 ///
-/// Several threads open files at once. The methods are blocking: a store that is asynchronous
-/// inside waits for its results here. [`AsyncStore`] is for programs that must not wait.
+/// Several threads open files at once. The methods block; see [`AsyncStore`] for programs that must
+/// not wait.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::{StoreEntry, FileKind, MemoryFile, MemoryStore, Store};
@@ -87,30 +86,23 @@ pub trait Store: Send + Sync {
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) of the kind
     /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file;
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something
-    /// other than a file.
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something else.
     fn open(&self, path: &Path) -> Result<Self::File>;
 
-    /// Returns the kind of file at a path, links followed; `None` if there is nothing.
-    ///
-    /// # Errors
-    ///
-    /// The store cannot find out. A failure must not be reported as `None`.
+    /// Returns the kind of file at a path, links followed; `None` if there is nothing. A failure to
+    /// find out must be an error, not `None`.
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
 
     /// Lists a directory, in any order. Names that are not UTF-8 may be skipped.
     ///
-    /// A store that cannot list returns no entries. A directory then opens only if it has one of
-    /// the two standard names, audits find no stray files, and an index does not open if its files
-    /// may have [parts of tensors](crate::error::RankProblem::PartsOfTensors).
+    /// A store that cannot list returns no entries. A directory then opens only by a standard name,
+    /// and an index only if its files cannot have [parts of
+    /// tensors](crate::error::RankProblem::PartsOfTensors).
     fn list(&self, directory: &Path) -> Result<Vec<StoreEntry>>;
 
-    /// Returns the current version of a file. It differs as soon as the path leads to another file
-    /// or to other bytes. The default is `None`, which means: there is no such file, its version is
-    /// unknown, or it never changes.
-    ///
-    /// Opening a checkpoint compares the versions of its index before and after its shards are
-    /// opened. If they differ, the shards may not belong together, and everything is opened again.
+    /// Returns the current version of a file, which differs as soon as the path leads to other
+    /// bytes. `None`, the default, means that there is no such file, that its version is unknown,
+    /// or that it never changes.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let _ = path;
         Ok(None)
@@ -179,12 +171,11 @@ pub struct StoreEntry {
     pub kind: FileKind,
 }
 
-/// A version of a file of a [`Store`]. Equal versions mean equal bytes. A file that was replaced
-/// may have another version, even if its bytes are unchanged.
+/// A version of a file of a [`Store`]. Equal versions mean equal bytes; the reverse need not hold.
 #[derive(Clone)]
 pub struct Version {
     text: String,
-    /// The local file. While it is open, the system gives its identity to no other file.
+    // While it is open, the system gives its identity to no other file.
     _held: Option<Arc<FileSource>>,
 }
 

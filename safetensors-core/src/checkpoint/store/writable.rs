@@ -1,4 +1,4 @@
-//! [`WritableDirectory`]: a directory of a store that a checkpoint can be saved to.
+//! [`WritableDirectory`]: a directory of a store to save to.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -18,23 +18,17 @@ pub type Versions<V> = BTreeMap<String, V>;
 #[doc(hidden)]
 pub type CopyFile<'c> = dyn Fn(&mut dyn Write) -> Result<Option<Permissions>> + 'c;
 
-/// A directory of a [`Store`] that a checkpoint of several files can be saved to with
-/// [`save_sharded_to`](crate::checkpoint::save_sharded_to).
-///
-/// Several files cannot be put in place at once, so a save goes in steps. After each of them the
-/// directory opens as the earlier checkpoint or as the new one. This trait has the operations for
-/// these steps. Locks and conditional writes serve the same purpose: a place needs one of the two,
-/// so that a save notices another.
+/// A directory of a [`Store`] that [`save_sharded_to`](crate::checkpoint::save_sharded_to) saves to
+/// in steps. To notice another save, it needs locks or conditional writes.
 ///
 /// Names are file names without a directory. All methods block.
 ///
 /// The local disk is `LocalDirectory`, memory is [`MemoryStore`](super::MemoryStore), and
 /// `safetensors-hub` has buckets. A place that is always new, such as an archive, needs only
 /// [`store`](Self::store), [`path`](Self::path), [`write`](Self::write), [`place`](Self::place) and
-/// [`replace`](Self::replace): the other methods are called for a directory with earlier files.
+/// [`replace`](Self::replace).
 pub trait WritableDirectory {
-    /// Distinguishes files with the same name. Two are equal if no other writer has replaced the
-    /// file in between.
+    /// Equal versions of a name mean that no other writer has replaced the file in between.
     type Version: Clone + PartialEq;
     /// The store of the directory.
     type Store: Store;
@@ -42,14 +36,10 @@ pub trait WritableDirectory {
     /// Returns the store, to read the earlier checkpoint.
     fn store(&self) -> &Self::Store;
 
-    /// Returns the path of the directory in the store. Errors show it.
+    /// Returns the path of the directory in the store, for errors.
     fn path(&self) -> PathBuf;
 
     /// Writes a file of tensors. No reader finds it before [`place`](Self::place).
-    ///
-    /// # Errors
-    ///
-    /// As for [`write_to`](crate::save::write_to); any error of the store.
     fn write<N: AsRef<str>, T: TensorSource>(
         &mut self,
         name: &str,
@@ -57,49 +47,42 @@ pub trait WritableDirectory {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Writes a file that has no tensors. No reader finds it before [`place`](Self::place).
-    ///
-    /// # Errors
-    ///
-    /// An error of `copy` or of the store. By default, no such files can be written.
+    /// Writes a file without tensors, which no reader finds before [`place`](Self::place). By
+    /// default, this is an error.
     #[doc(hidden)]
     fn write_other(&mut self, name: &str, copy: &CopyFile<'_>) -> Result<()> {
         let _ = (name, copy);
         Err(ErrorKind::Io(io::ErrorKind::Unsupported.into()).into())
     }
 
-    /// Begins to change the directory: all new files are written. Takes the lock, if there is one,
-    /// and fails if something is in the way. Returns the same as [`files`](Self::files).
+    /// Begins to change the directory, when all new files are written: takes the lock, if there is
+    /// one, and fails if something is in the way. Returns the [`files`](Self::files).
     fn begin(&mut self, pattern: &FilePattern, new: &[&str]) -> Result<Versions<Self::Version>> {
         let _ = new;
         self.files(pattern)
     }
 
-    /// Returns the index and the files that the pattern [matches](FilePattern::matches). Others may
-    /// be among them.
+    /// Returns the index and the files that the pattern [matches](FilePattern::matches), and
+    /// perhaps others.
     fn files(&self, pattern: &FilePattern) -> Result<Versions<Self::Version>>;
 
     /// Returns the version of a file; `None` if there is none.
     fn version_of(&self, name: &str) -> Result<Option<Self::Version>>;
 
-    /// Gives a written file its name, replacing an older file, if other files still have these
-    /// versions: [`check_versions`](Self::check_versions) is called as late as possible before.
-    /// Returns the version; `None` if the store does not know it.
-    ///
-    /// # Errors
-    ///
-    /// As for `check_versions`; any error of the store.
+    /// Gives a written file its name if [`check_versions`](Self::check_versions) of `others`
+    /// succeeds, as late as possible before. Returns the version; `None` if the store does not know
+    /// it.
     fn place(
         &mut self,
         name: &str,
         others: &[(&str, Option<&Self::Version>)],
     ) -> Result<Option<Self::Version>>;
 
-    /// Fails if a file no longer has its version; `None` means no file.
+    /// Checks that each file still has its version; `None` means no file.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Overtaken`]; any error of the store.
+    /// [`ErrorKind::Overtaken`] if it has another one.
     fn check_versions(&self, files: &[(&str, Option<&Self::Version>)]) -> Result<()> {
         for &(name, version) in files {
             if self.version_of(name)?.as_ref() != version {
@@ -110,22 +93,19 @@ pub trait WritableDirectory {
         Ok(())
     }
 
-    /// Takes the name of a [placed](Self::place) file away, if it still has this version. A store
-    /// that keeps the file can place it again; by default it is removed.
+    /// Takes the name of a [placed](Self::place) file away, if it still has this version. By
+    /// default the file is removed.
     fn take_back(&mut self, name: &str, version: &Self::Version) -> Result<()> {
         self.remove(name, version)
     }
 
-    /// Gives files second names, as pairs of a name and a second name, which is free: all of them
-    /// or, after an error, none.
+    /// Gives files free second names, as pairs of a name and a second name: all of them or, after
+    /// an error, none.
     fn duplicate(&mut self, names: &[(String, String)]) -> Result<()>;
 
-    /// Replaces a small file by these bytes, if it still has a version, or still does not exist.
-    /// Returns the new version; `None` if the file has changed, and then it stays.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store. It may then have the old file or the new one.
+    /// Replaces a small file, if it still has the version `before`, or still does not exist.
+    /// Returns the new version; `None` if the file has changed, and stays. After an error it may be
+    /// the old or the new one.
     fn replace(
         &mut self,
         name: &str,
@@ -137,30 +117,25 @@ pub trait WritableDirectory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::LeftBehind`](crate::ErrorKind::LeftBehind) if the file has lost its name, and
-    /// is still there. After any other error it is where it was.
+    /// [`ErrorKind::LeftBehind`](crate::ErrorKind::LeftBehind) if it has lost its name, and is
+    /// still there. After any other error it is where it was.
     fn remove(&mut self, name: &str, version: &Self::Version) -> Result<()>;
 
-    /// Waits until all changes of names last, also after a power cut.
+    /// Waits until all changes of names last, even after a power cut.
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns `true` if a failed call has no effect later either. A request over a network may
-    /// still reach the store, so the default is `false`.
+    /// Returns `true` if a failed call has no later effect. `false` by default: a request over a
+    /// network may still reach the store.
     fn is_certain(&self) -> bool {
         false
     }
 
-    /// Ends [`begin`](Self::begin), after a commit that has succeeded or failed. The directory may
-    /// begin again.
+    /// Ends [`begin`](Self::begin), after a commit or a failure. The directory may begin again.
     fn release(&mut self) {}
 
-    /// Runs at the end, when the new checkpoint is in place.
-    ///
-    /// # Errors
-    ///
-    /// Any error of the store. The save returns [`ErrorKind::Io`](crate::ErrorKind::Io) as
+    /// Runs at the end. An [`ErrorKind::Io`](crate::ErrorKind::Io) becomes
     /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
     fn finish(&mut self) -> Result<()> {
         Ok(())

@@ -53,17 +53,27 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// As for [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
-        let selection = indices
+        Ok(self.selected(self.selection(indices)?))
+    }
+
+    /// Checks the indices of a slice.
+    pub(crate) fn selection(&self, indices: impl IntoIndices) -> Result<Selection> {
+        indices
             .into_indices(self.shape())
             .and_then(|indices| Selection::new(self.dtype(), self.shape(), &indices))
-            .map_err(|kind| self.locate(kind.into()))?;
-        Ok(LazySlice {
+            .map_err(|kind| self.locate(kind.into()))
+    }
+
+    /// Takes the slice of a selection from this tensor.
+    pub(crate) fn selected(&self, selection: Selection) -> LazySlice<'a, S> {
+        let (shape, runs) = selection.into_parts();
+        LazySlice {
             tensor: *self,
-            shape: selection.shape().to_vec(),
-            runs: ByteRuns::Pattern(selection.to_runs()),
+            shape,
+            runs: ByteRuns::Pattern(runs),
             rows: None,
             gap: DEFAULT_GAP,
-        })
+        }
     }
 
     /// Takes rows, positions of the first dimension, in any order and number, without reading them,

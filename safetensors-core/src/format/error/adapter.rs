@@ -22,8 +22,8 @@ pub enum AdapterProblem {
     #[error("expected {}, found {}", Escaped(.expected), Escaped(.found))]
     Mismatch { expected: String, found: String },
     /// The checkpoint lacks the tensor that the adapter changes.
-    #[error("it changes {}, which the checkpoint does not have", Quoted(.expected))]
-    Unmatched { expected: String },
+    #[error("its {kind} changes {}, which the checkpoint does not have", Quoted(.expected))]
+    Unmatched { kind: String, expected: String },
     /// Several tensors of the checkpoint fit.
     #[error("it may change {} or {} of the checkpoint", Quoted(.one), Quoted(.other))]
     Ambiguous { one: String, other: String },

@@ -144,6 +144,9 @@ pub enum ErrorKind {
     /// Larger than one allocation can be.
     #[error("{bytes} bytes are more than can be held in memory at once")]
     TooLargeForMemory { bytes: u64 },
+    /// More bytes than the budget of a [`TensorCache`](crate::framework::TensorCache).
+    #[error("it takes {bytes} bytes, but the budget is {budget} bytes: raise the budget")]
+    OverBudget { bytes: u64, budget: u64 },
 
     // Views and buffers.
     /// No tensor of that name.

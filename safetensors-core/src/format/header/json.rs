@@ -58,6 +58,13 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Reads `null` if it comes next, and returns whether it did.
+    pub(super) fn skip_null(&mut self) -> bool {
+        let is_there = self.peek() == Some(b'n') && self.text[self.at..].starts_with("null");
+        self.at += if is_there { 4 } else { 0 };
+        is_there
+    }
+
     pub(super) fn at_byte_order_mark(&self) -> bool {
         self.text[self.at..].starts_with('\u{feff}')
     }

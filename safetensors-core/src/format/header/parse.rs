@@ -229,6 +229,11 @@ impl<'a> Parser<'a> {
         if self.metadata.is_some() {
             return Err(ErrorKind::DuplicateMetadata);
         }
+        // MLX writes null in files without metadata.
+        if self.cursor.skip_null() {
+            self.metadata = Some(Metadata::new());
+            return Ok(());
+        }
         if self.cursor.peek() != Some(b'{') {
             return Err(ErrorKind::MetadataNotAnObject { found: self.cursor.kind("an object")? });
         }

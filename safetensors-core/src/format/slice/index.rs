@@ -141,7 +141,7 @@ fn after(end: isize) -> Option<isize> {
 /// The argument of [`TensorView::slice`](crate::TensorView::slice) and
 /// [`LazyTensor::slice`](crate::LazyTensor::slice): a tuple of up to six integers and ranges, any
 /// number of [`Index`] values, a [`TensorPart`](super::TensorPart) or a
-/// [`RankPart`](super::RankPart). Dimensions without an index are whole.
+/// [`RankPart`](super::RankPart). Dimensions without an index are whole, so `()` is all of it.
 pub trait IntoIndices {
     /// Returns an index for each dimension, outermost first.
     ///
@@ -170,18 +170,19 @@ impl<const N: usize> IntoIndices for [Index; N] {
 }
 
 macro_rules! tuples {
-    ($(($($name:ident),+);)*) => {$(
-        impl<$($name: Into<Index>),+> IntoIndices for ($($name,)+) {
+    ($(($($name:ident),*);)*) => {$(
+        impl<$($name: Into<Index>),*> IntoIndices for ($($name,)*) {
             #[allow(non_snake_case, reason = "a value is named as its type")]
             fn into_indices(self, _: &[usize]) -> Result<Vec<Index>, ErrorKind> {
-                let ($($name,)+) = self;
-                Ok(alloc::vec![$($name.into()),+])
+                let ($($name,)*) = self;
+                Ok(alloc::vec![$($name.into()),*])
             }
         }
     )*};
 }
 
 tuples! {
+    ();
     (A);
     (A, B);
     (A, B, C);

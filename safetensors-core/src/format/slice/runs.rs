@@ -8,7 +8,7 @@ use core::ops::Range;
 /// A piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every `iₖ` below `countₖ`.
 /// Column 1 of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4
 /// positions, 12 bytes apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Runs {
     pub(crate) start: u64,
     /// 0 if nothing is selected.
@@ -17,7 +17,7 @@ pub(crate) struct Runs {
     pub(crate) repeats: Vec<Repeat>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Repeat {
     pub(crate) count: usize,
     pub(crate) stride: u64,

@@ -11,7 +11,7 @@ use crate::format::error::ErrorKind;
 use crate::format::tensor::shape;
 
 /// The shape of a slice, and its bytes in order, as few runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
@@ -111,8 +111,9 @@ impl Selection {
         self.runs.iter()
     }
 
-    pub(crate) fn to_runs(&self) -> Runs {
-        self.runs.clone()
+    /// Returns the shape and the runs.
+    pub(crate) fn into_parts(self) -> (Vec<usize>, Runs) {
+        (self.shape, self.runs)
     }
 }
 

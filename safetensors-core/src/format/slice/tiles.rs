@@ -78,7 +78,7 @@ impl Tiles {
             let ends = tile.offsets.iter().zip(&tile.sizes).map(|(at, size)| *at..at + size);
             let indices = ends.zip(shape).map(|(range, &len)| Index::within(range, len));
             let indices: Vec<_> = indices.collect();
-            let runs = Selection::new(dtype, shape, &indices).map_err(failed)?.to_runs();
+            let runs = Selection::new(dtype, shape, &indices).map_err(failed)?.into_parts().1;
             let first = runs.iter().next().map_or(0, |run| run.start);
             let end = runs.end();
             tiles.push(PlacedTile { number, runs, start: first, end, furthest: 0 });

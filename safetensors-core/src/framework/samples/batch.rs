@@ -1,4 +1,4 @@
-//! Stacking samples: tensors with the same name become a tensor with one more dimension.
+//! Stacking samples: tensors of a name get one more dimension.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Sample, SampleBatch};
 use crate::format::error::{Error, Mismatch, Result};
 use crate::format::tensor::TensorBuf;
 
-/// Stacks samples. An error comes with the position of its sample.
+/// An error comes with the position of its sample.
 pub(super) fn stack(
     samples: Vec<(usize, Sample<TensorBuf>)>,
 ) -> Result<SampleBatch<TensorBuf>, (usize, Error)> {
@@ -28,7 +28,6 @@ pub(super) fn stack(
     Ok(SampleBatch { tensors, metadata, positions })
 }
 
-/// Stacks tensors with the same dtype and shape.
 fn stack_tensors(first: &TensorBuf, others: Vec<&TensorBuf>) -> Result<TensorBuf> {
     let shape = [&[1 + others.len()], first.shape()].concat();
     let mut stacked = TensorBuf::zeroed(first.dtype(), shape)?;
@@ -42,7 +41,6 @@ fn stack_tensors(first: &TensorBuf, others: Vec<&TensorBuf>) -> Result<TensorBuf
     Ok(stacked)
 }
 
-/// Returns the differences between the tensors of two samples.
 fn differences(
     expected: &BTreeMap<String, TensorBuf>,
     found: &BTreeMap<String, TensorBuf>,

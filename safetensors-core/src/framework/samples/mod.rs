@@ -1,4 +1,4 @@
-//! [`Samples`]: a directory of files as a data set, each file a sample.
+//! [`Samples`]: a directory of files as a data set.
 
 mod batch;
 #[cfg(test)]
@@ -22,19 +22,16 @@ use crate::format::header::Metadata;
 use crate::format::parallel::{default_threads, in_order_ahead};
 use crate::format::tensor::TensorBuf;
 
-/// How many samples are read ahead, unless the program says otherwise.
 const PREFETCH: usize = 16;
 
-/// How deep directories are searched for samples.
 const DEEPEST: usize = 16;
 
-/// A directory of safetensors files as a data set: each `*.safetensors` file in it and in the
-/// directories below is a sample, in the order of the paths. The directory is on the local disk or
-/// in any [`Store`], such as a bucket.
+/// A directory of safetensors files as a data set: each `*.safetensors` file in it and below is a
+/// sample, in the order of the paths. It is on the local disk or in any [`Store`], such as a
+/// bucket.
 ///
-/// Files are opened when they are read, so any number of them takes little memory. Files and
-/// directories with names that begin with a dot are skipped. So are synced steps of an unfinished
-/// file, and files of a local disk with names that are not UTF-8.
+/// Files are opened when they are read. Hidden files, synced steps of an unfinished file, and names
+/// on a local disk that are not UTF-8 are skipped.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Samples, Support};
@@ -87,13 +84,12 @@ pub struct Samples<F: Framework, S = LocalStore> {
     prefetch: usize,
 }
 
-/// The files, and how they are read.
 #[derive(Debug)]
 struct Files<S> {
     store: S,
     paths: Vec<PathBuf>,
     options: LoadOptions,
-    /// The names of the tensors that are read; `None` for all.
+    /// `None` reads all tensors.
     only: Option<BTreeSet<String>>,
 }
 
@@ -118,12 +114,8 @@ pub struct SampleBatch<T> {
 }
 
 impl<F: Framework> Samples<F> {
-    /// Lists the samples in a directory of the local disk, and below it. Tensors go to `device`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed, or directories
-    /// are nested more than 16 deep.
+    /// Lists the samples in a directory of the local disk, and below it, at most 16 deep. Tensors
+    /// go to `device`.
     pub fn open(directory: impl AsRef<Path>, device: F::Device) -> Result<Self> {
         Self::open_in(LocalStore, directory, device)
     }
@@ -140,17 +132,16 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Ok(Self { files, device, threads: 0, prefetch: PREFETCH })
     }
 
-    /// Sets how tensors are converted while they are read. The number of threads in `options` is
-    /// not used: one thread reads a sample.
+    /// Sets how tensors are converted while they are read. One thread reads a sample, so the number
+    /// of threads in `options` is not used.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.files.options = options.for_framework::<F>();
         self
     }
 
-    /// Reads only the tensors of these names, and of earlier calls: for example the labels. The
-    /// others are not read at all. Without names, samples have only their metadata. A sample that
-    /// lacks one of the tensors is an error.
+    /// Reads only the tensors of these names, and of earlier calls; without names, only metadata. A
+    /// sample that lacks one of them is an error.
     #[must_use]
     pub fn only(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let names = names.into_iter().map(Into::into);
@@ -158,16 +149,14 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self
     }
 
-    /// Sets the number of threads that read samples; 0 means
-    /// [`default_threads`](super::default_threads), which is the default. Each reads an entire
-    /// sample.
+    /// Sets the number of threads that each read entire samples; 0, the default, means
+    /// [`default_threads`](super::default_threads).
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Sets the most samples that are read ahead, at least 1. With the default of 16, samples of 1
-    /// MiB take 16 MiB of memory, in addition to the samples that the program keeps.
+    /// Sets the most samples that are read ahead, at least 1, and 16 by default.
     #[must_use]
     pub fn prefetch(self, samples: usize) -> Self {
         Self { prefetch: samples.max(1), ..self }
@@ -178,7 +167,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.len()
     }
 
-    /// Returns whether there is no sample.
+    /// Returns `true` if there is no sample.
     pub fn is_empty(&self) -> bool {
         self.files.paths.is_empty()
     }
@@ -188,14 +177,14 @@ impl<F: Framework, S: Store> Samples<F, S> {
         self.files.paths.get(position).map(PathBuf::as_path)
     }
 
-    /// Reads the sample at a position, counted from 0 in the order of the names. One thread reads
-    /// it, so that the workers of a data loader can each call this.
+    /// Reads the sample at a position, counted from 0, with this thread, so that the workers of a
+    /// data loader can each call this.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) of the kind
     /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such position; otherwise as for
-    /// [`load`](super::load). Each error names the file.
+    /// [`load`](super::load).
     pub fn get(&self, position: usize) -> Result<Sample<F::Tensor>> {
         let Sample { tensors, metadata } = self.files.read(position)?;
         let tensors = self.place(tensors).map_err(|error| self.locate(error, position))?;
@@ -207,8 +196,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
         Ok(self.files.open(position)?.metadata().clone())
     }
 
-    /// Returns all positions in an order that the seed decides. Equal seeds give equal orders on
-    /// every machine.
+    /// Returns all positions in an order that the seed decides, the same on every machine.
     pub fn shuffled(&self, seed: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         let mut state = seed;
@@ -226,11 +214,7 @@ impl<F: Framework, S: Store> Samples<F, S> {
     }
 
     /// Reads samples in the given order and passes each to `take`, with its position. Other threads
-    /// read [ahead](Samples::prefetch) at the same time.
-    ///
-    /// # Errors
-    ///
-    /// The first error of [`get`](Samples::get) or of `take`, in the order of the samples.
+    /// read [ahead](Samples::prefetch). The first error, in the order of the samples, ends it.
     pub fn for_each<E: From<Error>>(
         &self,
         order: impl IntoIterator<Item = usize, IntoIter: Send>,
@@ -247,9 +231,8 @@ impl<F: Framework, S: Store> Samples<F, S> {
     ///
     /// # Errors
     ///
-    /// As for [`for_each`](Samples::for_each). The samples of a batch must be alike:
-    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) lists the tensors of a sample with
-    /// another name, dtype or shape than in the first sample of the batch, and names the file.
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a sample with other names,
+    /// dtypes or shapes than the first of the batch.
     pub fn for_each_batch<E: From<Error>>(
         &self,
         order: impl IntoIterator<Item = usize, IntoIter: Send>,
@@ -303,7 +286,6 @@ impl<F: Framework, S: Store> Samples<F, S> {
         })
     }
 
-    /// Moves tensors to the device.
     fn place(&self, tensors: BTreeMap<String, TensorBuf>) -> Result<BTreeMap<String, F::Tensor>> {
         let place = |(name, buf): (String, TensorBuf)| match F::from_exact(buf, &self.device) {
             Ok(tensor) => Ok((name, tensor)),
@@ -330,7 +312,6 @@ impl<S: Store> Files<S> {
         Opener { store: &self.store, limits: &Limits::default(), joins: false }.alone(path)
     }
 
-    /// Reads a sample into main memory.
     fn read(&self, position: usize) -> Result<Sample<TensorBuf>> {
         let file = self.open(position)?;
         // Samples are read side by side.
@@ -355,7 +336,6 @@ impl<S: Store> Files<S> {
     }
 }
 
-/// Adds the samples in a directory, and in those below it.
 fn list(
     store: &impl Store,
     directory: &Path,

@@ -1,5 +1,5 @@
-//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
-//! them. [`parts`] assigns bytes to buffers, [`ring`] orders the reads and copies.
+//! [`read_staged()`]: tensors read through a few buffers, from which a device copies them.
+//! [`parts`] assigns bytes to buffers, [`ring`] orders reads and copies.
 
 mod parts;
 mod ring;
@@ -16,16 +16,15 @@ use crate::file::load::{LazyTensor, LoadOptions, one_a_file};
 use crate::format::error::Result;
 use crate::format::parallel::Meter;
 
-/// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
-/// for [`read_staged`](crate::framework::read_staged).
+/// Memory of the host that a device copies from, in slots of equal size, for
+/// [`read_staged`](crate::framework::read_staged).
 ///
-/// A slot is either filled by a thread that reads, or copied from by the device. The calls keep the
-/// two apart: [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
+/// A slot is filled by a thread that reads, or copied from by the device:
+/// [`begin_copy`](Staging::begin_copy) takes a filled slot away,
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
-/// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
-/// fails, the device may still be copying from slots. So the implementation must wait for the
-/// device before it frees them.
+/// All calls except [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. After a
+/// failure the device may still be copying, so wait for it before slots are freed.
 pub trait Staging {
     /// The memory of a slot.
     type Slot: Send;
@@ -38,32 +37,21 @@ pub trait Staging {
     fn new_slot(&mut self, len: usize) -> Result<Self::Slot>;
 
     /// Returns the bytes of a slot, to be filled. They are aligned to 8 bytes.
-    ///
-    /// # Errors
-    ///
-    /// The device fails.
     fn bytes_mut(slot: &mut Self::Slot) -> Result<&mut [u8]>;
 
     /// Begins to copy these parts of a slot into their tensors. May return before they are copied.
-    ///
-    /// # Errors
-    ///
-    /// The device fails. The error should name the tensor.
+    /// An error should name the tensor.
     fn begin_copy(&mut self, slot: Self::Slot, parts: &[StagedPart]) -> Result<()>;
 
     /// Waits for the oldest copies that were not yet waited for, and gives back their slot.
-    ///
-    /// # Errors
-    ///
-    /// The device fails.
     fn finish_copy(&mut self) -> Result<Self::Slot>;
 }
 
-/// A part of a tensor in a slot: elements in C order, in native byte order, and in the dtype that
-/// the options of the load ask for.
+/// A part of a tensor in a slot: elements in C order, in native byte order, and in the converted
+/// dtype.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedPart {
-    /// The position of the tensor in the list of those to be read.
+    /// The position of the tensor in the list to be read.
     pub tensor: usize,
     /// The start of the part in the tensor, in bytes.
     pub offset: usize,
@@ -71,12 +59,11 @@ pub struct StagedPart {
     pub slot: Range<usize>,
 }
 
-/// The memory that tensors are read through on their way to a device: at most
-/// `slots * slot_bytes`.
+/// The memory that tensors are read through on their way to a device, at most `slots * slot_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingBuffers {
-    /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
-    /// the device can copy from the others.
+    /// The most slots; at least 1. Half of them should be enough for all threads that read, while
+    /// the device copies from the others.
     pub slots: usize,
     /// The bytes of a slot; at least 128, at most 256 MiB. A larger tensor takes several slots, and
     /// small ones share one.
@@ -90,16 +77,12 @@ impl Default for StagingBuffers {
     }
 }
 
-/// Reads tensors in parallel into slots of host memory, and has each slot copied to a device. Reads
-/// and copies overlap.
+/// Reads tensors in parallel into slots of host memory, and has each slot copied to a device at the
+/// same time.
 ///
-/// Elements are converted before they come into a slot. Slots are filled in the order of the
-/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
-/// read bytes.
-///
-/// In addition to the slots this takes a few hundred KiB for each thread, and a few dozen bytes for
-/// each part. Reserve the memory of the device first, which fails if the tensors are too large for
-/// it.
+/// Elements are converted before they come into a slot. Slots may be copied in any order. A tensor
+/// without elements has no parts. Progress counts read bytes. This takes a few hundred KiB for each
+/// thread. Reserve the memory of the device first, which fails if the tensors are too large for it.
 ///
 /// ```
 /// use safetensors_core::framework::{StagingBuffers, StagedPart, Staging, read_staged};
@@ -152,8 +135,7 @@ impl Default for StagingBuffers {
 ///
 /// # Errors
 ///
-/// As for [`read_tensors`](crate::load::read_tensors); any error of the device. The first failure
-/// stops all threads. If several reads fail, the error names the first in the order of the tensors.
+/// As for [`read_tensors`](crate::load::read_tensors); any error of the device.
 pub fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
@@ -173,7 +155,6 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     Ok(())
 }
 
-/// Fills slots as a plan says, and reports progress.
 struct PlanFiller<'t, 'a, S> {
     plan: Plan<'t, 'a, S>,
     progress: Meter,

@@ -1,4 +1,4 @@
-//! [`Plan`]: assigns parts of tensors to slots; and how a thread fills a slot.
+//! [`Plan`]: assigns parts of tensors to slots, and fills them.
 
 use std::mem;
 use std::ops::Range;
@@ -12,30 +12,25 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, shape, swap_on_big_endian};
 
-/// Each part begins at a multiple of this in its slot, so that elements of all dtypes are aligned.
+// Aligns elements of all dtypes.
 const ALIGNMENT: usize = 8;
 
-/// The elements of a part are a multiple of this, unless the tensor ends. So a part of any packed
-/// dtype has whole bytes.
+// A part of any packed dtype has whole bytes if its elements are a multiple of this.
 const GROUP: usize = 8;
 
-/// A slot must hold at least one group of the widest elements.
+// One group of the widest elements.
 const SMALLEST_SLOT: usize = GROUP * 16;
 
-/// Larger slots gain nothing, and a `usize` can still count the bits of this one.
+// Larger slots gain nothing, and a `usize` can still count the bits of this one.
 const LARGEST_SLOT: usize = 256 << 20;
 
-/// How one tensor is read.
 struct Source<'t, 'a, S> {
     tensor: &'t LazyTensor<'a, S>,
     loaded: DtypePlan,
-    /// The conversion while elements are read, if there is one.
     conversion: Option<ReadConversion<'t>>,
-    /// The bits of an element in a slot.
     bits: usize,
 }
 
-/// The bytes of each slot, in the order in which the slots are filled.
 pub(super) struct Plan<'t, 'a, S> {
     sources: Vec<Source<'t, 'a, S>>,
     fills: Vec<Vec<StagedPart>>,
@@ -45,7 +40,7 @@ pub(super) struct Plan<'t, 'a, S> {
 }
 
 impl<'t, 'a, S> Plan<'t, 'a, S> {
-    /// Plans slots of this many bytes. Large tensors are cut, and small ones share a slot.
+    /// Cuts large tensors, and lets small ones share a slot.
     pub(super) fn new(
         wanted: &'t [TensorRead<'t, 'a, S>],
         options: &'t LoadOptions,
@@ -82,22 +77,18 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         Ok(plan)
     }
 
-    /// Returns the bytes of all tensors, as they come into the slots.
     pub(super) fn byte_len(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the bytes of a slot, which are enough for every part.
     pub(super) fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// Returns the number of slots to be filled.
     pub(super) fn len(&self) -> usize {
         self.fills.len()
     }
 
-    /// Returns the parts in the slot that is filled as this one in the order.
     pub(super) fn parts(&self, number: usize) -> &[StagedPart] {
         &self.fills[number]
     }
@@ -108,7 +99,6 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
 }
 
 impl<S: ReadAt> Plan<'_, '_, S> {
-    /// Reads the parts of a slot into its memory.
     pub(super) fn fill(
         &self,
         number: usize,
@@ -143,7 +133,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
         Ok(())
     }
 
-    /// Returns `true` if the bytes of a part follow in the same file, and both are read unchanged.
+    /// Returns `true` if both are read unchanged, one after the other in a file.
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
         let source = &self.sources[part.tensor];
         let following = &self.sources[next.tensor];
@@ -152,7 +142,7 @@ impl<S: ReadAt> Plan<'_, '_, S> {
             && source.file_offset(part) + part.slot.len() as u64 == following.file_offset(next)
     }
 
-    /// Reads parts that are not converted, and are neighbours in one file.
+    /// Reads unconverted parts that are neighbours in a file.
     fn read_plain(&self, mut parts: Vec<(&StagedPart, &mut [u8])>) -> Result<()> {
         let Some((first, _)) = parts.first() else { return Ok(()) };
         let reader = self.tensor(first).source();
@@ -176,7 +166,6 @@ impl<S: ReadAt> Plan<'_, '_, S> {
     }
 }
 
-/// Cuts a slot into the places of its parts.
 fn places<'p, 's>(
     parts: &'p [StagedPart],
     mut slot: &'s mut [u8],
@@ -192,7 +181,7 @@ fn places<'p, 's>(
 }
 
 impl<'t, 'a, S> Source<'t, 'a, S> {
-    /// Decides how a tensor is read, and how many bytes it then has.
+    /// Also returns the bytes that the tensor then has.
     fn new(wanted: &'t TensorRead<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
         let tensor = wanted.tensor;
         let loaded = wanted.loaded;
@@ -203,20 +192,18 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
         Ok((Self { tensor, loaded, conversion, bits }, len))
     }
 
-    /// Returns `true` if the bytes of the file come into the slot unchanged. Bytes of BOOL are
-    /// checked.
+    /// Returns `true` if bytes of the file come into the slot unchanged. Bytes of BOOL are checked.
     fn is_plain(&self) -> bool {
         let file = self.tensor.dtype();
         self.conversion.is_none() && self.loaded.is_finished_by_reading() && file != Dtype::BOOL
     }
 
-    /// Returns the elements of a part, counted over the tensor.
+    /// Returns positions in the tensor, not in the part.
     fn elements(&self, part: &StagedPart) -> Range<usize> {
         let start = elements_of(part.offset, self.bits);
         start..start + elements_of(part.slot.len(), self.bits)
     }
 
-    /// Returns where the bytes of a part begin in the file.
     fn file_offset(&self, part: &StagedPart) -> u64 {
         let bits = self.tensor.dtype().bits() as usize;
         let before = bytes_of(self.elements(part).start, bits);
@@ -225,7 +212,6 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
 }
 
 impl<S: ReadAt> Source<'_, '_, S> {
-    /// Reads and converts the elements of a part.
     fn read_converted(
         &self,
         part: &StagedPart,
@@ -265,12 +251,11 @@ impl<S: ReadAt> Source<'_, '_, S> {
     }
 }
 
-/// Returns the bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+/// Counts a multiple of [`GROUP`] elements for packed dtypes.
 fn bytes_of(elements: usize, bits: usize) -> usize {
     elements / GROUP * bits + elements % GROUP * bits / 8
 }
 
-/// Returns the elements in a number of bytes.
 fn elements_of(bytes: usize, bits: usize) -> usize {
     bytes / bits * 8 + bytes % bits * 8 / bits
 }

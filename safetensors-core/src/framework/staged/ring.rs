@@ -1,8 +1,4 @@
-//! [`run`]: threads fill slots, and the calling thread has them copied, at the same time.
-//!
-//! A slot goes round: free, filled by a thread, copied from, free again. The calling thread alone
-//! talks to the device, because a device may tie its work to the thread (candle's CUDA devices have
-//! one stream of work per thread).
+//! [`run`]: threads fill slots while the calling thread has them copied.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -14,37 +10,27 @@ use super::{StagedPart, Staging, StagingBuffers};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::{OnPanic, Task, default_threads, lock};
 
-/// A message from a thread to the calling thread.
 enum Message<S> {
-    /// The slot of this number is filled.
     Filled(usize, S),
-    /// It could not be filled.
     Failed(usize, Error),
     Panicked,
 }
 
-/// The queue that threads take from: free slots, and the number of the next slot to be filled.
 struct Queue<S> {
     free: Receiver<S>,
     next: usize,
 }
 
-/// Fills slots, and names the parts that are copied from them.
 pub(super) trait Filler<T: Staging>: Sync {
-    /// Each thread has a value of this type.
     type Scratch: Default;
 
-    /// Returns the number of slots to be filled.
     fn count(&self) -> usize;
 
-    /// Fills the slot of a number.
     fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut Self::Scratch) -> Result<()>;
 
-    /// Returns the parts that are copied from the slot of a number.
     fn parts(&self, number: usize) -> &[StagedPart];
 }
 
-/// Shared by the threads that fill slots.
 struct Readers<'f, T: Staging, F> {
     queue: Mutex<Queue<T::Slot>>,
     stop: AtomicBool,
@@ -52,8 +38,7 @@ struct Readers<'f, T: Staging, F> {
 }
 
 impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
-    /// Returns a free slot and its number. A thread that waits for a slot keeps the others from the
-    /// queue, so numbers are begun in order. `None` at the end, and when the work is to stop.
+    /// Returns a free slot in order of the numbers, or `None` at the end.
     fn next(&self) -> Option<(usize, T::Slot)> {
         let mut queue = lock(&self.queue);
         if queue.next == self.filler.count() || self.stop.load(Ordering::Relaxed) {
@@ -65,7 +50,6 @@ impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
         Some((queue.next - 1, slot))
     }
 
-    /// Fills slots in one of the threads.
     fn work(&self, messages: Sender<Message<T::Slot>>) {
         let _stop = OnPanic(|| {
             self.stop.store(true, Ordering::Relaxed);
@@ -87,13 +71,8 @@ impl<T: Staging, F: Filler<T>> Readers<'_, T, F> {
     }
 }
 
-/// Fills slots in several threads, 0 for the default number, and has each copied.
-///
-/// # Errors
-///
-/// The first failure stops all threads: each ends with the slot that it is at. If several slots
-/// could not be filled, the error is the one of the first of them. A panic of a thread goes on in
-/// the calling thread.
+/// The first failure stops all threads, each after its slot; the error names the first slot that
+/// failed.
 pub(super) fn run<T: Staging, F: Filler<T>>(
     filler: &F,
     threads: usize,
@@ -139,7 +118,7 @@ pub(super) fn run<T: Staging, F: Filler<T>>(
     })
 }
 
-/// Returns the failure of the first slot, if several failed. The slots before it have been begun.
+/// Slots before the failed one have been begun.
 fn first_failure<S>(
     result: Result<(), Stopped>,
     messages: Receiver<Message<S>>,
@@ -166,11 +145,8 @@ fn ended_early() -> Error {
     ErrorKind::Io(std::io::Error::other("a thread that reads ended early")).into()
 }
 
-/// Why slots are copied no more.
 enum Stopped {
-    /// The slot of this number could not be filled.
     Failed(usize, Error),
-    /// The device failed.
     Copy(Error),
     Panicked,
 }
@@ -181,9 +157,9 @@ impl From<Error> for Stopped {
     }
 }
 
-/// The device, to which only the calling thread talks, and the parts to copy.
+/// Only the calling thread talks to the device.
+// A device may tie its work to the thread: candle's CUDA devices have one stream for each thread.
 struct Device<'d, T, F> {
-    /// The most slots that exist.
     slots: usize,
     slot_bytes: usize,
     staging: &'d mut T,
@@ -191,7 +167,6 @@ struct Device<'d, T, F> {
 }
 
 impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
-    /// Hands out slots, has them copied when they are filled, and hands them out again.
     fn copy(
         &mut self,
         free: &Sender<T::Slot>,
@@ -234,7 +209,6 @@ impl<T: Staging, F: Filler<T>> Device<'_, T, F> {
         Ok(())
     }
 
-    /// Fills and copies one slot after the other, on this thread.
     fn in_turn(&mut self) -> Result<(), Stopped> {
         let mut scratch = F::Scratch::default();
         let mut free = None;
@@ -259,7 +233,6 @@ mod tests {
 
     use super::*;
 
-    /// Notes the bytes that arrive.
     #[derive(Default)]
     struct Noting {
         made: usize,
@@ -291,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Fills a number of slots with their numbers; slots from `failing` on fail, later ones sooner.
+    /// Fills slots with their numbers; slots from `failing` on fail, later ones sooner.
     struct Numbers {
         count: usize,
         failing: usize,

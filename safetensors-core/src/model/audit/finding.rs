@@ -1,4 +1,4 @@
-//! [`Finding`]: one oddity of a checkpoint that breaks no rule.
+//! [`Finding`]: an oddity that breaks no rule.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,15 @@ use crate::format::error::{Escaped, Quoted};
 #[non_exhaustive]
 pub enum Severity {
     /// The file departs from the text of the format, or from its requirements for writers. Readers
-    /// accept the file.
+    /// accept it.
     Departure,
     /// The checkpoint departs from the author's probable intent. It may lack tensors, or contain
     /// wrong information.
     Warning,
 }
 
-/// One oddity of a checkpoint that can be opened. `Display` describes it in a sentence that begins
-/// with the file.
-///
-/// Offsets are in bytes, from the start of the file.
+/// One oddity of a checkpoint that can be opened, described by `Display`. Offsets are in bytes,
+/// from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
@@ -28,7 +26,7 @@ pub enum Finding {
     LeadingSpace {
         /// The file.
         file: PathBuf,
-        /// The number of bytes of white space.
+        /// Bytes of white space.
         bytes: u64,
     },
     /// The header is padded with white space other than spaces.
@@ -43,70 +41,69 @@ pub enum Finding {
         /// The offset of its first byte.
         offset: u64,
     },
-    /// One or more tensors do not begin at a multiple of their dtype's alignment.
+    /// Tensors do not begin at a multiple of their dtype's alignment.
     MisalignedTensors {
         /// The file.
         file: PathBuf,
-        /// The name of the first such tensor.
+        /// The first such tensor.
         tensor: String,
         /// The offset of its first byte.
         offset: u64,
-        /// The alignment: `offset` should be a multiple of it.
+        /// `offset` should be a multiple of it.
         alignment: u64,
-        /// The number of other such tensors.
+        /// How many others there are.
         others: u64,
     },
     /// A file has tensors that the index does not place in it.
     UnindexedTensors {
         /// The file.
         file: PathBuf,
-        /// The name of the first such tensor.
+        /// The first such tensor.
         tensor: String,
-        /// The number of other such tensors.
+        /// How many others there are.
         others: u64,
     },
     /// The `total_size` in the index is not the size of all tensors.
     WrongTotalSize {
         /// The index.
         file: PathBuf,
-        /// The number of bytes of all tensors that the index names.
+        /// The bytes of all tensors in the index.
         expected: u64,
         /// The `total_size` in the index.
         found: u64,
     },
-    /// A file of tensors in the directory of the index that no index in that directory names.
+    /// A file of tensors in the directory of the index that no index there names.
     StrayFile {
         /// The file.
         file: PathBuf,
     },
-    /// A directory has both `model.safetensors` and an index that does not name that file. The
-    /// directory opens as `model.safetensors`, so the index is ignored.
+    /// A directory opens as `model.safetensors`, and has an index that does not name that file.
     ShadowedIndex {
         /// The file.
         file: PathBuf,
         /// The index.
         index: PathBuf,
     },
-    /// A backup of a header is next to the file. Either an interrupted edit left it, or a running
-    /// edit needs it. The next edit of the file, or
-    /// [`restore_header`](crate::edit::restore_header), removes it.
+    /// A backup of a header is next to the file, left by an interrupted edit or needed by a running
+    /// one. The next edit of the file, or [`restore_header`](crate::edit::restore_header), removes
+    /// it.
     HeaderBackup {
         /// The file.
         file: PathBuf,
         /// The backup.
         backup: PathBuf,
     },
-    /// A BOOL tensor has bytes that are neither 0 nor 1. Such a tensor can only be read as bytes.
+    /// A BOOL tensor has bytes that are neither 0 nor 1. It can only be read as bytes.
     InvalidBools {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The index of the first such element.
+        /// The first such element.
         index: u64,
-        /// The byte of that element.
+        /// Its byte.
         found: u8,
-        /// The number of other such elements.
+        /// How many others there are.
         others: u64,
     },
 }
@@ -200,8 +197,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Displays how many others there are, such as `, and 1 other tensor too`; nothing if there are
-/// none.
+/// Displays how many others there are, such as `, and 1 other tensor too`.
 struct Others(u64, &'static str, &'static str);
 
 impl fmt::Display for Others {

@@ -1,4 +1,4 @@
-//! [`FileLayout`]: the header, the padding and the alignment of a file.
+//! [`FileLayout`]: header, padding and alignment of a file.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::error::{ErrorKind, Result};
 use crate::format::header::TensorInfo;
 
-/// The largest alignment that is reported: a memory page, for files that are made to be mapped.
+// A memory page, for files that are made to be mapped.
 const LARGEST_ALIGNMENT: u64 = 4096;
 
-/// Facts about the layout of a file that do not matter for its validity. Lengths and offsets are in
-/// bytes. Offsets count from the start of the file.
+/// Facts about the layout of a file that do not matter for its validity, in bytes from the start of
+/// the file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
@@ -38,32 +38,24 @@ pub struct FileLayout {
     pub is_padding_foreign: bool,
     /// The offset of the first byte of the data.
     pub data_start: u64,
-    /// The alignment of `data_start`: the largest power of two up to 4096 that divides it.
+    /// The largest power of two up to 4096 that divides `data_start`.
     pub data_alignment: u64,
     /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,
-    /// The first of these tensors, in file order.
     pub(super) first_misaligned: Option<MisalignedTensor>,
 }
 
-/// A tensor that does not begin at a multiple of its dtype's alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub(super) struct MisalignedTensor {
     pub(super) name: String,
-    /// The offset of its first byte, from the start of the file.
+    /// From the start of the file.
     pub(super) offset: u64,
-    /// The alignment of its dtype: `offset` should be a multiple of it.
     pub(super) alignment: u64,
 }
 
 impl FileLayout {
-    /// Determines the layout of a file. It reads the white space at both ends of the header again,
-    /// and no tensor.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`] if the header cannot be read.
+    /// Reads the white space at both ends of the header again, and no tensor.
     pub(super) fn of(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
         let header = file.header();
         let data_start = header.data_start();
@@ -96,14 +88,11 @@ fn misaligned(data_start: u64, tensor: &TensorInfo<'_>) -> Option<MisalignedTens
     is_off.then(|| MisalignedTensor { name: tensor.name().into(), offset, alignment })
 }
 
-/// A run of white space.
 struct WhiteSpace {
     bytes: u64,
-    /// Whether it has characters other than spaces.
     is_foreign: bool,
 }
 
-/// Returns the white space at one end of a header.
 fn white_space(source: &impl ReadAt, start: u64, end: u64, at_end: bool) -> io::Result<WhiteSpace> {
     let mut found = WhiteSpace { bytes: 0, is_foreign: false };
     let mut buf = [0; 4096];

@@ -1,10 +1,6 @@
 //! Finds oddities of a checkpoint that break no rule: [`Checkpoint::audit`] and
-//! [`Checkpoint::audit_values`] list them.
-//!
-//! Opening a checkpoint refuses malformed files. But the format asks more of writers than readers
-//! check, and an index may disagree with its files. Each such oddity is a [`Finding`]. Its
-//! [`Severity`] shows whether the file only departs from the text of the format, or probably from
-//! its author's intent. [`FileLayout`] has the facts about one file.
+//! [`Checkpoint::audit_values`] list them. The [`Severity`] of a [`Finding`] shows whether the file
+//! departs from the text of the format, or probably from its author's intent.
 
 mod finding;
 mod layout;
@@ -26,24 +22,19 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::tensor::non_bools;
 
-/// The format asks for data that begins at a multiple of this offset.
+/// The format asks for this.
 const DATA_ALIGNMENT: u64 = 8;
 
 impl<S: ReadAt> CheckpointFile<S> {
-    /// Determines the layout of the file. It reads the white space at both ends of the header
-    /// again.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// Determines the layout of the file, from the white space at both ends of the header.
     pub fn layout(&self) -> Result<FileLayout> {
         FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
     }
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Lists the oddities of the checkpoint that break no rule. Findings about the index come
-    /// first, then findings about each file in order. No tensor is read.
+    /// Lists the oddities of the checkpoint that break no rule: findings about the index, then
+    /// about each file in order. No tensor is read.
     ///
     /// ```
     /// use safetensors_core::audit::Severity;
@@ -61,8 +52,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be
-    /// read; also as for [`stored_files`](Checkpoint::stored_files).
+    /// As for [`stored_files`](Checkpoint::stored_files).
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let files = self.stored_files()?;
         let mut findings = Vec::new();
@@ -106,8 +96,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// Returns the finding about an index next to `model.safetensors`, if a directory was opened as
-    /// that file.
     fn shadowed_finding(&self) -> Result<Option<Finding>> {
         let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
             return Ok(None);
@@ -117,8 +105,6 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
     }
 
-    /// Returns the findings about files of tensors in the index's directory that no index in that
-    /// directory names, sorted by path.
     fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
@@ -151,20 +137,14 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(strays.into_iter().map(finding).collect())
     }
 
-    /// Lists the oddities of values: bytes of BOOL tensors that are neither 0 nor 1. The format
-    /// does not forbid them, but a tensor that has them can only be read as bytes. This reads all
-    /// BOOL tensors and no others, because every bit pattern of the other dtypes is valid.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a tensor cannot be read.
+    /// Lists BOOL tensors with bytes that are neither 0 nor 1, which can only be read as bytes. All
+    /// other dtypes have only valid bit patterns, and are not read.
     pub fn audit_values(&self) -> Result<Vec<Finding>> {
         let booleans = self.tensors().filter(|tensor| tensor.dtype() == Dtype::BOOL);
         booleans.filter_map(|tensor| invalid_bools(&tensor).transpose()).collect()
     }
 }
 
-/// Returns the finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
     let mut first = None;
     let mut count = 0;
@@ -189,7 +169,6 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     Ok(first.map(finding))
 }
 
-/// Adds the findings about how one file departs from the text of the format.
 fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>) {
     let file = || file.to_owned();
     if layout.leading_space > 0 {

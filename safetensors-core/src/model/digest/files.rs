@@ -5,9 +5,8 @@ use crate::file::hash::{DigestOptions, Sha256, of_data, of_range};
 use crate::file::io::ReadAt;
 use crate::format::error::Result;
 
-/// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
-/// [`files`](Checkpoint::files). The ModelSpec standard records it as `hash_sha256`. Several files
-/// are read at a time, each front to back in pieces of 1 MiB.
+/// Computes the SHA-256 of all bytes after the header of each file, in the order of
+/// [`files`](Checkpoint::files). The ModelSpec standard records it as `hash_sha256`.
 ///
 /// ```
 /// use safetensors_core::digest::{DigestOptions, hash_files};
@@ -22,7 +21,7 @@ use crate::format::error::Result;
 ///
 /// # Errors
 ///
-/// As for [`hash_tensors`](super::hash_tensors); each error names the file.
+/// As for [`hash_tensors`](super::hash_tensors).
 pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,
@@ -40,8 +39,8 @@ pub fn hash_files<S: ReadAt>(
     })
 }
 
-/// Computes the SHA-256 of all bytes of a source. Of a file it is the one that `sha256sum` prints
-/// and the Hub has.
+/// Computes the SHA-256 of all bytes of a source: of a file, as `sha256sum` prints and the Hub has
+/// it.
 ///
 /// ```
 /// use safetensors_core::digest::{DigestOptions, hash_source};
@@ -53,8 +52,8 @@ pub fn hash_files<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) if the source cannot be read, or has changed since it
-/// was opened; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) also if the source has changed;
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
 pub fn hash_source<S: ReadAt>(source: &S, options: &DigestOptions) -> Result<Sha256> {
     let len = source.byte_len();
     let hash = of_range(source, 0..len, &mut Vec::new(), &options.work.meter(len))?;

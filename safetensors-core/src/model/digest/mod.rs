@@ -3,18 +3,16 @@
 //! | digest | of | kept in `__metadata__` under |
 //! |---|---|---|
 //! | XXH3-128 | each tensor's bytes | [`KEY`], one entry for all tensors: [`TensorDigests`] |
-//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [ModelSpec standard](https://github.com/Stability-AI/ModelSpec) defines it |
+//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256` of the [ModelSpec standard](https://github.com/Stability-AI/ModelSpec) |
 //!
 //! XXH3 is about as fast as reading memory, and shows which tensor has changed. Digests find
-//! accidents, not attacks: anyone who can change the data can also change its digest. Neither
-//! digest covers the header. Both are optional. For every other reader a file with digests is an
-//! ordinary safetensors file.
+//! accidents, not attacks: anyone who changes the data can also change its digest.
 //!
 //! | to | use |
 //! |---|---|
 //! | compute digests | [`hash_tensors`], [`hash_files`], [`hash_source`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
-//! | record digests in a file that exists | [`Edit::record_digests`](crate::edit::Edit::record_digests) |
+//! | record digests in a file | [`Edit::record_digests`](crate::edit::Edit::record_digests) |
 //! | compare files with their records | [`verify`] |
 //! | change data and keep metadata | [`remove_record`] |
 //!

@@ -26,13 +26,11 @@ pub struct VerifiedFile<'a> {
     pub sha256: Option<Sha256>,
 }
 
-/// Compares each file of a checkpoint with the digests in the file itself. Returns one entry for
-/// each file, in the order of [`files`](Checkpoint::files).
+/// Compares each file of a checkpoint with its own digests. Returns one entry for each file, in the
+/// order of [`files`](Checkpoint::files).
 ///
-/// All tensors of a file are checked, even those that the index places in another file. A tensor
-/// without a recorded digest is listed in [`VerifiedFile::unrecorded`]; it is an error only with
-/// [`require_digests`](DigestOptions::require_digests). Several tensors are read at a time, each
-/// front to back in pieces of 1 MiB.
+/// All tensors of a file are checked, even if the index places them in another. A tensor without a
+/// recorded digest is an error only with [`require_digests`](DigestOptions::require_digests).
 ///
 /// ```
 /// use safetensors_core::digest::{self, DigestOptions};
@@ -61,18 +59,13 @@ pub struct VerifiedFile<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DigestMismatch`] if data has changed. It names the file, and the first tensor that
-/// has changed, unless only the digest of all data differs.
+/// [`ErrorKind::DigestMismatch`] with the first tensor that has changed, unless only the digest of
+/// all data differs.
 ///
-/// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
-/// [`ErrorKind::BadModelSpec`] for malformed records; [`ErrorKind::DigestWithoutTensor`];
-/// [`ErrorKind::NoDigest`]; also as for [`stored_files`](Checkpoint::stored_files).
-///
-/// [`ErrorKind::FeatureNeeded`] if a file records a SHA-256 and this crate was built without its
-/// feature `sha256`, unless [`DigestOptions::sha256`] turns the check off.
-///
-/// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
-/// [`ErrorKind::Cancelled`] if the progress callback stops the work.
+/// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`],
+/// [`ErrorKind::BadModelSpec`], [`ErrorKind::DigestWithoutTensor`], [`ErrorKind::NoDigest`];
+/// [`ErrorKind::FeatureNeeded`] for a SHA-256 without the feature `sha256`, unless
+/// [`DigestOptions::sha256`] turns the check off.
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &DigestOptions,
@@ -80,12 +73,8 @@ pub fn verify<'a, S: ReadAt>(
     run(checkpoint.stored_files()?, options, Err).map(|(files, _)| files)
 }
 
-/// Like [`verify`], but does not end at a file or a tensor that is at fault: lists the errors, in
-/// the order of the files. [`VerifiedFile::checked`] has only the tensors that agree.
-///
-/// # Errors
-///
-/// [`ErrorKind::Cancelled`]; as for [`stored_files`](Checkpoint::stored_files).
+/// Like [`verify`], but continues after an error, and returns all of them in the order of the
+/// files. [`VerifiedFile::checked`] has only the tensors that agree.
 #[doc(hidden)]
 pub fn verify_all<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
@@ -97,7 +86,6 @@ pub fn verify_all<'a, S: ReadAt>(
     })
 }
 
-/// One file, and the digests that it records.
 struct Recorded<'a, S> {
     archive: &'a SafeTensors<S>,
     file: &'a Path,
@@ -166,7 +154,6 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     }
 }
 
-/// Compares the recorded digest with that of the data.
 fn compare<D: PartialEq + ToString>(
     algorithm: &'static str,
     expected: &D,
@@ -180,14 +167,13 @@ fn compare<D: PartialEq + ToString>(
     Err(ErrorKind::DigestMismatch { algorithm, expected, found }.into())
 }
 
-/// One digest to be compared.
 enum Job<'f, 'a, S> {
     Tensor(&'f Recorded<'a, S>, usize),
     Data(&'f Recorded<'a, S>),
 }
 
-/// Compares all recorded digests. The tensors of a file come before all its data, because they show
-/// the place of the change. `keep` decides whether an error ends the work or is listed.
+/// Tensors come before the file's SHA-256, to show the place of a change. `keep` lists an error, or
+/// ends the work.
 fn run<'a, S: ReadAt>(
     files: &'a [CheckpointFile<S>],
     options: &DigestOptions,

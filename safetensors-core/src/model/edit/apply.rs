@@ -1,4 +1,4 @@
-//! Applying an edit: the header is written in place, or a new file replaces the old one.
+//! Applying an edit, in place or by a new file.
 
 use std::io;
 
@@ -43,7 +43,6 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     take_place(edit, file)
 }
 
-/// Replaces the old file by the new one, unless the old one has changed since.
 fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
     new.begin_commit()?;
     let source = edit.archive.into_source();
@@ -55,13 +54,11 @@ fn take_place(edit: Edit<'_>, mut new: AtomicFile) -> Result<Edited> {
     Ok(Edited::Rewritten)
 }
 
-/// Locks the directory, so that no save replaces the file between the check for changes and the
-/// edit.
+// No save replaces the file between the check for changes and the edit.
 fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
     Ok(DirectoryLock::wait_for(directory(&edit.destination))?)
 }
 
-/// Writes the new file, but does not put it in place yet.
 fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     let source = edit.archive.source().file();
     let original = source.metadata()?;

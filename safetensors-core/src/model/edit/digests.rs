@@ -1,12 +1,11 @@
-//! Keeping recorded digests correct: they are renamed and removed with their tensors.
+//! Renaming and removing digests with their tensors.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::file::hash::{Digest, KEY, TensorDigests};
 use crate::format::header::Metadata;
 
-/// Renames the digests of renamed tensors, removes the digests of removed ones, and adds digests
-/// for added ones, as if they were empty. A record that cannot be parsed stays unchanged.
+/// Appended tensors get a digest of no bytes. A record that cannot be parsed stays.
 pub(super) fn follow(
     metadata: &mut Metadata,
     renamed: &HashMap<&str, &str>,

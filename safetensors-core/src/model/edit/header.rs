@@ -1,12 +1,7 @@
-//! Writing a header in place, and restoring the old one after an interruption.
-//!
-//! 1. The old and the new header are put into a [`Backup`] next to the file.
-//! 2. A mark replaces the header's length, so that every reader refuses the file.
-//! 3. The new header is written, except for its length.
-//! 4. The length replaces the mark. The backup is removed.
-//!
-//! Each step reaches the disk before the next begins, unless the edit is not durable. Whenever the
-//! steps are interrupted, a file without the mark has one of the two headers, complete.
+//! Writing a header in place by the steps of [`edit`](crate::edit#in-place), and restoring the old
+//! one after an interruption.
+// Each step reaches the disk before the next begins, unless the edit is not durable. A file without
+// the mark always has one of the two headers.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -26,21 +21,17 @@ use crate::file::save::permissions::is_read_only;
 use crate::format::error::Result;
 use crate::format::header::{LENGTH_BYTES, mark};
 
-/// The state of a header that an edit may have left half written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderState {
-    /// The header is complete.
     Whole,
-    /// The header was half written, and the old one has been restored.
+    /// It was half written, and is the old one again.
     Restored,
-    /// The header is half written, and no matching backup is next to the file.
+    /// It is half written, without a matching backup.
     Torn,
 }
 
-/// Writes a header with the length of the old one over it. Returns `false`, and leaves the old one,
-/// if the file system records times too coarsely, because readers could then accept a mixture of
-/// the two. Also if the file belongs to another user, to whom the backup cannot be given: that user
-/// could not restore the header after an interruption.
+/// Returns `false`, with the old header in place, if the file system records times too coarsely or
+/// the file's owner cannot be given the backup.
 pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; new.len()];
@@ -52,11 +43,9 @@ pub(super) fn replace(edit: &Edit<'_>, new: &[u8]) -> Result<bool> {
     Ok(write.replace(old, new.to_vec(), &backup)?)
 }
 
-/// Writes the header of a file.
 struct Write<'a> {
     file: &'a File,
     mark: [u8; LENGTH_BYTES],
-    /// The part of the header that changes.
     changed: Range<usize>,
     durable: bool,
 }
@@ -91,9 +80,7 @@ impl Write<'_> {
         written
     }
 
-    /// Replaces the length by the mark. This must change the file's time of writing, because
-    /// readers that opened the file before notice the edit by that. If the file system records
-    /// times too coarsely, this writes the length back and returns `false`.
+    /// Returns `false` if the time of writing stays, because readers then do not notice the edit.
     fn set_mark(&self, header: &[u8]) -> io::Result<bool> {
         const PAUSES: [u64; 6] = [0, 1, 2, 4, 8, 16];
         let modified = || Ok::<_, io::Error>(self.file.metadata()?.modified().ok());
@@ -112,7 +99,7 @@ impl Write<'_> {
         Ok(false)
     }
 
-    /// Writes the bytes that change in a single write, and then replaces the mark by the length.
+    /// Writes the changed bytes at once, and then the length.
     fn set_text(&self, header: &[u8]) -> io::Result<()> {
         write_all_at(self.file, &header[self.changed.clone()], self.changed.start as u64)?;
         self.sync()?;
@@ -139,8 +126,7 @@ fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-/// Restores the old header if the header is half written and a matching backup is next to the file.
-/// Removes the backup then, and also if the header is complete.
+/// Also removes a backup that is not needed any more.
 pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<HeaderState> {
     let path = header_backup(destination);
     if !source.is_marked() {
@@ -161,8 +147,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Hea
     Ok(HeaderState::Restored)
 }
 
-/// Returns `true` if the header is half written, and a matching backup is next to the file. Nothing
-/// is written.
+/// Like [`restore`], without writing.
 pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
     Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
 }
@@ -174,7 +159,6 @@ fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>
     }
 }
 
-/// Returns the range from the first byte that differs to the last.
 fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     let differs = |(old, new): (&u8, &u8)| old != new;
     let start = old.iter().zip(new).position(differs).unwrap_or(old.len());
@@ -182,7 +166,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-/// Returns a random number for the mark, so that the backup of an earlier edit does not match.
+/// For the mark: the backup of an earlier edit must not match.
 pub(super) fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;
@@ -190,8 +174,7 @@ pub(super) fn random() -> u16 {
     RandomState::new().hash_one((SystemTime::now(), process_id())) as u16
 }
 
-/// Removes a backup that is no longer needed. Errors are ignored, because a backup that stays does
-/// no harm.
+// A backup that stays does no harm.
 fn remove_backup(path: &Path) {
     let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
 }

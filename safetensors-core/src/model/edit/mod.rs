@@ -1,77 +1,53 @@
 //! Changing an existing file: its metadata, the names of its tensors, and the set of its tensors.
 //!
-//! [`Edit`] collects changes and applies them at once. It makes a new file, which replaces the old
-//! one when it is complete and on the disk. So whenever the edit is interrupted, the path has the
-//! old file or the new one, and every reader of the format opens it. A program that has the old
-//! file open, or mapped, continues to read the old one.
+//! [`Edit`] collects changes and applies them at once. A new file replaces the old one when it is
+//! complete and on the disk. A program that has the old file open or mapped continues to read it.
 //!
-//! The system copies the data between the files where it can, without passing it through this
-//! process. If the new header fits into the bytes of the old one with its padding, the data keeps
-//! its place. File systems with reflinks (btrfs, XFS, APFS) then share the blocks instead of
-//! copying them. If data moves, btrfs and XFS share full blocks if it keeps its place within the
-//! blocks, for example with [`SaveOptions::align(4096)`](crate::SaveOptions::align). Other file
-//! systems need the time and the space for a second copy of the file.
+//! The system copies the data where it can. If the new header fits into the old one with its
+//! padding, file systems with reflinks (btrfs, XFS, APFS) share the blocks of the data. btrfs and
+//! XFS also share data that moves by full blocks, for example with
+//! [`SaveOptions::align(4096)`](crate::SaveOptions::align). Otherwise an edit needs the time and
+//! the space for a second copy.
 //!
 //! # In place
 //!
-//! With [`Edit::in_place`], a header that fits is written over the old one, and the data is not
-//! touched. This takes no time and hardly any space, for any size of the file. In return there is a
-//! moment in which readers refuse the file, and an interruption makes that last until the next
-//! edit. The header is written in these steps:
+//! With [`Edit::in_place`], a header that fits is written over the old one, which takes no time. In
+//! return, readers refuse the file for a moment, and an interruption makes that last until the next
+//! edit:
 //!
-//! 1. The old and the new header are written to a small file next to the edited one,
-//!    `.NAME.header-backup`.
-//! 2. A mark replaces the header's length. It makes the file invalid for every reader of the
-//!    format.
+//! 1. The old and the new header are written to `.NAME.header-backup`, next to the file.
+//! 2. A mark that makes the file invalid replaces the header's length.
 //! 3. The new header is written, except for its length.
 //! 4. The length replaces the mark, and the backup is removed.
 //!
-//! If a step fails, the old header is written back.
+//! After a failed step the old header is written back. If power or the process fails, readers may
+//! refuse the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)) until
+//! [`restore_header`] or the next [`Edit::open`] restores the old header from the backup, which
+//! must fit the file. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!
-//! A power cut or the end of the process may leave the mark in the file. All readers then refuse
-//! the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved.
-//! [`restore_header`] and the next [`Edit::open`] restore the old header from the backup, and
-//! [`Edit::was_restored`] then returns `true`. The backup is used only for the file that it was
-//! made for: inode, length and mark must match. Each disk sector of the header must also be a
-//! possible result of an interrupted write: the beginning of a header and the rest of the other.
-//! A backup never changes a file without the mark. When a file is replaced, its backup is removed.
-//! [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
+//! A reader that opens the file by its path gets the old header, the new one, or an error: see
+//! [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Where the file system does not
+//! record different times for two writes some 30 ms apart, or the backup cannot be given to the
+//! owner of the file, a new file is written instead.
 //!
-//! A reader that opens the file by its path gets the old header, the new one, or an error, never a
-//! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a
-//! moment for the edit to end. This needs a file system that records different times for two writes
-//! some 30 ms apart. On other file systems a new file is written instead. So it is if the file
-//! belongs to another user, to whom the backup cannot be given.
-//!
-//! Other implementations read the header only once, for example the reference implementation, and
-//! may read it while it is written. Do not edit in place while there are such readers, or while the
-//! file is [mapped](crate::Checkpoint::mmap).
+//! Other implementations may read the header while it is written. Do not edit in place while there
+//! are such readers, or while the file is [mapped](crate::Checkpoint::mmap).
 //!
 //! # Details
 //!
-//! - A new file replaces the old one under one name. If the old one has other names (hard links),
-//!   they keep it. So a file with several names is never edited in place: a new file is written
-//!   instead, and [`Edit::notes`] reports it. Symbolic links are followed: the link's target is
-//!   replaced, and the link stays.
-//! - A new file has the mode of the old one and, where the system allows it, its owner and group.
+//! - Hard links keep the old file, so a file with several names is never edited in place. The
+//!   target of a symbolic link is replaced.
+//! - A new file has the mode and, where the system allows it, the owner and group of the old one.
 //!   Extended attributes and access control lists stay only in place.
-//! - A read-only file is edited only by [`Edit::open_to_replace`]. A file in a cache of the Hub is edited only with
-//!   [`Edit::change_cached`].
-//! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
-//!   does not keep readers out.
-//! - Recorded [digests](crate::digest) stay correct: a tensor's digest is renamed or removed with
-//!   it, and the SHA-256 of all data is removed if the data changes. [`Edit::notes`] reports it.
-//!   Digests that the edit [records](Edit::record_digests) are computed from the new file.
-//! - A file is not edited if a `manifest.json` records a digest of its header, as in the
-//!   directories of burn's epochs: with another header, the epoch would not be complete. Nor is it
-//!   replaced by a save. [`Edit::notes`] names signatures that may be of the old file. A delta that
-//!   has a digest of the file as its base can be anywhere, and no longer applies after a change of
-//!   names or data.
+//! - On Unix a file is locked (`flock`) against other edits, not against readers.
+//! - Recorded [digests](crate::digest) are renamed and removed with their tensors; the SHA-256 of
+//!   all data is removed if the data changes.
+//! - A file is not edited or replaced if a `manifest.json` records a digest of its header, as for
+//!   burn's epochs. A delta with the file as its base no longer applies after a change of names or
+//!   data.
 //! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
-//!   tensor, too. If a tensor of that name is appended, it gets them. Other metadata that names
-//!   tensors, such as the names of [tied](crate::tied) ones, is not changed. Entries that the edit
-//!   itself sets stay unchanged.
-//! - Only the file is edited, not the index of a sharded checkpoint that it may belong to.
+//!   tensor. Other metadata that names tensors, such as [tied](crate::tied) names, is not changed,
+//!   nor is the index of a sharded checkpoint.
 
 mod apply;
 mod backup;
@@ -99,10 +75,9 @@ use crate::format::tensor::TensorSource;
 /// The result of an edit, or of a planned edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
-    /// Nothing: the file already is as requested.
+    /// The file already is as requested.
     Unchanged,
-    /// The header is written in place, as [`Edit::in_place`] asks for. The bytes of tensors are not
-    /// touched.
+    /// The header is written in place, as [`Edit::in_place`] asks for.
     InPlace,
     /// A new file with the old one's permissions replaces it.
     Rewritten,
@@ -147,25 +122,20 @@ pub enum Edited {
 /// ```
 #[must_use]
 pub struct Edit<'a> {
-    /// The path as the caller gave it, for messages.
     path: PathBuf,
-    /// The path after following links.
+    /// After following links.
     destination: PathBuf,
     archive: SafeTensors<FileSource>,
-    /// Whether the edit can only be planned, and not applied.
     read_only: bool,
     restored: bool,
-    /// The metadata of the file, without the entries that are removed.
+    /// Without the removed entries.
     metadata: Metadata,
-    /// The entries that the edit itself sets.
     set: Metadata,
-    /// The digests to record, of the present file, and how they are computed.
     recorded: Metadata,
     recording: DigestOptions,
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
     appended: Vec<(String, Box<dyn TensorSource + 'a>)>,
-    /// Whether the file is read-only.
     is_protected: bool,
     in_place: bool,
     change_cached: bool,
@@ -173,39 +143,28 @@ pub struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// Opens a file to be edited and locks it against other edits. If an earlier edit was
-    /// interrupted while it wrote the header, the header is [restored](restore_header) first, and
-    /// [`was_restored`](Edit::was_restored) returns `true`.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a
-    /// link to one; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-    /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if an edit was interrupted and no
-    /// backup is next to the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be
-    /// read and written, or another edit has locked it; and as for [`Header::parse`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        open::open(path.as_ref(), Access::Write)
-    }
-
-    /// Opens a file like [`open`](Self::open), also if it is read-only: then a new file with its
-    /// permissions replaces it, and it is not edited [in place](Self::in_place).
-    ///
-    /// # Errors
-    ///
-    /// As for [`open`](Self::open).
-    pub fn open_to_replace(path: impl AsRef<Path>) -> Result<Self> {
-        open::open(path.as_ref(), Access::Replace)
-    }
-
-    /// Opens a file only to preview an edit, with [`dry_run`](Edit::dry_run). The file is neither
-    /// locked nor written to, and read permission is enough. A header that an interrupted edit left
-    /// half written is not restored, see [`is_torn`].
+    /// Opens a file to be edited and locks it against other edits. A half-written header is
+    /// [restored](restore_header) first.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io); and as for [`Header::parse`].
+    /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+    /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the backup is missing;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) also if another edit has locked the file; and as for
+    /// [`Header::parse`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        open::open(path.as_ref(), Access::Write)
+    }
+
+    /// Opens a file like [`open`](Self::open), even if it is read-only. A new file with its
+    /// permissions replaces it.
+    pub fn open_to_replace(path: impl AsRef<Path>) -> Result<Self> {
+        open::open(path.as_ref(), Access::Replace)
+    }
+
+    /// Opens a file only for [`dry_run`](Edit::dry_run), without a lock. Read permission is enough.
+    /// A half-written header is not restored, see [`is_torn`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), Access::Preview)
     }
@@ -215,8 +174,7 @@ impl<'a> Edit<'a> {
         self.archive.header()
     }
 
-    /// Returns `true` if opening the file restored the old header, because an earlier edit had left
-    /// it half written.
+    /// Returns `true` if opening the file restored a half-written header.
     pub fn was_restored(&self) -> bool {
         self.restored
     }
@@ -240,7 +198,7 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Removes the whole `__metadata__`.
+    /// Removes the `__metadata__`.
     pub fn clear_metadata(mut self) -> Self {
         self.metadata.clear();
         self.set.clear();
@@ -248,8 +206,8 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Renames tensors: pairs of the name in the file and the new name. All renames happen at once,
-    /// so two tensors can swap their names.
+    /// Renames tensors: pairs of the old and the new name. All renames happen at once, so two
+    /// tensors can swap their names.
     pub fn rename<K: Into<String>, V: Into<String>>(
         mut self,
         names: impl IntoIterator<Item = (K, V)>,
@@ -258,19 +216,17 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Removes tensors, by their names in the file. The format allows no gaps, so the data after
-    /// them moves.
+    /// Removes tensors, by their names in the file. The data after them moves.
     pub fn remove(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.removed.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Adds tensors after the file's tensors, in the order given. Names that this edit removes or
-    /// renames can be used again. The bytes are read from the sources when the edit is applied.
+    /// Adds tensors after the file's tensors, in this order. Names that this edit removes or
+    /// renames are free. The bytes are read when the edit is applied.
     ///
-    /// A tensor may then be misaligned for its dtype, for example F32 after three bytes of U8. It
-    /// can be read, but not borrowed as a typed slice. [`Rewrite`](crate::Rewrite) sorts the
-    /// tensors of a file and aligns each.
+    /// A tensor may then be misaligned, and so not be borrowed as a typed slice.
+    /// [`Rewrite`](crate::Rewrite) aligns each.
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
         tensors: impl IntoIterator<Item = (N, S)>,
@@ -281,44 +237,34 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Sets whether the header is written in place if it fits, and the data is not changed. Off by
-    /// default: every change makes a new file, which replaces the old one completely or not at all.
-    ///
-    /// In place no copy of the file is made, which saves its time and space. In return there is a
-    /// moment in which readers refuse the file. If the process is killed or power fails in it, this
-    /// lasts until the next edit: see [`edit`](crate::edit#in-place).
+    /// Sets whether the header is written [in place](crate::edit#in-place) if it fits. Off by
+    /// default: every change makes a new file.
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place && !self.is_protected;
         self
     }
 
-    /// Sets whether a file in a cache of the Hub may be changed. Off by default: a change of such a
-    /// file fails with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all
-    /// revisions and Python share its content. Copy the file first, and change the copy.
+    /// Sets whether a file in a cache of the Hub may be changed. Off by default, with
+    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all revisions and Python
+    /// share its content.
     pub fn change_cached(mut self, change_cached: bool) -> Self {
         self.change_cached = change_cached;
         self
     }
 
-    /// Sets whether to wait until everything has reached the disk, so that a power cut loses
-    /// nothing. On by default.
+    /// Sets whether to wait until everything has reached the disk. On by default.
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Predicts the result of [`apply`](Edit::apply), and changes nothing. All conditions are
-    /// checked that can be known beforehand. (On a file system that records times too coarsely,
-    /// `apply` writes a new file although `dry_run` returned [`Edited::InPlace`].)
-    ///
-    /// # Errors
-    ///
-    /// As for [`apply`](Edit::apply), except for writing and for the bytes of appended tensors.
+    /// Predicts the result of [`apply`](Edit::apply), with all its checks, and changes nothing.
+    /// `apply` may still write a new file instead of [`Edited::InPlace`], if the file system
+    /// records times too coarsely.
     pub fn dry_run(&self) -> Result<Edited> {
         Ok(self.checked_plan()?.1)
     }
 
-    /// Returns the plan, and its result.
     fn checked_plan(&self) -> Result<(EditPlan<'_>, Edited)> {
         let plan = EditPlan::new(self).map_err(|error| error.in_path(&self.path))?;
         match self.check_place(plan.outcome(self), plan.change) {
@@ -328,7 +274,7 @@ impl<'a> Edit<'a> {
     }
 
     /// Returns the side effects of [`apply`](Edit::apply): digests that are removed, signatures
-    /// that may be of the old file, and other names that keep it.
+    /// that may be of the old file, and hard links that keep it.
     ///
     /// ```
     /// use safetensors_core::digest::{DigestOptions, Note};
@@ -355,8 +301,6 @@ impl<'a> Edit<'a> {
         Ok(notes)
     }
 
-    /// Fails if the edit changes a file in a cache of the Hub, and that is not allowed, or one that
-    /// a manifest describes.
     fn check_place(&self, outcome: Edited, change: Change) -> Result<Edited> {
         if outcome != Edited::Unchanged {
             if !self.change_cached {
@@ -369,21 +313,18 @@ impl<'a> Edit<'a> {
 
     /// Makes the changes, and returns how.
     ///
-    /// A new file gets the permissions of the old one and, where the system allows it, its owner.
-    ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or
-    /// removed does not exist, or is to be both;
-    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
-    /// one name, or one is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), also for a tensor that is
+    /// both renamed and removed; [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
+    /// also for one that is renamed twice; [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache);
     /// [`ErrorKind::InManifest`](crate::ErrorKind::InManifest);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was written to or replaced since it was
-    /// opened, or was opened [read-only](Edit::open_read_only); and as for [`save`](crate::save()).
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) also if the file has changed since it was opened, or
+    /// was opened [read-only](Edit::open_read_only); and as for [`save`](crate::save()).
     ///
-    /// After an error the file is unchanged, with two exceptions, which the error states: after
-    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) the new file is in place, and after
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) the old header may not have been written back.
+    /// The file is then unchanged, except after
+    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable), or if the error states that the old
+    /// header could not be written back.
     pub fn apply(self) -> Result<Edited> {
         let path = self.path.clone();
         apply::apply(self).map_err(|error| error.in_path(&path))

@@ -16,12 +16,11 @@ use crate::file::save::permissions::is_read_only;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Metadata;
 
-/// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Preview,
     Write,
-    /// Like `Write`, also if the file is read-only.
+    /// Even if the file is read-only.
     Replace,
 }
 
@@ -59,11 +58,8 @@ fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
     })
 }
 
-/// Restores the old header of a file if an edit was interrupted while it wrote the header in place.
-/// Returns `true` if it did.
-///
-/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit#in-place) explains
-/// when this is needed.
+/// Restores the old header of a file if an [edit in place](crate::edit#in-place) was interrupted,
+/// like the next [`Edit`] does. Returns `true` if it did.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -78,11 +74,8 @@ fn open_file(path: &Path, access: Access) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
-/// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-/// [`ErrorKind::Io`](crate::ErrorKind::Io), also if another edit has locked the file;
-/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written and no
-/// matching backup is next to the file, because the file was moved or copied without it.
+/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the file was moved or copied without
+/// its backup; otherwise as for [`Edit::open`].
 pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found =
@@ -94,13 +87,8 @@ pub fn restore_header(path: impl AsRef<Path>) -> Result<bool> {
     found.map_err(|error| error.in_path(path))
 }
 
-/// Returns `true` if an interrupted edit left the header half written, and [`restore_header`] or
-/// the next [`Edit`] can restore it. Nothing is written. While an edit is under way, this may also
-/// be true for a moment.
-///
-/// # Errors
-///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
+/// Returns `true` if [`restore_header`] can restore a half-written header. During an edit this may
+/// also be true for a moment.
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let destination = destination(path).map_err(|error| error.in_path(path))?;
@@ -136,8 +124,7 @@ fn lock_and_restore(source: &mut FileSource, destination: &Path) -> io::Result<H
     Ok(found)
 }
 
-/// Checks that the file was neither written to nor replaced since it was opened. The edit would
-/// undo such a change.
+// The edit would undo such a change.
 pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Result<()> {
     source.check_unchanged()?;
     if is_named(source.file(), destination)? {
@@ -146,7 +133,7 @@ pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Re
     Err(io::Error::other("the file has been replaced since it was opened"))
 }
 
-/// Locks the file against other edits until it is closed.
+/// Against other edits, until the file is closed.
 #[cfg(unix)]
 fn lock(file: &File, path: &Path) -> io::Result<()> {
     use std::fs::TryLockError;
@@ -167,12 +154,11 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
     if is_named(file, path)? { Ok(()) } else { Err(busy()) }
 }
 
-/// Returns whether the path still leads to this file.
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
 }
 
-/// On other systems a lock would keep readers out as well.
+// On other systems a lock would keep readers out as well.
 #[cfg(not(unix))]
 fn lock(_: &File, _: &Path) -> io::Result<()> {
     Ok(())

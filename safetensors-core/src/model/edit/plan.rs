@@ -1,4 +1,4 @@
-//! [`EditPlan`]: the content of a file after an edit, and the source of its bytes.
+//! [`EditPlan`]: the content of a file after an edit.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,23 +11,19 @@ use crate::file::save::{Order, SaveOptions};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{Header, Metadata, TensorInfo, rename_attributes};
 
-/// The content of a file after an edit.
 pub(super) struct EditPlan<'e> {
     pub(super) layout: Layout,
     specs: Vec<Spec<'e>>,
-    /// The tensors of the file that stay. They come first in `specs`, before the appended ones.
+    /// The tensors of the file that stay, first in `specs`.
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
     pub(super) change: Change,
-    /// The side effects.
     pub(super) notes: Vec<Note>,
-    /// Whether only the header changes, and the new one fills the space of the old one. The data
-    /// then stays in place.
+    /// The new header fills the space of the old one.
     pub(super) data_stays: bool,
 }
 
-/// A range of bytes to copy from the old file to the new one. Offsets count from the start of each
-/// file.
+/// Bytes to copy. Offsets count from the start of each file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) from: u64,
@@ -36,7 +32,6 @@ pub(super) struct Run {
 }
 
 impl<'e> EditPlan<'e> {
-    /// Plans an edit. Fails if the edit is impossible.
     pub(super) fn new(edit: &'e Edit<'_>) -> Result<Self> {
         let names = new_names(edit)?;
         let removed: HashSet<&str> = edit.removed.iter().map(String::as_str).collect();
@@ -74,14 +69,12 @@ impl<'e> EditPlan<'e> {
         Ok(plan)
     }
 
-    /// Returns `true` if the edit records digests of data that it changes, which are known when the
-    /// new file is written.
+    /// Returns `true` if recorded digests depend on changed data.
     pub(super) fn records_later(&self, edit: &Edit<'_>) -> bool {
         self.change == Change::Data && !edit.recorded.is_empty()
     }
 
-    /// Returns the bytes before the data, with these entries of the metadata, which are as long as
-    /// the planned ones.
+    /// The entries are as long as the planned ones.
     pub(super) fn prefix_with(&self, edit: &Edit<'_>, entries: Metadata) -> Result<Vec<u8>> {
         let mut metadata = self.metadata.clone();
         metadata.extend(entries);
@@ -89,7 +82,6 @@ impl<'e> EditPlan<'e> {
         Ok(Layout::plan(&self.specs, &options(edit, &metadata))?.prefix)
     }
 
-    /// Gives the new header the length of the old one, if only the header changes, and fits.
     fn fill_header(&mut self, edit: &Edit<'_>) {
         let start = edit.header().data_start() as usize;
         let text = self.layout.prefix.trim_ascii_end().len();
@@ -101,7 +93,6 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// Returns how the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
         if self.keeps_data(edit) && self.keeps_header(edit.header()) {
             return Edited::Unchanged;
@@ -114,8 +105,7 @@ impl<'e> EditPlan<'e> {
         }
     }
 
-    /// Returns the bytes to copy from the old file to the new one, in the order of the new one.
-    /// Neighbours are joined into one run.
+    /// Sorts by the place in the new file, and joins neighbours.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
@@ -133,8 +123,7 @@ impl<'e> EditPlan<'e> {
         runs
     }
 
-    /// Returns the appended tensors in file order: the position of each among the appended ones,
-    /// and its range in the new file.
+    /// Returns the number of each appended tensor and its range in the new file, in file order.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
         self.layout
             .places
@@ -142,7 +131,6 @@ impl<'e> EditPlan<'e> {
             .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
-    /// Returns whether all bytes after the header stay the same, at the same offsets.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
         let whole = Run {
@@ -155,7 +143,6 @@ impl<'e> EditPlan<'e> {
         kept && self.appended().all(|(_, place)| place.is_empty())
     }
 
-    /// Returns `true` if the new header means the same as the old one, even if its text differs.
     fn keeps_header(&self, header: &Header) -> bool {
         let planned = self.layout.places.iter().map(|(i, _)| self.specs[*i]);
         let same = |(spec, tensor): (Spec<'_>, TensorInfo<'_>)| {
@@ -167,8 +154,7 @@ impl<'e> EditPlan<'e> {
     }
 }
 
-/// Maps old names to new ones. Fails if a tensor to be renamed or removed does not exist, or if a
-/// tensor is renamed twice, or both renamed and removed.
+/// Maps old names to new ones. Fails for missing names, and names used twice.
 fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     let mut names = HashMap::new();
     for (old, new) in &edit.renamed {
@@ -192,7 +178,6 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     Ok(names)
 }
 
-/// Returns how the new file is laid out.
 fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     let mut options = SaveOptions::new().order(Order::Given).durable(edit.durable);
     options.align = alignment(edit.header().data_start());
@@ -200,7 +185,6 @@ fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
     options
 }
 
-/// Returns the metadata, with the attributes and the digests of the tensors under their new names.
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
     metadata.extend(edit.recorded.clone());
@@ -217,8 +201,7 @@ fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&s
     metadata
 }
 
-/// Returns the alignment of the data in bytes: the largest power of two that divides its offset,
-/// from 8 to 4096.
+/// Returns the largest power of two from 8 to 4096 that divides the offset of the data.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

@@ -12,17 +12,12 @@ use crate::format::error::Result;
 use crate::format::header::{Metadata, SHA256_KEY};
 
 impl Edit<'_> {
-    /// Computes the digests of the file's data now, and records them in its metadata, replacing
-    /// earlier ones. Digests that the options turn off stay unchanged.
+    /// Computes the digests of the file's data now, and records them in its metadata, except
+    /// digests that the options turn off. If the same edit changes the data, [`apply`](Edit::apply)
+    /// computes them again.
     ///
-    /// The same edit may rename, append and remove tensors. If that changes the data,
-    /// [`apply`](Edit::apply) computes the digests of the new file.
-    ///
-    /// The file is locked against other edits. For a checkpoint of several files, edit each of its
-    /// [`files`](crate::Checkpoint::files).
-    ///
-    /// To record digests while tensors are saved, use
-    /// [`SaveOptions::digests`](crate::SaveOptions::digests). It does not read the data again.
+    /// To record digests without reading the data again, save with
+    /// [`SaveOptions::digests`](crate::SaveOptions::digests).
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
@@ -44,12 +39,11 @@ impl Edit<'_> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache) for a file in a cache of the Hub,
-    /// unless [`change_cached`](Edit::change_cached) was set before;
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read;
+    /// [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache) unless
+    /// [`change_cached`](Edit::change_cached) was set before;
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled);
-    /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256, if this crate
-    /// was built without its feature `sha256`.
+    /// [`ErrorKind::FeatureNeeded`](crate::ErrorKind::FeatureNeeded) for a SHA-256 without the
+    /// feature `sha256`.
     pub fn record_digests(mut self, options: &DigestOptions) -> Result<Self> {
         // The data may take long to read, so this comes first.
         self.check_place(Edited::Rewritten, Change::Header)
@@ -60,7 +54,6 @@ impl Edit<'_> {
         Ok(self)
     }
 
-    /// Computes the digests that the edit records of a file that it has written.
     pub(super) fn digests_of(&self, written: &SafeTensors<FileSource>) -> Result<Metadata> {
         let options = self.recording.clone().tensors(self.recorded.contains_key(KEY));
         let sha256 = self.recorded.contains_key(SHA256_KEY);
@@ -68,7 +61,6 @@ impl Edit<'_> {
     }
 }
 
-/// Computes the digests of a file, as entries of its metadata.
 fn entries(
     file: &SafeTensors<FileSource>,
     path: &Path,

@@ -1,6 +1,6 @@
 //! [`Config`]: the settings of an `adapter_config.json` for merging its modules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::DeserializeOwned;
@@ -29,6 +29,11 @@ pub(super) struct Config {
     /// Whether weights are stored transposed, as in GPT-2.
     pub(super) is_transposed: bool,
     pub(super) is_dora: bool,
+    /// Whether mlx-lm wrote the settings.
+    pub(super) is_mlx: bool,
+    /// Parameters that are changed, without their modules being layers that PEFT knows.
+    parameters: Vec<String>,
+    version: Option<String>,
     /// The ends of the names of modules that were trained completely, reversed and sorted. None
     /// starts with another.
     whole: Vec<String>,
@@ -37,12 +42,15 @@ pub(super) struct Config {
 /// Settings that do not matter once the adapter is trained, with any value.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto_mapping",
+    "decompose_both",
+    "decompose_factor",
     "base_model_name_or_path",
     "bias",
     "corda_config",
     "eva_config",
     "exclude_modules",
     "inference_mode",
+    "init_weights",
     "layers_pattern",
     "layers_to_transform",
     "loftq_config",
@@ -50,12 +58,15 @@ const WITHOUT_EFFECT: &[&str] = &[
     "lora_dropout",
     "lora_ga_config",
     "megatron_core",
-    "peft_version",
+    "module_dropout",
     "qalora_group_size",
+    "rank_dropout",
+    "rank_dropout_scale",
     "revision",
     "runtime_config",
     "target_modules",
     "task_type",
+    "use_effective_conv2d",
 ];
 
 /// Initialisations that leave the base as it is.
@@ -69,9 +80,40 @@ impl Config {
         let kind: Option<String> = take(&mut fields, "peft_type")?;
         match kind.as_deref() {
             Some("LORA") => Self::of(fields, &mut Expressions::default()),
+            Some("LOHA" | "LOKR") => {
+                if let Some(alpha) = fields.remove("alpha") {
+                    fields.insert("lora_alpha".to_owned(), alpha);
+                }
+                Self::of(fields, &mut Expressions::default())
+            }
+            None if fields.contains_key("fine_tune_type")
+                || fields.contains_key("lora_parameters") =>
+            {
+                Self::of_mlx(fields)
+            }
             Some(other) => Err(unsupported("peft_type", &format!("{other:?}"))),
             None => Err(wrong("peft_type is missing")),
         }
+    }
+
+    /// Parses the settings of mlx-lm, which also has all settings of the training there.
+    fn of_mlx(mut fields: Fields) -> Result<Self> {
+        let kind: Option<String> = take(&mut fields, "fine_tune_type")?;
+        let kind = kind.as_deref().unwrap_or("lora");
+        if !["lora", "dora", "full"].contains(&kind) {
+            return Err(unsupported("fine_tune_type", &format!("{kind:?}")));
+        }
+        let mut lora: Fields = take(&mut fields, "lora_parameters")?.unwrap_or_default();
+        let mut config = Self::of(Fields::new(), &mut Expressions::default())?;
+        config.rank = take(&mut lora, "rank")?.unwrap_or(8);
+        let scale: Option<f64> = take(&mut lora, "scale")?;
+        if scale.is_none() && kind != "full" {
+            return Err(wrong("lora_parameters: scale is missing"));
+        }
+        config.alpha = scale.unwrap_or(1.0) * config.rank as f64;
+        config.is_dora = kind == "dora";
+        config.is_mlx = true;
+        Ok(config)
     }
 
     /// Parses settings without `peft_type`. Each setting that changes the merged weights must be
@@ -97,6 +139,9 @@ impl Config {
             is_rslora: take(&mut fields, "use_rslora")?.unwrap_or(false),
             is_transposed: take(&mut fields, "fan_in_fan_out")?.unwrap_or(false),
             is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
+            is_mlx: false,
+            parameters: take(&mut fields, "target_parameters")?.unwrap_or_default(),
+            version: take(&mut fields, "peft_version")?,
             whole,
         };
         match take::<Value>(&mut fields, "init_lora_weights")? {
@@ -123,6 +168,29 @@ impl Config {
         self.whole[..before].last().is_some_and(|end| reversed.starts_with(&**end))
     }
 
+    /// Returns the parameters of a module that may be changed.
+    pub(super) fn parameters_of(&self, module: &str) -> Vec<&str> {
+        let is_of_module = |target: &&String| match target.rsplit_once('.') {
+            Some((path, _)) => is_end(module, path),
+            None => is_end(module, "experts"),
+        };
+        let found: BTreeSet<_> = self
+            .parameters
+            .iter()
+            .filter(is_of_module)
+            .map(|target| target.rsplit('.').next().unwrap_or_default())
+            .collect();
+        found.into_iter().collect()
+    }
+
+    /// Returns `true` if PEFT multiplied `lora_A` with the middle dimension of any stack of
+    /// weights, as it did before version 0.19.
+    pub(super) fn is_before_0_19(&self) -> bool {
+        let version = self.version.as_deref().unwrap_or_default();
+        let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+        matches!((numbers.next(), numbers.next()), (Some(0), Some(..19)))
+    }
+
     pub(super) fn rank(&self, module: &str) -> f64 {
         self.ranks.of(module).unwrap_or(self.rank as f64)
     }
@@ -133,6 +201,11 @@ impl Config {
         let alpha = self.alphas.of(module).unwrap_or(self.alpha);
         alpha / if self.is_rslora { rank.sqrt() } else { rank }
     }
+}
+
+/// Returns `true` if a path has this end, which begins after a dot.
+fn is_end(path: &str, end: &str) -> bool {
+    path.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'))
 }
 
 /// Takes a field out of the settings. Null is absent.
@@ -198,7 +271,6 @@ mod tests {
             (r#""layer_replication": [[0, 2]]"#, "layer_replication: [[0, 2]]"),
             (r#""init_lora_weights": "pissa_niter_4""#, "init_lora_weights: \"pissa_niter_4\""),
             (r#""a_new_setting": 1"#, "a_new_setting: 1"),
-            (r#""target_parameters": ["experts"]"#, "target_parameters"),
             (r#""r": -1"#, "r: invalid value"),
             (r#""r": 2, "r": 4"#, "duplicate key"),
             (r#""use_rslora": "yes""#, "use_rslora: invalid type"),
@@ -208,7 +280,7 @@ mod tests {
             assert!(error.contains(problem), "{more}: {error}");
         }
         for (json, problem) in [
-            (r#"{"peft_type": "LOHA"}"#, "peft_type: \"LOHA\""),
+            (r#"{"peft_type": "OFT"}"#, "peft_type: \"OFT\""),
             ("{}", "peft_type is missing"),
             ("[]", "expected an object of settings"),
             ("\u{ff}", "EOF"),

@@ -5,10 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::parts::Source;
-use super::product::Factors;
-use crate::checkpoint::{ComputedTensor, failed, read_numbers};
-use crate::file::load::{LazyTensor, LoadOptions};
+use super::matrix::Matrix;
+use super::product::{BLOCK, Factors};
+use super::source::{Source, read_all};
+use crate::checkpoint::{ComputedTensor, read_numbers};
+use crate::file::load::LazyTensor;
 use crate::format::dtype::Dtype;
 use crate::format::parallel::lock;
 use crate::format::slice::read_range::Files;
@@ -37,30 +38,72 @@ pub(super) struct Stored {
     pub(super) file: usize,
     pub(super) offset: u64,
     pub(super) dtype: Dtype,
+    /// The number of elements.
+    pub(super) len: u64,
 }
 
 /// The sum that one module of an adapter adds. Tensors are positions in the adapter.
 pub(super) struct Delta {
-    adapter: Arc<Source>,
-    product: Product,
-    scaling: f32,
-    magnitude: Option<usize>,
-    recent: Arc<Recent>,
+    pub(super) adapter: Arc<Source>,
+    pub(super) matrix: Matrix,
+    pub(super) place: Place,
+    pub(super) scaling: f32,
+    pub(super) magnitude: Option<Magnitude>,
+    pub(super) recent: Arc<Recent>,
+    pub(super) kept: Kept,
+}
+
+/// The numbers of a [`Delta`] that are kept for the next part of its weight.
+#[derive(Default)]
+pub(super) struct Kept {
     factors: Mutex<Weak<Factors>>,
     /// The factor of each output, by which DoRA multiplies the sum.
     of_outputs: Mutex<Option<Arc<[f32]>>>,
 }
 
-/// The matrices that are multiplied and added.
+/// The part of a weight that a matrix is added to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The rows of the weight. A stack of matrices is one matrix with all rows.
+    pub(super) rows: Range<usize>,
+    pub(super) columns: usize,
+    /// The row of the matrix that is added to the first of them.
+    pub(super) first: usize,
+    /// Whether the transpose is added.
+    pub(super) is_transposed: bool,
+}
+
+impl Place {
+    /// All of these rows, from the first row of a matrix on.
+    pub(super) fn new(rows: Range<usize>, columns: usize) -> Self {
+        Self { rows, columns, first: 0, is_transposed: false }
+    }
+}
+
+/// The magnitude of DoRA.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Product {
-    Matrices {
-        up: usize,
-        down: usize,
-        is_transposed: bool,
-    },
-    /// A vector, which is added directly.
-    Vector(usize),
+pub(super) struct Magnitude {
+    pub(super) position: usize,
+    pub(super) axis: Axis,
+    /// A number that is added to each norm.
+    pub(super) epsilon: f32,
+}
+
+/// The elements of a weight that have one magnitude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Axis {
+    Row,
+    /// This many neighbouring columns.
+    Columns(usize),
+}
+
+impl Axis {
+    fn number(self, row: usize, column: usize) -> usize {
+        match self {
+            Self::Row => row,
+            Self::Columns(count) => column / count.max(1),
+        }
+    }
 }
 
 /// The matrices that were used last, of all weights.
@@ -96,7 +139,9 @@ impl ComputedTensor for Merged {
 
     fn source_bytes(&self, elements: Range<u64>) -> Option<(usize, Range<u64>)> {
         let base = self.base.filter(|_| self.replaced.is_none())?;
-        Some((base.file, base.offset_of(elements.start)..base.offset_of(elements.end)))
+        let [start, end] =
+            [elements.start, elements.end].map(|at| base.offset_of(at.min(base.len)));
+        Some((base.file, start..end))
     }
 
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
@@ -104,8 +149,12 @@ impl ComputedTensor for Merged {
         for piece in out.chunks_mut(MOST) {
             self.read_base(files, first, piece)?;
             for delta in &self.deltas {
-                let of_outputs = delta.of_outputs(self, files)?;
-                delta.add(self, of_outputs.as_deref(), first, piece)?;
+                let part = delta.part(first, piece.len());
+                if !part.is_empty() {
+                    let of_outputs = delta.of_outputs(self, files)?;
+                    let first = first + part.start as u64;
+                    delta.add(of_outputs.as_deref(), first, &mut piece[part])?;
+                }
             }
             first += piece.len() as u64;
         }
@@ -126,15 +175,17 @@ impl Merged {
         }
     }
 
-    fn columns(&self) -> usize {
-        self.shape.iter().skip(1).product()
-    }
-
     /// Reads elements as they are before products are added.
     fn read_base(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
         match (&self.replaced, &self.base) {
             (Some((adapter, position)), _) => read_part(adapter, *position, first, out),
-            (None, Some(base)) => base.read(files, first, out),
+            (None, Some(base)) => {
+                // The rows of a vocabulary that the base lacks are zeros.
+                let stored = base.len.saturating_sub(first).min(out.len() as u64) as usize;
+                let (stored, padded) = out.split_at_mut(stored);
+                padded.fill(0.0);
+                base.read(files, first, stored)
+            }
             (None, None) => Ok(()),
         }
     }
@@ -142,7 +193,12 @@ impl Merged {
 
 impl<S> From<&LazyTensor<'_, S>> for Stored {
     fn from(tensor: &LazyTensor<'_, S>) -> Self {
-        Self { file: tensor.file_index(), offset: tensor.file_offset(), dtype: tensor.dtype() }
+        Self {
+            file: tensor.file_index(),
+            offset: tensor.file_offset(),
+            dtype: tensor.dtype(),
+            len: tensor.element_count(),
+        }
     }
 }
 
@@ -162,116 +218,101 @@ fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> 
     Stored::from(&tensor).read(adapter, first, out)
 }
 
-/// Reads all elements of a tensor of an adapter.
-fn read_all(adapter: &Source, position: usize) -> io::Result<Vec<f32>> {
-    let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
-    let read = tensor.read_with(&LoadOptions::new().all_as(Dtype::F32).threads(1));
-    read.and_then(|buf| buf.into_vec()).map_err(failed)
-}
-
 impl Delta {
-    pub(super) fn new(
-        adapter: &Arc<Source>,
-        product: Product,
-        scaling: f32,
-        magnitude: Option<usize>,
-        recent: &Arc<Recent>,
-    ) -> Self {
-        Self {
-            adapter: Arc::clone(adapter),
-            product,
-            scaling,
-            magnitude,
-            recent: Arc::clone(recent),
-            factors: Mutex::default(),
-            of_outputs: Mutex::default(),
-        }
-    }
-
     /// Returns the matrices, which are read if they are not kept.
     fn factors(&self) -> io::Result<Arc<Factors>> {
-        let mut kept = lock(&self.factors);
+        let mut kept = lock(&self.kept.factors);
         if let Some(factors) = kept.upgrade() {
             return Ok(factors);
         }
-        let read = |position| read_all(&self.adapter, position);
-        let factors = Arc::new(match self.product {
-            Product::Matrices { up, down, is_transposed } => {
-                let rank = self.adapter.tensor_at(down).map_or(1, |down| down.shape()[0]);
-                Factors::new(read(up)?, read(down)?, rank, is_transposed)
-            }
-            Product::Vector(vector) => Factors::new(read(vector)?, vec![1.0], 1, false),
-        });
+        let factors = Arc::new(self.matrix.read(&self.adapter, self.place.is_transposed)?);
         *kept = Arc::downgrade(&factors);
         self.recent.keep(&factors);
         Ok(factors)
     }
 
-    /// Returns whether the outputs of the module are the columns of the weight.
-    fn is_transposed(&self) -> bool {
-        matches!(self.product, Product::Matrices { is_transposed: true, .. })
+    /// Returns which of these neighbouring elements of a weight are in its rows.
+    fn part(&self, first: u64, len: usize) -> Range<usize> {
+        let Place { rows, columns, .. } = &self.place;
+        let [start, end] = [rows.start, rows.end].map(|row| {
+            let before = ((row * columns) as u64).saturating_sub(first);
+            before.min(len as u64) as usize
+        });
+        start..end
     }
 
-    /// Adds the scaled product to elements of a weight, from this one on. DoRA multiplies each sum
-    /// by the factor of its output.
-    fn add(
-        &self,
-        weight: &Merged,
-        of_outputs: Option<&[f32]>,
-        first: u64,
-        out: &mut [f32],
-    ) -> io::Result<()> {
-        let factors = self.factors()?;
-        for_rows(first, weight.columns(), out, |row, start, values| {
-            factors.row(row, start..start + values.len(), |column, products| {
-                let values = &mut values[column - start..][..products.len()];
-                for (value, product) in values.iter_mut().zip(products) {
-                    *value += product * self.scaling;
-                }
-                match of_outputs {
-                    Some(factors) if self.is_transposed() => {
-                        let factors = &factors[column..];
-                        values.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
-                    }
-                    Some(factors) => values.iter_mut().for_each(|value| *value *= factors[row]),
-                    None => {}
-                }
-            });
+    /// Adds the scaled matrix to elements of a weight in its rows, from this one on. DoRA
+    /// multiplies each sum by the factor of its output.
+    fn add(&self, of_outputs: Option<&[f32]>, first: u64, out: &mut [f32]) -> io::Result<()> {
+        let Place { rows, columns, first: row, .. } = &self.place;
+        let first = first - (rows.start * columns) as u64 + (row * columns) as u64;
+        self.add_all(first, out)?;
+        let (Some(factors), Some(magnitude)) = (of_outputs, self.magnitude) else { return Ok(()) };
+        for_rows(first, *columns, out, |row, start, values| {
+            for (column, value) in values.iter_mut().enumerate() {
+                *value *= factors[magnitude.axis.number(row, start + column)];
+            }
         });
         Ok(())
     }
 
-    /// Returns DoRA's factors: the magnitude of each output, divided by the norm of its row of the
-    /// base with this product alone. The entire weight is read once.
+    /// Adds scaled elements of the matrix, from this one on.
+    fn add_all(&self, first: u64, out: &mut [f32]) -> io::Result<()> {
+        if let Matrix::Stored(position) = self.matrix {
+            let mut values = vec![0.0; out.len()];
+            read_part(&self.adapter, position, first, &mut values)?;
+            add_scaled(out, &values, self.scaling);
+            return Ok(());
+        }
+        let factors = self.factors()?;
+        let mut products = [0.0; BLOCK];
+        for_rows(first, self.place.columns, out, |row, start, values| {
+            for (block, values) in values.chunks_mut(BLOCK).enumerate() {
+                let products = &mut products[..values.len()];
+                factors.read(row, start + block * BLOCK, products);
+                add_scaled(values, products, self.scaling);
+            }
+        });
+        Ok(())
+    }
+
+    /// Returns DoRA's factors: each magnitude, divided by the norm of its part of the base with
+    /// this sum alone. The entire weight is read once.
     fn of_outputs(&self, weight: &Merged, files: &dyn Files) -> io::Result<Option<Arc<[f32]>>> {
         let Some(magnitude) = self.magnitude else { return Ok(None) };
-        let mut kept = lock(&self.of_outputs);
+        let mut kept = lock(&self.kept.of_outputs);
         if let Some(factors) = &*kept {
             return Ok(Some(Arc::clone(factors)));
         }
-        let mut factors = read_all(&self.adapter, magnitude)?;
+        let mut factors = read_all(&self.adapter, magnitude.position)?;
         let mut squares = vec![0.0_f64; factors.len()];
-        let columns = weight.columns();
-        let len: usize = weight.shape.iter().product();
-        let mut piece = vec![0.0; MOST.min(len)];
-        for first in (0..len).step_by(MOST) {
-            let piece = &mut piece[..MOST.min(len - first)];
+        let Place { rows, columns, .. } = &self.place;
+        let elements = rows.start * columns..rows.end * columns;
+        let first_of_matrix = self.place.first * columns;
+        let mut piece = vec![0.0; MOST.min(elements.len())];
+        for first in elements.clone().step_by(MOST) {
+            let piece = &mut piece[..MOST.min(elements.end - first)];
             weight.read_base(files, first as u64, piece)?;
-            self.add(weight, None, first as u64, piece)?;
-            for_rows(first as u64, columns, piece, |row, start, values| {
+            self.add(None, first as u64, piece)?;
+            let first = first - elements.start + first_of_matrix;
+            for_rows(first as u64, *columns, piece, |row, start, values| {
                 for (column, value) in values.iter().enumerate() {
-                    let output = if self.is_transposed() { start + column } else { row };
+                    let output = magnitude.axis.number(row, start + column);
                     squares[output] += f64::from(*value) * f64::from(*value);
                 }
             });
         }
         for (factor, squares) in factors.iter_mut().zip(squares) {
-            *factor /= squares.sqrt() as f32;
+            *factor /= squares.sqrt() as f32 + magnitude.epsilon;
         }
         let factors: Arc<[f32]> = factors.into();
         *kept = Some(Arc::clone(&factors));
         Ok(Some(factors))
     }
+}
+
+fn add_scaled(out: &mut [f32], values: &[f32], scaling: f32) {
+    out.iter_mut().zip(values).for_each(|(out, value)| *out += value * scaling);
 }
 
 /// Calls `each` with the elements of each row, from this element on: with the row and the first

@@ -32,29 +32,41 @@
 //!
 //! # Adapters
 //!
-//! | file | tensors of module `X` | factor of the product |
+//! | file | tensors of module `X` | factor s |
 //! |---|---|---|
 //! | PEFT: a directory with `adapter_config.json` | `base_model.model.X.lora_A.weight` and `lora_B.weight`, or `lora_embedding_A` and `_B`; perhaps `lora_B.bias`, `lora_magnitude_vector` | α / r, or α / √r (`use_rslora`), with `rank_pattern` and `alpha_pattern` |
+//! | PEFT, LoHa and LoKr | `X.hada_w1_a`, `_w1_b`, `_w2_a`, `_w2_b`; `X.lokr_w1` and `_w2`, or their factors `_a` and `_b`; perhaps `hada_t1`, `hada_t2`, `lokr_t2` | α / r |
 //! | diffusers, ComfyUI: one file | `X.lora_A.weight`, `X.lora_B.weight` | as in the metadata `lora_adapter_metadata`, otherwise `X.alpha` / r, otherwise 1 |
-//! | kohya: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lora_te1_` and so on | `X.alpha` / r, otherwise 1 |
+//! | kohya, LyCORIS: one file | `lora_unet_X.lora_down.weight`, `lora_up.weight`, with `_` in `X` for `.`; also `lora_te_`, `lycoris_` and so on; perhaps `lora_mid.weight`, `dora_scale`; names of LoHa and LoKr | `X.alpha` / r, otherwise 1 |
+//! | the same | `X.diff` and `X.diff_b`, or `X.w_norm` and `X.b_norm`: sums for the weight and the bias | 1 |
+//! | mlx-lm: a directory with `adapters.safetensors` | `X.lora_a` and `X.lora_b`, transposed; for experts, stacks; perhaps `m` | `scale` |
 //!
-//! Other tensors of PEFT replace the checkpoint's tensors with their names, such as modules of
-//! `modules_to_save` and biases. A tensor of such a module that the checkpoint does not have, such
-//! as a new head, is added. Any other tensor, and an unknown setting that would change the result,
-//! is an error ([`ErrorKind::Adapter`]) that names it. Examples are `target_parameters` (experts),
-//! `trainable_token_indices`, LoHa, LoKr, `lora_mid` and `dora_scale`.
+//! Other tensors of PEFT and mlx-lm replace the checkpoint's tensors with their names, such as
+//! modules of `modules_to_save` and biases. A tensor of such a module that the checkpoint does not
+//! have, such as a new head, is added. Any other tensor, and an unknown setting that would change
+//! the result, is an error ([`ErrorKind::Adapter`]) that names it. Examples are
+//! `trainable_token_indices`, OFT, VeRA and IA3.
 //!
-//! The name of a weight in the checkpoint is `X.weight`. If some of these names are missing, all of
-//! these must be found with one prefix more, or less, such as `model.`. A weight that is not found
-//! is an error that lists similar names.
+//! PEFT's `target_parameters` are stacked weights of experts, `[experts, out, in]`, or
+//! `[experts, in, out]` in some models. Their shapes show which. If all are squares,
+//! [`experts_input`](Adapter::experts_input) tells it, except for adapters of PEFT before 0.19.
+//!
+//! The name of a weight in the checkpoint is `X.weight`. Prefixes may differ as between versions of
+//! transformers, such as `language_model.model` and `model.language_model`. If some names are still
+//! missing, all of these must be found with one prefix more, or less. A weight that is not found is
+//! an error that lists similar names. A module such as `q_proj` also changes its rows of a fused
+//! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. If a file of
+//! diffusers or kohya has modules of several models, such as a UNet and a text encoder, the modules
+//! of all but this checkpoint are [left](Adapter::left).
 //!
 //! # Computation
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
 //! becomes W + s·B·A, and a convolution likewise. An embedding, and a weight that is stored
-//! transposed (GPT-2's `Conv1D`), becomes W + s·(B·A)ᵀ. DoRA multiplies each output of that sum by
-//! m / ‖·‖, the magnitude divided by the norm of W + s·B·A. Several adapters are added in their
-//! order.
+//! transposed (GPT-2's `Conv1D`), becomes W + s·(B·A)ᵀ. LoHa adds s times the products of the
+//! elements of two such products, LoKr s times a Kronecker product. DoRA multiplies each output of
+//! the sum by m / ‖·‖, the magnitude divided by the norm of the sum; a `dora_scale` of LyCORIS may
+//! do this for each input. Several adapters are added in their order.
 //!
 //! Shapes show whether a weight is stored transposed. PEFT knows it from the class of the layer and
 //! ignores `fan_in_fan_out`, which may be wrong. A square weight without a bias is not transposed,
@@ -67,16 +79,21 @@
 //! within the error of PEFT's F32 product. It has the same bits where sums are exact, for example
 //! with a rank of 1.
 //!
-//! In addition to the result, memory holds the matrices of a few modules. A weight with DoRA is
-//! read twice, because its norms need all of it.
+//! In addition to the result, memory holds the matrices of a few modules; differences are read part
+//! by part. A weight with DoRA is read twice, because its norms need all of it.
 
 mod config;
+mod experts;
 mod fit;
+mod kinds;
+mod matrix;
 mod merged;
 mod numbers;
 mod parts;
+mod place;
 mod plan;
 mod product;
+mod source;
 mod transposed;
 
 use std::collections::HashSet;
@@ -84,22 +101,31 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use merged::is_possible;
-use parts::{Parts, Source, mismatch};
+use fit::{Found, Names};
+use merged::{Merged, is_possible};
+use parts::{Module, Parts};
 use plan::{POSSIBLE, Plan};
+use source::{Source, mismatch};
 
 use crate::checkpoint::{Checkpoint, Computed, Made, Replacement};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
-use crate::format::error::{Error, Result};
+use crate::format::error::{AdapterProblem, Error, Result};
 
 /// The largest settings that are read. Real ones have a few KiB.
 const MOST: u64 = 16 << 20;
 
 /// The file of an adapter in a directory that PEFT saved.
 const PEFT_FILE: &str = "adapter_model.safetensors";
+
+/// The file of an adapter in a directory of mlx-lm.
+const MLX_FILE: &str = "adapters.safetensors";
+
+/// Modules with a row for each token.
+const VOCABULARY: &[&str] =
+    &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
 
 /// A LoRA adapter: see [the module](crate::lora). Its header and settings are read when it is
 /// opened, its matrices when a weight is.
@@ -108,6 +134,17 @@ pub struct Adapter {
     source: Arc<Source>,
     parts: Arc<Parts>,
     scale: f64,
+    experts_input: Option<ExpertsInput>,
+    pads_vocabulary: bool,
+}
+
+/// The dimension of a stacked weight of experts that `lora_A` multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertsInput {
+    /// `[experts, in, out]`: of gpt-oss and Aria, and by any PEFT before 0.19.
+    Middle,
+    /// `[experts, out, in]`.
+    Last,
 }
 
 impl Adapter {
@@ -118,8 +155,9 @@ impl Adapter {
     /// [`ErrorKind::Adapter`] if the files do not form a LoRA adapter that can be merged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = path.join(PEFT_FILE);
-        Self::of(Checkpoint::open(if file.is_file() { &file } else { path })?)
+        let files = [PEFT_FILE, MLX_FILE].map(|name| path.join(name));
+        let file = files.iter().find(|file| file.is_file());
+        Self::of(Checkpoint::open(file.map_or(path, |file| file))?)
     }
 
     /// Makes the adapter from an open checkpoint, from any [store](crate::checkpoint::store).
@@ -137,7 +175,13 @@ impl Adapter {
         };
         let parts = Parts::of(&source, config.as_ref());
         let parts = parts.map_err(|error| source.in_first_path(error))?;
-        Ok(Self { source: Arc::new(source), parts: Arc::new(parts), scale: 1.0 })
+        Ok(Self {
+            source: Arc::new(source),
+            parts: Arc::new(parts),
+            scale: 1.0,
+            experts_input: None,
+            pads_vocabulary: false,
+        })
     }
 
     /// Multiplies all products of the adapter by a number: 1, the default, merges it as it was
@@ -146,6 +190,60 @@ impl Adapter {
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = scale;
         self
+    }
+
+    /// Sets the dimension of stacked weights of experts that `lora_A` multiplies. It is asked for
+    /// where the two dimensions of all of them are equal, and PEFT's version leaves it open.
+    #[must_use]
+    pub fn experts_input(mut self, input: ExpertsInput) -> Self {
+        self.experts_input = Some(input);
+        self
+    }
+
+    /// Adds the rows of a vocabulary that the checkpoint lacks, if the adapter was trained with
+    /// more. The rows are zeros before the adapter changes or replaces them. By default, such an
+    /// adapter is an error.
+    #[must_use]
+    pub fn pad_vocab(mut self, pads: bool) -> Self {
+        self.pads_vocabulary = pads;
+        self
+    }
+
+    /// Returns the modules that a merge into this checkpoint leaves, since they belong to another
+    /// model of the pipeline, such as the text encoder of a UNet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Adapter`] if the other modules do not have the names of the checkpoint.
+    pub fn left<S: ReadAt>(&self, base: &Checkpoint<S>) -> Result<Vec<&str>> {
+        let quantized = base.quantized_weights()?;
+        let names = Names::of(base, quantized.iter().map(|weight| &*weight.name));
+        let found = self.parts.find(&self.source, &names)?;
+        let of_modules = found.iter().skip(self.parts.whole.len());
+        let modules = self.parts.modules.iter().flat_map(Module::changes).zip(of_modules);
+        let left = modules.filter(|(_, found)| **found == Found::Left);
+        let mut names: Vec<_> = left.map(|((module, _), _)| &*module.name).collect();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Makes the first dimension of a weight of the vocabulary longer.
+    fn grow(&self, rows: usize, merged: &mut Merged) -> Result<(), AdapterProblem> {
+        let known = merged.shape[0];
+        let module = merged.name.rsplit('.').nth(1).unwrap_or_default();
+        if rows <= known || !VOCABULARY.contains(&module) {
+            return Ok(());
+        }
+        if !self.pads_vocabulary {
+            let expected = format!("the {known} rows of {:?}", merged.name);
+            let found = format!(
+                "{rows}: the checkpoint lacks rows {known} to {}; pad-vocab adds them",
+                rows - 1
+            );
+            return Err(mismatch(expected, found));
+        }
+        merged.shape[0] = rows;
+        Ok(())
     }
 
     /// Returns the names of the modules with changed weights, as they are in the adapter, without

@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::config::{Config, Fields, wrong};
-use super::fit::Wanted;
-use crate::checkpoint::Checkpoint;
-use crate::file::io::ReadAt;
-use crate::file::load::{LazyTensor, LoadOptions};
+use super::experts;
+use super::fit::{Found, Names, Wanted};
+use super::kinds::{ENDS, End, Family, Kind, Role, unknown};
+use super::matrix::Matrix;
+use super::source::{Source, located, mismatch};
+use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{AdapterProblem, Error, Result, Shape};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
-
-/// The checkpoint of an adapter, wherever its file is.
-pub(super) type Source = Checkpoint<Box<dyn ReadAt>>;
 
 /// The changes of an adapter.
 #[derive(Debug)]
@@ -23,10 +22,11 @@ pub(super) struct Parts {
     pub(super) modules: Vec<Module>,
     /// Tensors that replace the checkpoint's.
     pub(super) whole: Vec<Wanted>,
+    /// Whether the adapter is of a version of PEFT before 0.19.
+    pub(super) is_before_0_19: bool,
 }
 
-/// A module that changes its weight by a product of two small matrices. Tensors are positions in
-/// the adapter.
+/// A module that changes its weight or its bias. Tensors are positions in the adapter.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: String,
@@ -34,118 +34,196 @@ pub(super) struct Module {
     pub(super) group: String,
     /// Whether the name has `_` instead of `.`, as in kohya's files.
     pub(super) is_flattened: bool,
-    pub(super) is_embedding: bool,
-    pub(super) down: usize,
-    pub(super) up: usize,
-    pub(super) up_bias: Option<usize>,
+    pub(super) kind: Kind,
+    pub(super) family: Family,
+    pub(super) changes: Vec<Change>,
     pub(super) magnitude: Option<usize>,
-    /// The factor of the product.
-    pub(super) scaling: f64,
     /// The setting `fan_in_fan_out`; `None` if no weight is stored transposed.
     pub(super) is_transposed: Option<bool>,
+    /// The number of experts, if it changes a parameter of `target_parameters`.
+    pub(super) experts: Option<usize>,
 }
 
-impl Module {
-    /// Returns the tensors that it changes: the weight, and the bias if there is one for it.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let dot = if self.is_flattened { '_' } else { '.' };
-        let up = [("weight", Some(self.up)), ("bias", self.up_bias)].into_iter();
-        up.filter_map(move |(end, position)| {
-            Some(Wanted {
-                position: position?,
-                name: format!("{}{dot}{end}", self.name),
-                is_flattened: self.is_flattened,
-                may_be_new: false,
-                group: self.group.clone(),
-            })
-        })
+/// The change of one tensor by a module.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// The end of the tensor's name, such as `weight`.
+    pub(super) end: String,
+    /// The position of a tensor for errors.
+    pub(super) position: usize,
+    pub(super) matrix: Matrix,
+    /// The factor of the matrix.
+    pub(super) scaling: f64,
+}
+
+impl Change {
+    pub(super) fn is_bias(&self) -> bool {
+        self.end == "bias"
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Role {
-    Down,
-    Up,
-    UpBias,
-    Magnitude,
-    Alpha,
-}
+impl Module {
+    pub(super) fn is_embedding(&self) -> bool {
+        self.family == Family::Embedding
+    }
 
-/// The ends of the names of a module's tensors, and whether the module is an embedding.
-const ENDS: &[(&str, Role, bool)] = &[
-    (".lora_A.weight", Role::Down, false),
-    (".lora_B.weight", Role::Up, false),
-    (".lora_B.bias", Role::UpBias, false),
-    (".lora_embedding_A", Role::Down, true),
-    (".lora_embedding_B", Role::Up, true),
-    (".lora_magnitude_vector", Role::Magnitude, false),
-    (".lora_magnitude_vector.weight", Role::Magnitude, false),
-    (".lora_down.weight", Role::Down, false),
-    (".lora_up.weight", Role::Up, false),
-    (".lora.down.weight", Role::Down, false),
-    (".lora.up.weight", Role::Up, false),
-    (".alpha", Role::Alpha, false),
-];
+    /// Returns its changes, with itself.
+    pub(super) fn changes(&self) -> impl Iterator<Item = (&Self, &Change)> {
+        self.changes.iter().map(move |change| (self, change))
+    }
+
+    /// Returns the tensors that it changes.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
+        let dot = if self.is_flattened { '_' } else { '.' };
+        self.changes.iter().map(move |change| Wanted {
+            position: change.position,
+            name: format!("{}{dot}{}", self.name, change.end),
+            is_flattened: self.is_flattened,
+            may_be_new: false,
+            kind: Some(self.kind),
+            group: self.group.clone(),
+        })
+    }
+}
 
 /// PEFT's prefix of all names.
 const PEFT: &str = "base_model.model.";
 
 /// The prefixes of module names by kohya's scripts.
-const KOHYA: &[&str] =
-    &["lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_", "lora_te_", "lora_transformer_"];
+const KOHYA: &[&str] = &[
+    "lora_unet_",
+    "lora_te1_",
+    "lora_te2_",
+    "lora_te3_",
+    "lora_te_",
+    "lora_transformer_",
+    "lycoris_",
+];
+
+/// The parts of names by `torch.compile` and FSDP.
+const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module"];
+
+/// The starts of the parts of names that the name of an adapter follows.
+const NAMED: &[&str] = &["lora_", "hada_", "lokr_", "modules_to_save"];
 
 /// The settings in the metadata of a file that diffusers saved: several models, by their names.
 const DIFFUSERS: &str = "lora_adapter_metadata";
 
 /// The tensors of a module that were found so far.
 #[derive(Debug, Default)]
-struct Found {
-    is_embedding: bool,
+struct Tensors {
+    kind: Option<(Kind, Family)>,
     tensors: BTreeMap<Role, usize>,
 }
 
 impl Parts {
-    /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT.
+    /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT or mlx-lm.
     pub(super) fn of(source: &Source, config: Option<&Config>) -> Result<Self> {
-        let mut parts = Self { modules: Vec::new(), whole: Vec::new() };
-        let mut found = BTreeMap::<&str, Found>::new();
+        let is_before_0_19 = config.is_some_and(Config::is_before_0_19);
+        let mut parts = Self { modules: Vec::new(), whole: Vec::new(), is_before_0_19 };
+        let mut found = BTreeMap::<String, Tensors>::new();
         for (position, tensor) in source.tensors().enumerate() {
-            let name = tensor.name();
+            let name = plain(tensor.name());
             if config.is_none() && name.starts_with(PEFT) {
                 return Err(wrong("adapter_config.json is missing beside the file"));
             }
-            let name = name.strip_prefix(PEFT).unwrap_or(name);
-            let is_of_module = |(end, role, _): &&(&str, Role, bool)| {
-                name.ends_with(end) && (*role != Role::Alpha || config.is_none())
-            };
-            let Some((end, role, is_embedding)) = ENDS.iter().find(is_of_module) else {
-                let Some(config) = config else {
-                    let found = format!("tensor {name:?}");
-                    return Err(located(&tensor, AdapterProblem::Unsupported { found }));
-                };
-                parts.whole.extend(whole(source, name).map(|name| Wanted {
-                    position,
-                    may_be_new: config.is_whole(&name),
-                    name,
-                    is_flattened: false,
-                    group: String::new(),
-                }));
+            let name = name.strip_prefix(PEFT).unwrap_or(&name);
+            if let Some(&end) = ENDS.iter().find(|end| is_end(end, name, config)) {
+                let module = &name[..name.len() - end.0.len()];
+                let found = found.entry(module.to_owned()).or_default();
+                found.add(end, position).map_err(|found| {
+                    let found = format!("two {found} module {module:?}");
+                    located(&tensor, AdapterProblem::Unsupported { found })
+                })?;
                 continue;
-            };
-            let module = &name[..name.len() - end.len()];
-            let of_module = found.entry(module).or_default();
-            of_module.is_embedding |= is_embedding;
-            if of_module.tensors.insert(*role, position).is_some() {
-                let found = format!("two tensors for one end of module {module:?}");
-                return Err(located(&tensor, AdapterProblem::Unsupported { found }));
             }
+            let Some(config) = config else {
+                let found = unknown(tensor.name());
+                return Err(located(&tensor, AdapterProblem::Unsupported { found }));
+            };
+            parts.whole.extend(whole(source, name).map(|name| Wanted {
+                position,
+                may_be_new: config.is_whole(&name),
+                name,
+                is_flattened: false,
+                kind: None,
+                group: String::new(),
+            }));
         }
         let configs = if config.is_some() { BTreeMap::new() } else { of_diffusers(source)? };
-        for (name, found) in &found {
-            parts.modules.push(module(source, name, found, (config, &configs))?);
+        let all = All { source, config, configs, found };
+        for (key, found) in &all.found {
+            parts.modules.push(all.module(key, found)?);
         }
         Ok(parts)
     }
+
+    /// Finds the tensors of a checkpoint that it changes: for the whole tensors, then for each
+    /// change of each module.
+    pub(super) fn find<'a>(&self, source: &Source, names: &Names<'a>) -> Result<Vec<Found<'a>>> {
+        let of_modules = self.modules.iter().flat_map(Module::wanted);
+        let wanted: Vec<_> = self.whole.iter().cloned().chain(of_modules).collect();
+        names.find(&wanted).map_err(|(number, error)| {
+            match source.tensor_at(wanted[number].position) {
+                Some(tensor) => tensor.locate(error),
+                None => error,
+            }
+        })
+    }
+}
+
+impl Tensors {
+    /// Adds a tensor, or returns its conflict with another.
+    fn add(&mut self, (_, family, kind, role): End, position: usize) -> Result<(), &'static str> {
+        if !role.is_of_any_kind() {
+            let known = self.kind.get_or_insert((kind, family));
+            if known.0 != kind {
+                return Err("kinds of change for");
+            }
+        }
+        match self.tensors.insert(role, position) {
+            Some(_) => Err("tensors for one end of"),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the error of a module without a tensor that it needs. It is located at another of
+    /// its tensors.
+    fn missing(&self, source: &Source, name: &str, role: Role) -> Error {
+        let of_kind = self.kind.unwrap_or((Kind::Lora, Family::Peft));
+        let is_it = |(_, family, kind, it): &&End| *it == role && (*kind, *family) == of_kind;
+        let end = ENDS.iter().find(is_it).or(ENDS.iter().find(|end| end.3 == role));
+        let expected = format!("{name}{}", end.map_or("", |end| end.0));
+        let problem = AdapterProblem::Missing { expected };
+        match self.tensors.values().find_map(|&position| source.tensor_at(position)) {
+            Some(tensor) => located(&tensor, problem),
+            None => problem.into(),
+        }
+    }
+}
+
+/// Returns `true` for the end of a name of a module's tensor. Some ends are plain words, which mean
+/// something only in files of some libraries.
+fn is_end((end, family, ..): &End, name: &str, config: Option<&Config>) -> bool {
+    let is_possible = match family {
+        Family::Kohya => config.is_none(),
+        Family::Mlx => config.is_some_and(|config| config.is_mlx),
+        _ => true,
+    };
+    is_possible && name.ends_with(end)
+}
+
+/// Returns a name without the parts that PyTorch's wrappers and the name of PEFT's adapter add.
+fn plain(name: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for part in name.split('.') {
+        let is_before = |start| kept.last().is_some_and(|last| last.starts_with(start));
+        let is_adapter = part == "default" && NAMED.iter().any(|start| is_before(*start));
+        if !is_adapter && !WRAPPERS.contains(&part) {
+            kept.push(part);
+        }
+    }
+    kept.join(".")
 }
 
 /// Returns the name of the checkpoint's tensor that a tensor of PEFT replaces. `None` for a copy:
@@ -180,102 +258,130 @@ fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
     Ok(configs)
 }
 
-/// Checks the tensors of a module.
-fn module(
-    source: &Source,
-    name: &str,
-    found: &Found,
-    (config, configs): (Option<&Config>, &BTreeMap<String, Config>),
-) -> Result<Module> {
-    let need = |role| {
-        let position = found.tensors.get(&role).copied();
-        match position.and_then(|at| Some((at, source.tensor_at(at)?))) {
-            Some(found) => Ok(found),
-            None => Err(missing(source, name, found, role)),
-        }
-    };
-    let (down, down_tensor) = need(Role::Down)?;
-    let (up, up_tensor) = need(Role::Up)?;
-    let rank = check_shapes(&down_tensor, &up_tensor)?;
-    let flattened = KOHYA.iter().find(|prefix| name.starts_with(*prefix) && !name.contains('.'));
-    let (group, rest) = match (flattened, config, name.split_once('.')) {
-        (Some(prefix), None, _) => (*prefix, &name[prefix.len()..]),
-        (_, None, Some((model, rest))) if configs.contains_key(model) => (model, rest),
-        (_, None, Some((model, _))) => (model, name),
-        _ => ("", name),
-    };
-    let config = config.or_else(|| configs.get(group));
-    if let Some(expected) = config.map(|config| config.rank(rest)).filter(|r| *r != rank as f64) {
-        let problem = mismatch(format!("a rank of {expected}"), format!("a rank of {rank}"));
-        return Err(located(&down_tensor, problem));
-    }
-    let magnitude = match (config, found.tensors.get(&Role::Magnitude)) {
-        (_, Some(&magnitude)) => Some(magnitude),
-        (Some(Config { is_dora: true, .. }), None) => Some(need(Role::Magnitude)?.0),
-        _ => None,
-    };
-    let scaling = match (config, found.tensors.get(&Role::Alpha)) {
-        (Some(config), _) => config.scaling(rest),
-        (None, Some(&alpha)) => number(source, alpha)? / rank as f64,
-        (None, None) => 1.0,
-    };
-    Ok(Module {
-        name: rest.to_owned(),
-        group: group.to_owned(),
-        is_flattened: flattened.is_some() && config.is_none(),
-        is_embedding: found.is_embedding,
-        down,
-        up,
-        up_bias: found.tensors.get(&Role::UpBias).copied(),
-        magnitude,
-        scaling,
-        is_transposed: config.map(|config| config.is_transposed),
-    })
+/// The tensors of all modules, and the settings.
+struct All<'a> {
+    source: &'a Source,
+    config: Option<&'a Config>,
+    /// The settings of models, in a file of diffusers.
+    configs: BTreeMap<String, Config>,
+    found: BTreeMap<String, Tensors>,
 }
 
-/// Returns the error of a module without a tensor that it needs. It is located at another of its
-/// tensors.
-fn missing(source: &Source, name: &str, found: &Found, role: Role) -> Error {
-    let other = found.tensors.values().find_map(|&position| source.tensor_at(position));
-    let is_kohya = other
-        .is_some_and(|it| it.name().ends_with("down.weight") || it.name().ends_with("up.weight"));
-    let end = match (role, found.is_embedding, is_kohya) {
-        (Role::Down, true, _) => "lora_embedding_A",
-        (Role::Down, _, false) => "lora_A.weight",
-        (Role::Down, _, true) => "lora_down.weight",
-        (Role::Up, true, _) => "lora_embedding_B",
-        (Role::Up, _, false) => "lora_B.weight",
-        (Role::Up, _, true) => "lora_up.weight",
-        _ => "lora_magnitude_vector",
-    };
-    let problem = AdapterProblem::Missing { expected: format!("{name}.{end}") };
-    match other {
-        Some(tensor) => located(&tensor, problem),
-        None => problem.into(),
+impl All<'_> {
+    /// Checks the tensors of a module.
+    fn module(&self, key: &str, found: &Tensors) -> Result<Module> {
+        let (name, parameter) = match self.config {
+            Some(config) => {
+                experts::parameter(key, config, |other| self.found.contains_key(other))?
+            }
+            None => (key, None),
+        };
+        let (group, name, is_flattened) = self.split(name);
+        let config = self.config.or_else(|| self.configs.get(group));
+        let (kind, family) = match found.kind {
+            Some(kind) => kind,
+            None if found.tensors.contains_key(&Role::DiffBias) => (Kind::Full, Family::Kohya),
+            None => return Err(found.missing(self.source, key, Role::Down)),
+        };
+        let need = |role| match found.tensors.get(&role) {
+            Some(&position) => Ok(position),
+            None => Err(found.missing(self.source, key, role)),
+        };
+        let mut module = Module {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            is_flattened: is_flattened && config.is_none(),
+            kind,
+            family,
+            changes: Vec::new(),
+            magnitude: found.tensors.get(&Role::Magnitude).copied(),
+            is_transposed: config.filter(|_| kind == Kind::Lora).map(|it| it.is_transposed),
+            experts: None,
+        };
+        if let (true, Some(w2)) = (self.config.is_some(), found.tensors.get(&Role::W2))
+            && let Some(tensor) = self.source.tensor_at(*w2)
+            && tensor.shape().len() == 3
+        {
+            // PEFT forgets to add a dimension to `lokr_w1`.
+            let found = "lokr_w2 of a convolution with one dimension".to_owned();
+            return Err(located(&tensor, AdapterProblem::Unsupported { found }));
+        }
+        let mut scaling = 1.0;
+        if let Some(matrix) = Matrix::new((kind, family), self.source, &found.tensors, need)? {
+            let path = parameter.map_or(name.to_owned(), |it| format!("{name}.{it}"));
+            let shape = matrix.shape(self.source)?;
+            module.experts = match (parameter, config, shape.rank) {
+                (Some(_), Some(config), Some(rank)) => {
+                    Some(rank / config.rank(&path).max(1.0) as usize)
+                }
+                _ => None,
+            };
+            scaling = self.scaling(&module, &path, &matrix, found)?;
+            let end = parameter.unwrap_or("weight").to_owned();
+            let [position, _] = matrix.ends();
+            module.changes.push(Change { end, position, matrix, scaling });
+        }
+        if config.is_some_and(|config| config.is_dora) {
+            module.magnitude = Some(need(Role::Magnitude)?);
+        }
+        for (role, scaling) in [(Role::UpBias, scaling), (Role::DiffBias, 1.0)] {
+            if let Some(&position) = found.tensors.get(&role) {
+                let matrix = Matrix::Stored(position);
+                matrix.shape(self.source)?;
+                module.changes.push(Change { end: "bias".to_owned(), position, matrix, scaling });
+            }
+        }
+        Ok(module)
     }
-}
 
-/// Checks that two matrices can be multiplied, and returns the rank.
-fn check_shapes<S>(down: &LazyTensor<'_, S>, up: &LazyTensor<'_, S>) -> Result<usize> {
-    for tensor in [down, up] {
-        if !tensor.dtype().is_float() {
-            let problem = mismatch("floating-point numbers", tensor.dtype().to_string());
-            return Err(located(tensor, problem));
+    /// Divides the name of a module into its group and its name there. Returns `true` for a name
+    /// of kohya.
+    fn split<'n>(&self, name: &'n str) -> (&'n str, &'n str, bool) {
+        if self.config.is_some() {
+            return ("", name, false);
         }
-        if tensor.shape().len() < 2 || tensor.shape().contains(&0) {
-            let found = format!("shape {}", Shape(tensor.shape()));
-            let problem = mismatch("at least 2 dimensions, none of them 0", found);
-            return Err(located(tensor, problem));
+        let is_flattened = |prefix: &&&str| name.starts_with(**prefix) && !name.contains('.');
+        if let Some(prefix) = KOHYA.iter().find(is_flattened) {
+            let (group, name) = name.split_at(prefix.len());
+            return (group, name, true);
+        }
+        match name.split_once('.') {
+            Some((model, rest)) if self.configs.contains_key(model) => (model, rest, false),
+            Some((model, _)) => (model, name, false),
+            None => ("", name, false),
         }
     }
-    let rank = down.shape()[0];
-    let mut expected = vec![1; down.shape().len()];
-    (expected[0], expected[1]) = (up.shape()[0], rank);
-    if up.shape() == expected {
-        return Ok(rank);
+
+    /// Returns the factor of a module's matrix, which has this path.
+    fn scaling(
+        &self,
+        module: &Module,
+        path: &str,
+        matrix: &Matrix,
+        found: &Tensors,
+    ) -> Result<f64> {
+        let rank = matrix.shape(self.source)?.rank.map(|rank| rank as f64);
+        if module.kind == Kind::Full {
+            return Ok(1.0);
+        }
+        let Some(config) = self.config.or_else(|| self.configs.get(&module.group)) else {
+            return match (rank, found.tensors.get(&Role::Alpha)) {
+                (Some(rank), Some(&alpha)) => Ok(number(self.source, alpha)? / rank),
+                _ => Ok(1.0),
+            };
+        };
+        let expected = config.rank(path);
+        let expected = expected * module.experts.unwrap_or(1) as f64;
+        if let Some(rank) = rank.filter(|rank| *rank != expected) {
+            let problem = mismatch(format!("a rank of {expected}"), format!("a rank of {rank}"));
+            let [_, position] = matrix.ends();
+            return Err(match self.source.tensor_at(position) {
+                Some(tensor) => located(&tensor, problem),
+                None => problem.into(),
+            });
+        }
+        Ok(config.scaling(path))
     }
-    let expected = format!("shape {}, without groups of channels", Shape(&expected));
-    Err(located(up, mismatch(expected, format!("shape {}", Shape(up.shape())))))
 }
 
 /// Reads the number in a tensor with one element.
@@ -287,13 +393,4 @@ fn number(source: &Source, position: usize) -> Result<f64> {
     }
     let number = tensor.read_with(&LoadOptions::new().all_as(Dtype::F64))?.into_vec::<f64>()?;
     Ok(number.first().copied().unwrap_or(1.0))
-}
-
-pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
-    AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
-}
-
-/// Returns an error about a tensor of an adapter.
-pub(super) fn located<S>(tensor: &LazyTensor<'_, S>, problem: AdapterProblem) -> Error {
-    tensor.locate(problem.into())
 }

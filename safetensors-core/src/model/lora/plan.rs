@@ -1,15 +1,16 @@
 //! [`Plan`]: finds the tensors of a checkpoint that adapters change, and refuses adapters.
 
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Adapter;
 use super::config::wrong;
-use super::fit::Names;
-use super::merged::{Delta, Merged, Product, Recent, Stored, is_possible};
-use super::parts::{Module, Source, located, mismatch};
-use super::transposed::Layers;
+use super::fit::{Found, Names, Spelling};
+use super::merged::{Delta, Kept, Merged, Recent, Stored, is_possible};
+use super::parts::{Change, Module};
+use super::place::{Fit, Met};
+use super::source::{located, mismatch};
+use super::transposed::Base;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
@@ -21,26 +22,24 @@ pub(super) const POSSIBLE: &str = "dtype F32, BF16, F16 or a float of 8 bits";
 
 /// The changes of a checkpoint by the adapters so far.
 pub(super) struct Plan<'a, S> {
-    base: &'a Checkpoint<S>,
+    base: Arc<Base<'a, S>>,
     names: Names<'a>,
     quantized: &'a [QuantizedWeight],
     tensors: Vec<Merged>,
     /// The numbers of the merged tensors by their names in the checkpoint.
     by_name: HashMap<&'a str, usize>,
     recent: Arc<Recent>,
-    layers: OnceCell<Layers<'a>>,
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
     pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
         Self {
-            base,
+            base: Arc::new(Base::new(base)),
             names: Names::of(base, quantized.iter().map(|weight| &*weight.name)),
             quantized,
             tensors: Vec::new(),
             by_name: HashMap::new(),
             recent: Arc::default(),
-            layers: OnceCell::new(),
         }
     }
 
@@ -51,49 +50,64 @@ impl<'a, S: ReadAt> Plan<'a, S> {
 
     /// Adds the changes of an adapter.
     pub(super) fn add(&mut self, adapter: &Adapter) -> Result<()> {
-        let Adapter { source, parts, scale } = adapter;
+        let Adapter { source, parts, scale, .. } = adapter;
         if !scale.is_finite() {
             return Err(wrong(format_args!("scale {scale} is not finite")));
         }
-        let of_modules = parts.modules.iter().flat_map(Module::wanted);
-        let wanted: Vec<_> = parts.whole.iter().cloned().chain(of_modules).collect();
-        let found = self.names.find(&wanted).map_err(|(number, error)| {
-            match source.tensor_at(wanted[number].position) {
-                Some(tensor) => tensor.locate(error),
-                None => error,
-            }
-        })?;
-        let tensors = wanted.iter().filter_map(|wanted| source.tensor_at(wanted.position));
-        let mut found = found.into_iter().zip(tensors);
-        for (wanted, (found, tensor)) in parts.whole.iter().zip(found.by_ref()) {
+        let mut found = parts.find(source, &self.names)?.into_iter();
+        for (wanted, found) in parts.whole.iter().zip(found.by_ref()) {
+            let Some(tensor) = source.tensor_at(wanted.position) else { continue };
             let number = match found {
-                Some(name) => {
-                    self.untie(name, &tensor)?;
-                    self.target(name, &tensor)?
+                Found::At(names, _) => {
+                    self.untie(names[0], &tensor)?;
+                    self.target(names[0], &tensor)?
                 }
-                None => self.added(&wanted.name, &tensor),
+                _ => self.added(&wanted.name, &tensor),
             };
-            self.replace(source, wanted.position, number, &tensor)?;
+            self.replace(adapter, wanted.position, number, &tensor)?;
         }
-        let mut found = found.filter_map(|(name, tensor)| Some((name?, tensor)));
-        for module in &parts.modules {
-            let scaling = (scale * module.scaling) as f32;
-            let Some((name, up)) = found.next() else { break };
-            let number = self.target(name, &up)?;
-            let product = self.product(source, module, number, &up)?;
-            self.tensors[number].deltas.push(Delta::new(
-                source,
-                product,
-                scaling,
-                module.magnitude,
-                &self.recent,
-            ));
-            let Some(bias) = module.up_bias else { continue };
-            let Some((name, tensor)) = found.next() else { break };
+        let changes = parts.modules.iter().flat_map(Module::changes);
+        let all: Vec<Met<'_>> = changes.zip(found).collect();
+        let base = Arc::clone(&self.base);
+        let mut fit = Fit::new(adapter, &base, &all);
+        for (change, found) in &all {
+            self.change(&mut fit, *change, found)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a change of a module to the tensors that it means.
+    fn change(
+        &mut self,
+        fit: &mut Fit<'_, 'a, S>,
+        change: (&Module, &Change),
+        found: &Found<'_>,
+    ) -> Result<()> {
+        // `Left` belongs to another model.
+        let Found::At(names, spelling) = found else { return Ok(()) };
+        let Some(tensor) = fit.adapter.source.tensor_at(change.1.position) else { return Ok(()) };
+        let mut first = 0;
+        for (number, name) in names.iter().enumerate() {
+            let is_last = number + 1 == names.len();
             let number = self.target(name, &tensor)?;
-            check_shape(&tensor, &self.tensors[number])?;
-            let delta = Delta::new(source, Product::Vector(bias), scaling, None, &self.recent);
-            self.tensors[number].deltas.push(delta);
+            let merged = &mut self.tensors[number];
+            let mut matrix = change.1.matrix.clone();
+            let place = match *spelling {
+                Spelling::Fused(part, parts) => fit.in_fused(change, (part, parts), merged)?,
+                Spelling::Parts => fit.in_part(change, (first, is_last), merged)?,
+                Spelling::Same => fit.whole(change, &mut matrix, merged)?,
+            };
+            first += place.rows.len();
+            let magnitude = fit.magnitude(change, &place, merged)?;
+            merged.deltas.push(Delta {
+                adapter: Arc::clone(&fit.adapter.source),
+                matrix,
+                place,
+                scaling: (fit.adapter.scale * change.1.scaling) as f32,
+                magnitude,
+                recent: Arc::clone(&self.recent),
+                kept: Kept::default(),
+            });
         }
         Ok(())
     }
@@ -104,7 +118,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             weight.name == name || weight.tensors.iter().any(|tensor| tensor == name)
         };
         let quantized = self.quantized.iter().find(is_of);
-        let (None, Some(tensor)) = (quantized, self.base.get(name)) else {
+        let (None, Some(tensor)) = (quantized, self.base.checkpoint.get(name)) else {
             let scheme = quantized.map_or("", |weight| weight.scheme);
             let found = format!("{name:?} of the checkpoint, quantised as {scheme}");
             return Err(located(from, mismatch("a weight of numbers; dequantise it first", found)));
@@ -135,7 +149,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     /// trained completely replaces one name.
     fn untie<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<()> {
         let tensor = self.numbers(name, from)?;
-        let aliases = self.base.aliases().filter(|(_, it)| it.name() == tensor.name());
+        let aliases = self.base.checkpoint.aliases().filter(|(_, it)| it.name() == tensor.name());
         for (alias, tensor) in aliases {
             if self.by_name.contains_key(alias) {
                 break;
@@ -160,12 +174,17 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     /// Replaces the checkpoint's tensor by an adapter's.
     fn replace<T: ReadAt>(
         &mut self,
-        source: &Arc<Source>,
+        adapter: &Adapter,
         position: usize,
         number: usize,
         tensor: &LazyTensor<'_, T>,
     ) -> Result<()> {
         let merged = &mut self.tensors[number];
+        if let ([rows, row @ ..], [_, rest @ ..]) = (tensor.shape(), &*merged.shape)
+            && row == rest
+        {
+            adapter.grow(*rows, merged).map_err(|problem| located(tensor, problem))?;
+        }
         check_shape(tensor, merged)?;
         if !is_possible(tensor.dtype()) {
             return Err(located(tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
@@ -174,68 +193,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         if merged.replaced.is_some() || !merged.deltas.is_empty() {
             return Err(changed_twice(tensor, &merged.name));
         }
-        merged.replaced = Some((Arc::clone(source), position));
+        merged.replaced = Some((Arc::clone(&adapter.source), position));
         Ok(())
-    }
-
-    /// Returns how the product of a module fits its weight.
-    fn product<T>(
-        &self,
-        source: &Arc<Source>,
-        module: &Module,
-        number: usize,
-        up: &LazyTensor<'_, T>,
-    ) -> Result<Product> {
-        let merged = &self.tensors[number];
-        let down = source.tensor_at(module.down).map(|down| down.shape()).unwrap_or_default();
-        let outputs = up.shape()[0];
-        let inputs = &down[1..];
-        let [first, rest @ ..] = &merged.shape[..] else {
-            let expected = "a weight with dimensions".to_owned();
-            return Err(located(up, mismatch(expected, format!("{:?}, a scalar", merged.name))));
-        };
-        let is_plain = *first == outputs && rest == inputs;
-        let is_crossed = inputs == [*first] && rest == [outputs];
-        let is_transposed = match module.is_transposed {
-            _ if module.is_embedding => is_crossed,
-            Some(setting) if is_plain && is_crossed => {
-                self.is_transposed(&merged.name, setting).ok_or_else(|| {
-                    let class = if setting { "a linear layer" } else { "a Conv1D" };
-                    let found = format!(
-                        "{:?} of the checkpoint, a square; if it is {class}, set fan_in_fan_out to \
-                         {} in adapter_config.json",
-                        merged.name, !setting
-                    );
-                    located(up, mismatch("a layer that shows whether it is transposed", found))
-                })?
-            }
-            Some(_) => is_crossed,
-            None => false,
-        };
-        if !is_transposed && (module.is_embedding || !is_plain) {
-            let expected = format!("a product of shape {}", Shape(&merged.shape));
-            let shape = [&[outputs], inputs].concat();
-            let found = format!("{} for {:?} of the checkpoint", Shape(&shape), merged.name);
-            return Err(located(up, mismatch(expected, found)));
-        }
-        if let Some(magnitude) = module.magnitude.and_then(|it| source.tensor_at(it)) {
-            let is_vector = magnitude.shape().iter().all(|&dim| dim == 1 || dim == outputs);
-            if !is_vector || magnitude.element_count() != outputs as u64 {
-                let found = format!("shape {}", Shape(magnitude.shape()));
-                return Err(located(&magnitude, mismatch(format!("{outputs} numbers"), found)));
-            }
-        }
-        Ok(Product::Matrices { up: module.up, down: module.down, is_transposed })
-    }
-
-    /// Returns `true` if a square weight is stored transposed. `None` if it is not known.
-    fn is_transposed(&self, name: &str, setting: bool) -> Option<bool> {
-        let layer = name.strip_suffix(".weight").unwrap_or(name);
-        if self.base.get(&format!("{layer}.bias")).is_none() {
-            // Every `Conv1D` has a bias.
-            return Some(false);
-        }
-        self.layers.get_or_init(|| Layers::new(self.base)).is_transposed(layer, setting)
     }
 }
 

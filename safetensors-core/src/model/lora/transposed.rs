@@ -1,21 +1,44 @@
-//! [`Layers`]: whether the layer of a square weight stores it transposed.
+//! [`Base`]: whether the layer of a square weight stores it transposed.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
 
 use crate::checkpoint::Checkpoint;
+
+/// A checkpoint, with its layers once they are asked for.
+pub(super) struct Base<'a, S> {
+    pub(super) checkpoint: &'a Checkpoint<S>,
+    layers: OnceCell<Layers<'a>>,
+}
+
+impl<'a, S> Base<'a, S> {
+    pub(super) fn new(checkpoint: &'a Checkpoint<S>) -> Self {
+        Self { checkpoint, layers: OnceCell::new() }
+    }
+
+    /// Returns `true` if a square weight is stored transposed. `None` if it is not known.
+    pub(super) fn is_transposed(&self, name: &str, setting: bool) -> Option<bool> {
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        if self.checkpoint.get(&format!("{layer}.bias")).is_none() {
+            // Every `Conv1D` has a bias.
+            return Some(false);
+        }
+        self.layers.get_or_init(|| Layers::new(self.checkpoint)).is_transposed(layer, setting)
+    }
+}
 
 /// The layers of a checkpoint that have a bias and a weight that is not square: the shapes show
 /// whether the rows of the weight are outputs, as in linear layers, or inputs, as in transformers'
 /// `Conv1D`.
 #[derive(Debug, Default)]
-pub(super) struct Layers<'a> {
+struct Layers<'a> {
     /// Sorted, as the others.
     linear: Vec<&'a str>,
     transposed: Vec<&'a str>,
 }
 
 impl<'a> Layers<'a> {
-    pub(super) fn new<S>(checkpoint: &'a Checkpoint<S>) -> Self {
+    fn new<S>(checkpoint: &'a Checkpoint<S>) -> Self {
         let mut found = Self::default();
         for tensor in checkpoint.tensors() {
             let Some(layer) = tensor.name().strip_suffix(".weight") else { continue };
@@ -37,7 +60,7 @@ impl<'a> Layers<'a> {
     ///
     /// `setting` is the adapter's `fan_in_fan_out`. PEFT knows the class of a layer and ignores the
     /// setting, which it saves for the last of the adapter's layers.
-    pub(super) fn is_transposed(&self, layer: &str, setting: bool) -> Option<bool> {
+    fn is_transposed(&self, layer: &str, setting: bool) -> Option<bool> {
         let linear = nearest(&self.linear, layer);
         let transposed = nearest(&self.transposed, layer);
         let is_sibling = |(common, other): (usize, &str)| {

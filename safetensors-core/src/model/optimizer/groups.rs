@@ -1,4 +1,4 @@
-//! [`Groups`]: the parameter groups of a PyTorch optimizer, as metadata has them.
+//! [`Groups`]: the parameter groups of a PyTorch optimizer.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,19 @@ use crate::checkpoint::Checkpoint;
 use crate::format::error::{Error, OptimizerProblem, Result};
 use crate::format::header::UniqueMap;
 
-/// The settings of a group by their names.
 type Group = BTreeMap<String, Value>;
 
-/// The parameter groups. There are none if the checkpoint lacks them, for example because a program
-/// has flattened it in Python.
+/// None if a program has flattened the checkpoint in Python, for example.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     key: String,
     groups: Vec<Group>,
-    /// The number of parameters; `None` without groups, and if these have names for them.
+    /// `None` without groups, or if these have names.
     count: Option<usize>,
     names: Option<Vec<String>>,
 }
 
 impl Groups {
-    /// Reads the groups from the entry `key` of the metadata.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, key: &str) -> Result<Self> {
         let none = Self { key: key.into(), groups: Vec::new(), count: None, names: None };
         // A learning rate that is a tensor, which the settings do not show.
@@ -44,7 +41,6 @@ impl Groups {
         }
     }
 
-    /// Counts the parameters, and finds their names.
     fn numbered(mut self) -> Result<Self> {
         let lists = |field: &str| -> Option<Vec<Value>> {
             let lists = self.groups.iter().map(|group| group.get(field)?.as_array());
@@ -80,7 +76,7 @@ impl Groups {
         self.names.as_deref()
     }
 
-    /// Returns a setting that all groups have alike; `None` if no group has it.
+    /// Fails if the groups differ; `None` if no group has it.
     pub(super) fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         let Some((first, others)) = self.groups.split_first() else { return Ok(None) };
         let of = |group| Group::get(group, setting).filter(|value| !value.is_null());
@@ -98,7 +94,6 @@ impl Groups {
         }
     }
 
-    /// Adds a setting to the groups that do not have it.
     pub(super) fn complete(&mut self, setting: &str, value: Value) {
         for group in &mut self.groups {
             let found = group.entry(setting.into()).or_default();

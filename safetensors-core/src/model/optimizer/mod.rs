@@ -1,9 +1,8 @@
 //! The state of an optimizer in PyTorch's training checkpoints, by the names of the parameters.
 //!
-//! A program that trains with PyTorch saves `{"model": model.state_dict(), "optimizer":
-//! optimizer.state_dict()}`. [`PyTorchTraining`] describes where the two are in a checkpoint. The
-//! modules `train` of the adapters load them, so that training that began in PyTorch continues in
-//! Rust. Such a file, opened by `safetensors-formats` or converted by `safetensors convert`, has:
+//! The modules `train` of the adapters load a file of `{"model": model.state_dict(), "optimizer":
+//! optimizer.state_dict()}`, as [`PyTorchTraining`] describes it. Opened by `safetensors-formats`
+//! or converted by `safetensors convert`, it has:
 //!
 //! | tensor | |
 //! |---|---|
@@ -17,16 +16,14 @@
 //!
 //! # From numbers to parameters
 //!
-//! A number is the position of a parameter in the groups of the optimizer. Nothing in the file
-//! leads from there to a name, unless the parameters were given with names (`param_names`, PyTorch
-//! 2.6 and later). So the caller gives the names in that order, with
+//! A number is the position of a parameter in the groups of the optimizer. Unless the file has
+//! names (`param_names`, PyTorch 2.6 and later), the caller gives them in that order, with
 //! [`parameters`](PyTorchTraining::parameters). For `AdamW(model.parameters())` they are `[name for
-//! name, _ in model.named_parameters()]`. The order is never guessed: two parameters with the same
-//! shape would change places without a trace. The order of `model.state_dict()` differs: it also
-//! has buffers, and every name of a tied parameter.
+//! name, _ in model.named_parameters()]`; the order of `model.state_dict()` differs. It is never
+//! guessed: two parameters with the same shape would change places without a trace.
 //!
-//! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`, and need nothing
-//! else. A parameter that never got a gradient has no state in PyTorch.
+//! PyTorch's distributed checkpoints have names, `optimizer.state.NAME.exp_avg`. A parameter that
+//! never got a gradient has no state in PyTorch.
 
 mod groups;
 mod state;
@@ -41,8 +38,8 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::format::error::{OptimizerProblem, Result};
 
-/// Describes where a training checkpoint of PyTorch has the model and the state of its optimizer,
-/// and the parameter of each number.
+/// Describes a training checkpoint of PyTorch: the places of the model and the optimizer, and the
+/// parameter of each number.
 ///
 /// ```
 /// use safetensors_core::optimizer::PyTorchTraining;
@@ -91,36 +88,34 @@ impl PyTorchTraining {
         Self { model, optimizer, parameters: Vec::new(), decoupled: None }
     }
 
-    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`. Nested keys are
-    /// joined by dots. An empty key is for a model that is the entire file, or that has no key.
+    /// Sets the key of the model's `state_dict()`, such as `model_state_dict`, with dots between
+    /// nested keys. An empty key is for a model that is the entire file.
     pub fn model(mut self, key: impl Into<String>) -> Self {
         self.model = key.into();
         self
     }
 
-    /// Sets the key of the optimizer's `state_dict()`. An empty key is for an optimizer that is the
-    /// entire file.
+    /// Sets the key of the optimizer's `state_dict()`, like [`model`](Self::model).
     pub fn optimizer(mut self, key: impl Into<String>) -> Self {
         self.optimizer = key.into();
         self
     }
 
-    /// Adds the names of the optimizer's parameters, in the order in which PyTorch's optimizer has
-    /// them, as the model to be loaded names them. They override `param_names` of the file.
+    /// Adds the names of the optimizer's parameters, in PyTorch's order, as the model to be loaded
+    /// names them. They override `param_names` of the file.
     pub fn parameters<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.parameters.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Sets whether the weight decay is decoupled, as in `AdamW`, or not, as in `Adam`. It applies
-    /// to groups of parameters that do not record it: PyTorch before 2.7 writes equal groups for
-    /// both.
+    /// Sets whether the weight decay is decoupled, as in `AdamW`, for groups that do not record it:
+    /// PyTorch before 2.7 writes equal groups for `Adam`.
     pub fn decoupled_weight_decay(mut self, is_decoupled: bool) -> Self {
         self.decoupled = Some(is_decoupled);
         self
     }
 
-    /// Returns the name that a parameter or buffer of the model has in the checkpoint.
+    /// Returns the name of the model's parameter or buffer in the checkpoint.
     #[doc(hidden)]
     pub fn in_model(&self, name: &str) -> String {
         join(&self.model, name)
@@ -133,15 +128,13 @@ impl PyTorchTraining {
         is_below(&self.model) && (!self.model.is_empty() || !is_below(&self.optimizer))
     }
 
-    /// Finds the state of the optimizer, and reads the numbers of steps. The other tensors are not
-    /// read.
+    /// Finds the state of the optimizer, and reads only the numbers of steps.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) if there is no state, if the parameter
-    /// of a number is not known, or if the parameter groups do not belong to this state;
-    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for a tensor that is no state of a
-    /// parameter; any error of reading.
+    /// [`ErrorKind::Optimizer`](crate::ErrorKind::Optimizer) without a state, for a number without
+    /// a parameter, and for groups of another state;
+    /// [`ErrorKind::Mismatches`](crate::ErrorKind::Mismatches) for other tensors in the state.
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {
         let state = || {
             let prefix = join(&self.optimizer, "state.");
@@ -156,8 +149,7 @@ impl PyTorchTraining {
         state().map_err(|error| checkpoint.in_first_path(error))
     }
 
-    /// Returns the names of the parameters by their numbers; none if the checkpoint has names
-    /// instead.
+    /// Returns names in order of the numbers; none if the checkpoint has names instead.
     fn names(&self, owners: &Owners, groups: &Groups) -> Result<Vec<String>> {
         let Some(most) = owners.most() else {
             return match self.parameters.as_slice() {
@@ -187,7 +179,6 @@ impl PyTorchTraining {
     }
 }
 
-/// Returns a name below a key. Nothing is above it if the key is empty.
 fn join(key: &str, name: &str) -> String {
     if key.is_empty() { name.into() } else { format!("{key}.{name}") }
 }

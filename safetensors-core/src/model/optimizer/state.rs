@@ -1,4 +1,4 @@
-//! [`OptimizerState`]: the tensors of an optimizer's state, by the names of the parameters.
+//! [`OptimizerState`]: an optimizer's tensors by names of parameters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,17 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
-#[cfg(doc)]
-use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Mismatch, OptimizerProblem, Result};
 
-/// The kind of the tensor that has the number of steps.
 const STEP: &str = "step";
 
-/// The whole numbers that F64 counts without a gap.
+// F64 counts up to this number without a gap.
 const MOST_STEPS: u64 = 1 << 53;
 
-/// The parameters by number or by name, each with the kinds of tensors that its state has.
+/// By number or by name, each with the kinds of its tensors.
 pub(super) struct Owners(BTreeMap<String, BTreeSet<String>>);
 
 impl Owners {
-    /// Sorts the tensors below `prefix` by their owners.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, prefix: &str) -> Result<Self> {
         let mut owners = BTreeMap::<_, BTreeSet<_>>::new();
         let mut mismatches = Vec::new();
@@ -48,14 +44,14 @@ impl Owners {
         Ok(Self(owners))
     }
 
-    /// Returns the highest number; `None` if the owners are not all numbers.
+    /// `None` if not all owners are numbers.
     pub(super) fn most(&self) -> Option<usize> {
         let numbers = self.0.keys().map(|owner| number(owner));
         numbers.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 }
 
-/// Returns a number in the one form that PyTorch writes.
+/// Parses the one form that PyTorch writes.
 fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|number: &usize| *number < usize::MAX && number.to_string() == text)
 }
@@ -73,14 +69,13 @@ pub struct OptimizerState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct ParameterState {
-    /// The prefix of the names of its tensors, with a dot at the end.
+    /// With a dot at the end.
     prefix: String,
     kinds: BTreeSet<String>,
     steps: Option<u64>,
 }
 
 impl OptimizerState {
-    /// Names the owners, and reads the numbers of their steps. `names` has the name of each number.
     pub(super) fn new<S: ReadAt>(
         checkpoint: &Checkpoint<S>,
         prefix: String,
@@ -115,8 +110,7 @@ impl OptimizerState {
         self.parameters.get(parameter)
     }
 
-    /// Returns the name that a tensor of the checkpoint has, or would have if the parameter had a
-    /// state.
+    /// Returns the name of a tensor in the checkpoint, even if the parameter has no state.
     #[doc(hidden)]
     pub fn tensor(&self, parameter: &str, kind: &str) -> String {
         let prefix = self.get(parameter).map(|state| state.prefix.clone());
@@ -130,13 +124,12 @@ impl OptimizerState {
         tensor.starts_with(&self.prefix)
     }
 
-    /// Returns the number of steps, for an optimizer that has one number for all parameters. `None`
-    /// if the state has no steps.
+    /// Returns the number of steps that all parameters made. `None` if the state has no steps.
     ///
     /// # Errors
     ///
-    /// [`OptimizerProblem::StepsDiffer`] in an [`ErrorKind::Optimizer`]. Parameters that did not
-    /// get a gradient at each step made fewer steps.
+    /// [`OptimizerProblem::StepsDiffer`], for example if some parameters did not get a gradient at
+    /// each step.
     #[doc(hidden)]
     pub fn steps(&self) -> Result<Option<u64>> {
         let mut steps = self.parameters().filter_map(|(name, state)| Some((name, state.steps?)));
@@ -156,30 +149,26 @@ impl OptimizerState {
     ///
     /// # Errors
     ///
-    /// [`OptimizerProblem::GroupsDiffer`] and [`OptimizerProblem::BadGroups`], in an
-    /// [`ErrorKind::Optimizer`].
+    /// [`OptimizerProblem::GroupsDiffer`] and [`OptimizerProblem::BadGroups`].
     pub fn setting<T: DeserializeOwned>(&self, setting: &'static str) -> Result<Option<T>> {
         self.groups.setting(setting)
     }
 }
 
 impl ParameterState {
-    /// Returns the kinds of its tensors, such as `exp_avg`, sorted. The number of steps is not
-    /// among them.
+    /// Returns the sorted kinds of its tensors, such as `exp_avg`, without the number of steps.
     #[doc(hidden)]
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.iter().map(String::as_str).filter(|kind| *kind != STEP)
     }
 
-    /// Returns the number of steps that the parameter made; `None` if its optimizer does not count
-    /// them.
+    /// Returns the number of steps; `None` if the optimizer does not count them.
     #[doc(hidden)]
     pub fn steps(&self) -> Option<u64> {
         self.steps
     }
 }
 
-/// Reads the numbers of steps, all together.
 fn read_steps<'a, S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     states: impl Iterator<Item = &'a mut ParameterState>,

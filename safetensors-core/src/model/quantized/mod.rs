@@ -1,23 +1,20 @@
 //! Quantised weights: tensors of codes and scales that encode a weight.
 //!
-//! [`Checkpoint::dequantized`] makes a checkpoint in which each of these weights is one tensor of
-//! F32, with the name and the shape that its model knows. The numbers are computed when they are
-//! read, in full or in part, so every way to read a checkpoint gets them: by name, by slice, by
-//! rank, into any framework, to be saved. [`Checkpoint::quantized_weights`] lists them.
+//! [`Checkpoint::dequantized`] makes each of these weights one tensor of F32, with the name and the
+//! shape that its model knows, and computes the numbers in every way to read it.
+//! [`Checkpoint::quantized_weights`] lists them.
 //!
 #![doc = include_str!("../../weights/schemes.md")]
 //!
-//! The scheme is in the settings next to the files if there are any (`config.json`,
-//! `hf_quant_config.json`, `quantize_config.json`, `quanto_qmap.json`,
-//! `quant_model_description.json`), and otherwise follows from names, dtypes and the metadata. Settings that contradict the tensors, a tensor that is missing,
-//! and a scheme that is known but cannot be read are errors ([`ErrorKind::Quantization`]), before
-//! anything is read.
+//! The scheme is in the settings next to the files (`config.json`, `hf_quant_config.json`,
+//! `quantize_config.json`, `quanto_qmap.json`, `quant_model_description.json`), or follows from
+//! names, dtypes and the metadata. Settings that contradict the tensors, missing tensors, and known
+//! schemes that cannot be read are errors ([`ErrorKind::Quantization`]), before anything is read.
 //!
 //! Each operation is rounded to F32, in the order of the scheme's reference implementation on a
 //! CPU.
 //!
-//! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors from the weights of a
-//! checkpoint, by a [`Quantization`].
+//! [`Rewrite::quantize`](crate::Rewrite::quantize) makes such tensors, by a [`Quantization`].
 
 mod arranged;
 mod quantize;
@@ -57,9 +54,8 @@ pub struct QuantizedWeight {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Returns the quantised weights, in the order of the tensors that hold their codes. Empty for
-    /// a checkpoint that is not quantised. The `config.json` next to the files is read, and small
-    /// tensors that describe others.
+    /// Returns the quantised weights, in the order of the tensors that hold their codes. Reads the
+    /// settings next to the files, and small tensors that describe others.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -74,29 +70,22 @@ impl<S: ReadAt> Checkpoint<S> {
     /// assert_eq!(weights[0].tensors, ["up.weight", "up.weight_scale"]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`]; any error of reading.
     pub fn quantized_weights(&self) -> Result<Vec<QuantizedWeight>> {
         self.quantized_weights_but(&mut |_| false)
     }
 
     /// Like [`quantized_weights`](Self::quantized_weights), without the weights with errors that
-    /// `leaves` accepts. [`dequantized_but`](Self::dequantized_but) leaves their tensors as they
-    /// are stored.
+    /// `leaves` accepts.
     #[doc(hidden)]
     pub fn quantized_weights_but(&self, leaves: Leaves<'_>) -> Result<Vec<QuantizedWeight>> {
         Ok(self.find_weights(leaves)?.into_iter().map(|(about, _)| about).collect())
     }
 
     /// Makes each quantised weight one tensor of F32, see [the module](crate::quantized). The
-    /// tensors that store it are no longer listed, nor are scales of activations and caches, and
-    /// marks. Nothing more is read yet than by
-    /// [`quantized_weights`](Checkpoint::quantized_weights).
+    /// tensors that store it, scales of activations and caches, and marks are no longer listed.
     ///
     /// F32 holds every number of all schemes. A load with
-    /// [`floats_as`](crate::LoadOptions::floats_as) rounds it once more, for example to BF16.
+    /// [`floats_as`](crate::LoadOptions::floats_as) rounds it once more.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, serialize};
@@ -113,15 +102,15 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`]; any error of reading.
+    /// [`ErrorKind::Quantization`].
     pub fn dequantized(self) -> Result<Checkpoint<Computed<S>>> {
         let weights = self.find_weights(&mut |_| false)?;
         Ok(source::dequantized(self, weights)?.without_codes())
     }
 
-    /// Like [`dequantized`](Checkpoint::dequantized), only for the weights of
-    /// [`quantized_weights_but`](Self::quantized_weights_but) that `wanted` accepts. The others
-    /// stay as they are stored.
+    /// Like [`dequantized`](Checkpoint::dequantized), only for
+    /// [weights](Self::quantized_weights_but) that `wanted` accepts. The others stay as they are
+    /// stored.
     #[doc(hidden)]
     pub fn dequantized_but(
         self,
@@ -138,14 +127,13 @@ impl<S: ReadAt> Checkpoint<S> {
         source::dequantized(self, weights)
     }
 
-    /// Returns the tensors as they are stored, as the same type as
-    /// [`dequantized`](Checkpoint::dequantized).
+    /// Returns the stored tensors as the type of [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
     }
 
-    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint. Returns `None` if
-    /// it has no quantised weights.
+    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint; `None` without
+    /// quantised weights.
     #[doc(hidden)]
     pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
         let weights = self.find_weights(&mut |_| false)?;

@@ -1,4 +1,4 @@
-//! The files of a checkpoint with quantised weights as numbers: their tensors and metadata.
+//! The files of a checkpoint with quantised weights as numbers.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -46,7 +46,6 @@ impl ComputedTensor for Weight {
     }
 }
 
-/// Makes a checkpoint with these weights as numbers.
 pub(super) fn dequantized<S: ReadAt>(
     checkpoint: Checkpoint<S>,
     weights: Vec<(QuantizedWeight, Weight)>,
@@ -72,16 +71,13 @@ pub(super) fn dequantized<S: ReadAt>(
     })
 }
 
-/// The changes to the metadata of a checkpoint.
 struct View<'a> {
-    /// The weights that are numbers.
     names: HashSet<&'a str>,
-    /// The tensors that store them. Codes have the name of their weight, scales and others none.
+    /// Codes have the name of their weight, scales and others none.
     stored: HashMap<&'a str, Option<&'a str>>,
 }
 
 impl View<'_> {
-    /// Returns the metadata without descriptions of how the weights are stored.
     fn metadata(&self, metadata: &Metadata) -> Metadata {
         let mut kept = metadata.clone();
         if self.names.is_empty() {
@@ -107,7 +103,7 @@ impl View<'_> {
         kept
     }
 
-    /// Turns other names of codes into names of their weights. Other names of scales are removed.
+    /// Makes names of codes names of their weights, and removes names of scales.
     fn rename_aliases(&self, metadata: &mut Metadata) {
         let is_alias =
             |key: &str, value: &str| !is_reserved(key) && self.stored.contains_key(value);
@@ -124,8 +120,6 @@ impl View<'_> {
         }
     }
 
-    /// Removes the modules of these weights from JSON, in the object or list at this pointer.
-    /// `None` if nothing is left there.
     fn without(&self, json: &str, pointer: &str) -> Option<String> {
         let Ok(mut value) = serde_json::from_str::<Value>(json) else {
             return Some(json.to_owned());
@@ -147,8 +141,7 @@ impl View<'_> {
     }
 }
 
-/// Returns another name of a weight: `b.weight` if its codes, `a.qweight` of `a.weight`, are also
-/// called `b.qweight`.
+/// Returns `b.weight` if the codes `a.qweight` of `a.weight` are also called `b.qweight`.
 fn like_weight(alias: &str, codes: &str, weight: &str) -> String {
     let same = codes.chars().zip(weight.chars()).take_while(|(a, b)| a == b);
     let same: usize = same.map(|(char, _)| char.len_utf8()).sum();

@@ -9,17 +9,13 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Converts every tensor for which `dtype` returns a dtype to it. `dtype` gets the name and the
-    /// tensor after the steps so far. A tensor that is cast twice is converted only once, from its
-    /// original dtype to the last one.
+    /// Converts every tensor for which `dtype` returns a dtype to it, once, from its original
+    /// dtype.
     ///
-    /// An alias for which `dtype` returns `None` follows its tensor. If `dtype` returns another
-    /// dtype for an alias than its tensor gets, the alias becomes a separate tensor, even if it
-    /// already has that dtype. If aliases are left without their tensor, the first replaces it.
-    /// Codes and scales of weights that were [quantised](Rewrite::quantize) before stay unchanged.
-    ///
-    /// Refuses codes of a quantised weight. Cast a checkpoint from
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) instead.
+    /// An alias for which `dtype` returns `None` follows its tensor; with another dtype, it becomes
+    /// a separate tensor. The first of aliases without their tensor replaces it. Weights that were
+    /// [quantised](Rewrite::quantize) before stay unchanged. Cast other quantised weights by
+    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
     ///
     /// ```
     /// use safetensors_core::{
@@ -53,9 +49,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion) and
-    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization), naming the tensor and its file;
-    /// for shapes see [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
-    /// checkpoint is saved.
+    /// [`ErrorKind::Quantization`](crate::ErrorKind::Quantization). Values are checked only when
+    /// the checkpoint is saved.
     pub fn cast(
         mut self,
         options: &ConvertOptions,
@@ -85,9 +80,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Replaces each lost tensor by its first alias, so that the other aliases become aliases of
-    /// that one. This is not done as soon as the tensor is skipped, because a later
-    /// [`exclude`](Rewrite::exclude) for that first alias would then skip the other aliases too.
+    // Not sooner: a later [`exclude`] of the first alias would then skip the other aliases too.
     pub(super) fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self
             .tensors

@@ -1,4 +1,4 @@
-//! Codes of quantised weights that have their scales in another checkpoint.
+//! Codes with scales in another checkpoint.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,12 @@ use crate::format::tensor::shape::byte_len;
 use crate::format::tensor::{TensorBuf, TensorView, write_exactly};
 use crate::weights::{Known, Stored, Tensors, may_be_codes};
 
-/// The tensors of a rewrite under their present names.
 struct Together<'r, 'a, S> {
     rewrite: &'r Rewrite<'a, S>,
     positions: HashMap<&'r str, usize>,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Fails if one of the tensors at these positions has codes with scales in another checkpoint.
-    /// Its own checkpoint knows the others.
     pub(super) fn refuse_codes(&self, changed: &[usize]) -> Result<()> {
         let is_from_one = self.sources.len() < 2
             && self.tensors.iter().all(|(_, planned)| planned.tensor().is_some());

@@ -1,5 +1,4 @@
-//! [`Rewrite`]: makes a new checkpoint from others. It merges, selects, renames, casts and
-//! re-shards their tensors without loading them all into memory.
+//! [`Rewrite`]: makes a new checkpoint from others, without loading them into memory.
 
 mod cast;
 mod codes;
@@ -30,27 +29,22 @@ use crate::model::quantized::Quantization;
 
 /// The contents of a new checkpoint that is made from others: the tensors, their names and dtypes.
 ///
-/// Data is read only when the new checkpoint is saved, piece by piece. This takes a few MiB of
-/// memory for each thread, for checkpoints of any size. Steps apply in the order in which they are
-/// called. The destination may be one of the sources.
-///
-/// [`plan`](Rewrite::plan) shows the result, before anything is written.
-///
-/// [Attributes](crate::header::attributes()) of a tensor, such as units, get its new name, and are
-/// skipped with it. So does the id of a parameter of burn.
+/// Data is read piece by piece, when the new checkpoint is saved, with a few MiB of memory for each
+/// thread. Steps apply in the order in which they are called; their functions get names and tensors
+/// after the steps so far. The destination may be one of the sources. [`plan`](Rewrite::plan) shows
+/// the result beforehand. [Attributes](crate::header::attributes()) of a tensor and the id of a
+/// parameter of burn are renamed and skipped with it.
 ///
 /// # Tied weights
 ///
-/// A tensor with several names is in its file under one of them. The other names are
-/// [aliases](Checkpoint::aliases): entries of the metadata. An entry with another meaning may look
-/// like an alias. So aliases follow their tensor, and remain entries:
+/// A tensor with several names is in its file under one of them. The others are
+/// [aliases](Checkpoint::aliases), entries of the metadata:
 ///
 /// - a tensor that is [selected](Rewrite::select), [excluded](Rewrite::exclude) or
 ///   [cast](Rewrite::cast) takes its aliases along;
-/// - the tensor is written under its own name, and each alias is recorded, with the new names of
-///   both;
+/// - each alias is recorded, with the new names of both;
 /// - an alias becomes a separate tensor only if its own name is selected without its tensor, or
-///   cast to another dtype than its tensor.
+///   cast to another dtype.
 ///
 /// ```
 /// use safetensors_core::{
@@ -84,18 +78,13 @@ use crate::model::quantized::Quantization;
 pub struct Rewrite<'a, S = Assembled> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
-    /// The checkpoints that tensors come from.
     sources: Vec<&'a Checkpoint<S>>,
-    /// The number of tensors before a selection left none; otherwise 0.
+    /// The tensors before a selection left none; otherwise 0.
     deselected: usize,
-    /// The tie number of the next tensor that is not tied to an earlier one.
     next_tie: u64,
-    /// How weights were quantised, if any were.
     quantization: Option<Quantization>,
-    /// The tie numbers of added tensors that fill a storage. Two such tensors are one tensor if
-    /// their keys are equal.
+    /// The tie numbers of added tensors that fill a storage.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
-    /// The keys of digests that the sources have, and the new checkpoint lacks.
     removed: BTreeSet<&'static str>,
 }
 
@@ -122,16 +111,15 @@ impl Rewrite<'_> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Takes all tensors of a checkpoint, under all of their names, and its metadata except
-    /// recorded [digests](crate::digest).
+    /// Takes all tensors of a checkpoint, under all of their names, and its metadata without
+    /// [digests](crate::digest).
     pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
-    /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
-    /// is saved, so rename or exclude one of the tensors before the merge. For a metadata key that
-    /// both have, the earlier value stays. Ids of parameters and the numbers of records of burn are
-    /// joined.
+    /// Adds all tensors of another checkpoint. Rename or exclude tensors with duplicate names
+    /// before. For a metadata key that both have, the earlier value stays. Ids of parameters and
+    /// the numbers of records of burn are joined.
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
@@ -160,9 +148,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Adds a tensor from another source: from memory, or from a file of another format. Its bytes
     /// are read when the new checkpoint is saved.
     ///
-    /// Added tensors that [fill the same storage](crate::tied::Storage) are tied if their dtypes
-    /// and shapes are equal. The first of their names in sorted order is written. A tensor that
-    /// fills only a part of its storage is never tied.
+    /// Added tensors that [fill the same storage](crate::tied::Storage) with equal dtypes and
+    /// shapes are tied, and written under the first of their sorted names.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -174,10 +161,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// assert_eq!(Checkpoint::open(&path)?.tensor("step")?.read()?.into_vec::<i64>()?, [1000]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// See [`shape::byte_len`](crate::shape::byte_len).
     pub fn add(
         mut self,
         name: impl Into<String>,
@@ -200,12 +183,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
-    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it
-    /// replaces the tensor. Of several such aliases, the first does.
-    ///
-    /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
-    /// saved from a rewrite that never had any.
+    /// Keeps the tensors for which `keep` returns true, with all their aliases. The first of
+    /// aliases without their tensor replaces it. Saving fails if nothing is left.
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -219,9 +198,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Skips the tensors for which `drop` returns true, with all their aliases. `drop` gets the
-    /// name and the tensor after the steps so far. If it returns true for an alias only, the tensor
-    /// stays and the alias is skipped.
+    /// Skips the tensors for which `drop` returns true, with all their aliases. If it returns true
+    /// for an alias only, the tensor stays.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
@@ -259,7 +237,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
     fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
         let before = self.tensors.len();
         let mut dropped = HashSet::new();
@@ -275,8 +252,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// Refuses to write nothing because a selection has left nothing: that is a mistake in the
-    /// selection, and could cost an existing checkpoint.
+    // A selection of nothing is a mistake that could cost an existing checkpoint.
     fn refuse_deselected(&self) -> Result<()> {
         match self.deselected {
             found if found > 0 && self.tensors.is_empty() => {
@@ -286,7 +262,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// Renames every tensor to the name that `rename` returns for its current name.
+    /// Renames every tensor to the name that `rename` returns for its current one.
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
         let mut new_names = HashMap::new();
         for (name, _) in &mut self.tensors {
@@ -299,15 +275,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Returns the metadata of the new checkpoint, to be changed. Metadata in the options of the
-    /// save overrides it.
+    /// Returns the metadata of the new checkpoint, which the options of a save override.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// Returns all names with their tensors. A tensor has the dtype and shape that will be saved,
-    /// and knows its source. Tied weights are listed under each of their names;
-    /// [`plan`](Rewrite::plan) shows which of them is written.
+    /// Returns all names with their tensors, as they will be saved. Tied weights are listed under
+    /// each of their names; [`plan`](Rewrite::plan) shows which of them is written.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
@@ -316,10 +290,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`save`](crate::save()); any error of reading; [`ErrorKind::Io`] if a source has
-    /// [changed](Checkpoint::check_unchanged), before the file is put in place, also if the file at
-    /// `path` is a source and has been replaced since it was opened; [`ErrorKind::DoesNotFit`];
-    /// [`ErrorKind::NothingSelected`].
+    /// As for [`save`](crate::save()); [`ErrorKind::Io`] if a source has
+    /// [changed](Checkpoint::check_unchanged), or `path` is a source and has been replaced;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
@@ -336,10 +309,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`save_sharded`](crate::save_sharded); any error of reading; [`ErrorKind::Io`] if a
-    /// source has [changed](Checkpoint::check_unchanged), before the files are put in place, also
-    /// if a file in `directory` is a source and has been replaced since it was opened;
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
+    /// As for [`save_sharded`](crate::save_sharded), and as for [`save`](Rewrite::save) to one
+    /// file.
     pub fn save_sharded(
         &self,
         directory: impl AsRef<Path>,
@@ -361,13 +332,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         options.clone().save_options(self.complete_options(&options.save_options))
     }
 
-    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saves
-    /// do this themselves. It is for programs that write the tensors of a [`plan`](Rewrite::plan)
-    /// in another way.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`] for a source or an index that has changed.
+    /// Checks that the sources and their indexes have not changed, for programs that write a
+    /// [`plan`](Rewrite::plan) in another way.
     pub fn check_unchanged(&self) -> Result<()> {
         self.sources.iter().try_for_each(|source| source.check_unchanged())
     }
@@ -376,9 +342,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.sources.iter().try_for_each(|source| source.check_before_replacing(place))
     }
 
-    /// Completes the options as [`save`](Rewrite::save) does: with the metadata of the sources,
-    /// which the options override, and with tied weights kept tied. The result is for programs that
-    /// save [`tensors`](Rewrite::tensors) outside the local disk.
+    /// Completes the options as [`save`](Rewrite::save) does, with the metadata of the sources and
+    /// with tied weights, for programs that write in another way. The options override the
+    /// metadata.
     #[doc(hidden)]
     pub fn complete_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
@@ -396,7 +362,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 }
 
-/// Returns the next number of a counter.
 fn take(next: &mut u64) -> u64 {
     *next += 1;
     *next

@@ -1,4 +1,4 @@
-//! [`Origin`]: the source of a tensor of a rewrite.
+//! [`Origin`]: the source of a tensor.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +9,12 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{Error, Result};
 use crate::format::tensor::{Sink, TensorSource};
 
-/// The source of a tensor.
 pub(super) enum Origin<'a, S> {
-    /// A tensor of a checkpoint.
     Lazy(LazyTensor<'a, S>),
-    /// An added tensor, with the name under which it was added.
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
 
 impl<S> Origin<'_, S> {
-    /// Adds the tensor's name, and its file if it has one, to an error.
     pub(super) fn locate(&self, error: Error) -> Error {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),

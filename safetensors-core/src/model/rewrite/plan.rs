@@ -1,4 +1,4 @@
-//! [`Plan`]: the tensors and files that a rewrite will write.
+//! [`Plan`]: the outcome of a rewrite.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,7 @@ use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tied;
 
-/// The tensors that a [`Rewrite`] will write, each once, with the aliases that are recorded, and
-/// the files.
+/// The tensors that a [`Rewrite`] will write, each once, with the recorded aliases, and the files.
 ///
 /// ```
 /// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorSource, TensorView};
@@ -42,14 +41,12 @@ use crate::format::tied;
 pub struct Plan<'r, 'a, S = Assembled> {
     tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     aliases: BTreeMap<String, String>,
-    /// The names of the files, with the positions of their tensors in `tensors`.
+    /// Each with the positions of its tensors in `tensors`.
     shards: Vec<(String, Vec<usize>)>,
-    /// The pattern for file names of a sharded save; `None` for a save to one file.
+    /// `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
-    /// The digests that the sources have, and the new checkpoint lacks.
     removed: Vec<Note>,
-    /// Which files may be replaced.
     pub(super) options: SaveOptions,
 }
 
@@ -58,14 +55,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// The errors that are found before data is read:
-    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
-    /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName),
-    /// [`TieProblem::NotRecorded`](crate::error::TieProblem::NotRecorded),
-    /// [`TieProblem::Reserved`](crate::error::TieProblem::Reserved),
-    /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge),
-    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment),
-    /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
+    /// As for [`save`](Rewrite::save), as far as they are found before data is read.
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
         let mut options = self.complete_options(options);
@@ -90,7 +80,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// Returns the digests of the sources that a save with these options does not record again.
     fn removed_records(&self, options: &SaveOptions) -> Vec<Note> {
         let removed = self.removed.iter().filter(|key| !(options.digests && **key == hash::KEY));
         removed.map(|&key| Note::Removed { key }).collect()
@@ -101,9 +90,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`plan`](Rewrite::plan), for each file;
-    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the index would be larger than the
-    /// default [`Limits`](crate::Limits) allow.
+    /// As for [`plan`](Rewrite::plan); [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if the
+    /// index would exceed the default [`Limits`](crate::Limits).
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
         let options = self.complete_shard_options(options);
@@ -134,8 +122,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         self.tensors.iter().copied()
     }
 
-    /// Returns the aliases of tied weights that are recorded in the metadata, each with the name of
-    /// its tensor in the file.
+    /// Returns the recorded aliases of tied weights, each with the name of its tensor in the file.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
     }
@@ -145,8 +132,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         &self.options.metadata
     }
 
-    /// Returns the files of a sharded save with their tensors, in order, without the index. Empty
-    /// for a save to one file.
+    /// Returns the files of a sharded save with their tensors, in order, without the index.
     pub fn files(
         &self,
     ) -> impl ExactSizeIterator<
@@ -157,13 +143,9 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
             .map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
     }
 
-    /// Checks whether the plan can be written to this path: the path of the file, or of the
-    /// directory for a sharded save. Nothing is written, so missing permissions and a full disk are
-    /// not found.
-    ///
-    /// A directory is refused if it has other `*.safetensors` files or another index, because
-    /// opening the directory would then not find a new single file, unless that is named
-    /// `model.safetensors`. The save itself does not refuse it.
+    /// Checks whether the plan can be written to this file or directory. Missing permissions and a
+    /// full disk are not found. Unlike a save, this refuses a directory that would not open as a
+    /// new single file, because of other `*.safetensors` files or another index.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -183,11 +165,10 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if a path to be written exists and is
-    /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
+    /// [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the path has no directory to be in.
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists).
     #[doc(hidden)]
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -199,7 +180,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     }
 
     /// Returns the side effects of a save to this path: digests that are not kept, and signatures
-    /// that may be of replaced files. The path is a file, or a directory for a sharded save.
+    /// that may be of replaced files.
     pub fn notes(&self, path: impl AsRef<Path>) -> Vec<Note> {
         let path = path.as_ref();
         let mut notes = self.removed.clone();
@@ -210,10 +191,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         notes
     }
 
-    /// Returns the names of the files that a sharded save to this directory removes when the new
-    /// checkpoint is in place: all that are named as shards of the same pattern and are not written
-    /// again, named by an index or not. `huggingface_hub` removes the same files. Empty for a save
-    /// to one file, and if there is no such directory.
+    /// Returns the names of the files that a sharded save to this directory removes, like
+    /// `huggingface_hub`: all shards of the same pattern that are not written again.
     ///
     /// ```
     /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -228,10 +207,6 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// assert_eq!(plan.removed_files(dir.path())?, ["model-00001-of-00002.safetensors"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
     #[doc(hidden)]
     pub fn removed_files(&self, directory: impl AsRef<Path>) -> Result<Vec<String>> {
         let directory = directory.as_ref();

@@ -20,24 +20,20 @@ pub struct PlannedTensor<'a, S = Assembled> {
     written: Written<'a, S>,
     byte_len: u64,
     source_name: Cow<'a, str>,
-    /// The tie number: equal for all names of a tensor.
+    /// Equal for all names of a tensor.
     pub(super) tie: u64,
-    /// Whether this is an alias: not the tensor's name in its file, and not a replacement of the
-    /// tensor.
+    /// Neither the tensor's name in its file, nor a replacement of the tensor.
     pub(super) alias: bool,
 }
 
-/// The way in which the source is written.
 #[derive(Debug)]
 enum Written<'a, S> {
     AsIs,
     Cast(Converted<Origin<'a, S>>),
-    /// One of the tensors that store the weight.
     Quantized(QuantizedPart<Origin<'a, S>>),
 }
 
 impl<'a, S> PlannedTensor<'a, S> {
-    /// Plans a tensor of a checkpoint, under its own name or an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
@@ -53,7 +49,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         Self { origin, written: Written::AsIs, byte_len, source_name, tie, alias }
     }
 
-    /// Plans an added tensor. Fails if no tensor can have its dtype and shape.
+    /// Fails if no tensor can have its dtype and shape.
     pub(super) fn added(
         name: &str,
         tensor: impl TensorSource + Send + 'a,
@@ -73,21 +69,18 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns the tensor in its file, if it is written as it is there.
     pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
         self.tensor().filter(|_| matches!(self.written, Written::AsIs))
     }
 
-    /// Returns the original name: the name in the checkpoint, which may be an
-    /// [alias](crate::Checkpoint::aliases), or the name under which the tensor was added.
+    /// Returns the name in the checkpoint, perhaps an [alias](crate::Checkpoint::aliases), or the
+    /// name of an added tensor.
     pub fn source_name(&self) -> &str {
         &self.source_name
     }
 
-    /// Returns `true` if this is an [alias](crate::Checkpoint::aliases): a name that the metadata
-    /// records, other than the tensor's name in its file. If the tensor was excluded and this name
-    /// was [cast](super::Rewrite::cast) instead, or if only this name was
-    /// [quantised](super::Rewrite::quantize), this is no longer an alias.
+    /// Returns `true` if this is recorded as an [alias](crate::Checkpoint::aliases), and not a
+    /// separate tensor.
     pub fn is_alias(&self) -> bool {
         self.alias
     }
@@ -97,14 +90,13 @@ impl<'a, S> PlannedTensor<'a, S> {
         self.byte_len
     }
 
-    /// Returns `true` if this tensor stores a weight which this rewrite
-    /// [quantises](super::Rewrite::quantize).
+    /// Returns `true` if this tensor stores a [quantised](super::Rewrite::quantize) weight.
     pub fn is_quantized(&self) -> bool {
         matches!(self.written, Written::Quantized(_))
     }
 
-    /// Returns the error of a weight that this rewrite [quantises](super::Rewrite::quantize), if
-    /// these are its codes. It is known once they were saved, and costs no further pass.
+    /// Returns the error of a [quantised](super::Rewrite::quantize) weight, once these codes were
+    /// saved.
     #[doc(hidden)]
     pub fn quantization_error(&self) -> Option<QuantizationError> {
         match &self.written {
@@ -113,15 +105,14 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// Adds the tensor's name in its source, and its file if it has one, to an error.
     pub(super) fn locate(&self, error: Error) -> Error {
         self.origin.locate(error)
     }
 }
 
 impl<'a, S: ReadAt> PlannedTensor<'a, S> {
-    /// Returns the shape in the source. For a tensor that stores a
-    /// [quantised](super::Rewrite::quantize) weight, the shape of the weight.
+    /// Returns the shape in the source; for codes and scales of a
+    /// [quantised](super::Rewrite::quantize) weight, the weight's shape.
     #[doc(hidden)]
     pub fn source_shape(&self) -> &[usize] {
         self.origin.shape()
@@ -133,15 +124,14 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         self.origin.dtype()
     }
 
-    /// Returns the number of bytes in the source; for a tensor that stores a part of a quantised
-    /// weight, the bytes of the weight.
+    /// Returns the number of bytes in the source; for codes and scales of a quantised weight, the
+    /// weight's bytes.
     #[doc(hidden)]
     pub fn source_len(&self) -> u64 {
         // No tensor is planned with an unknown length.
         shape::byte_len(self.source_dtype(), self.source_shape()).unwrap_or_default()
     }
 
-    /// Returns the dtype that will be saved.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.written {
             Written::AsIs => self.source_dtype(),
@@ -150,7 +140,6 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns the dimensions, outermost first; empty for a scalar.
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.written {
             Written::AsIs | Written::Cast(_) => self.origin.shape(),
@@ -158,24 +147,21 @@ impl<'a, S: ReadAt> PlannedTensor<'a, S> {
         }
     }
 
-    /// Returns `true` for floats that are saved as such, not as codes or scales of this rewrite.
+    /// Returns `true` for floats other than codes and scales of this rewrite.
     pub(super) fn is_plain_float(&self) -> bool {
         self.dtype().is_float() && !self.is_quantized()
     }
 
-    /// Returns `true` for scales of codes that this rewrite makes.
     pub(super) fn is_of_codes(&self) -> bool {
         matches!(&self.written, Written::Quantized(part) if !part.is_codes())
     }
 
-    /// Sets the conversion, from the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
             .map_err(|error| self.origin.locate(error))?;
         self.set(Written::Cast(cast))
     }
 
-    /// Returns the tensors that store the weight, each with its name.
     pub(super) fn quantized(
         &self,
         name: &str,
@@ -225,7 +211,7 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
         if self.is_quantized() { Ok(()) } else { self.origin.refuse_codes() }
     }
 
-    /// Returns one storage for all names of a tensor that are saved in one dtype.
+    /// Names of a tensor that are saved in one dtype share it.
     fn storage(&self) -> Option<Storage> {
         // The tie number serves as an address: `Tied` only compares them. An empty tensor gets one
         // byte, so that it can be tied. See `Tied::with_empty`.

@@ -19,22 +19,18 @@ use crate::model::quantized::{
 use crate::weights::bad_config;
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// Quantises weights: the tensors that store a weight replace it, with the names that [the
-    /// module](crate::quantized) reads. `wanted` gets the name and the tensor after the steps so
-    /// far, and returns whether it is quantised. `None` leaves that to `layers`: floats are
-    /// quantised if they are the weights of linear layers under all of their names. Weights that
-    /// are quantised already are read as numbers with
-    /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized) first.
+    /// Quantises weights for which `wanted` returns true: the tensors that store a weight replace
+    /// it, with the names that [the module](crate::quantized) reads. `None` leaves that to
+    /// `layers`: floats that are weights of linear layers under all of their names. Read weights
+    /// that are quantised already by [`Checkpoint::dequantized`](crate::Checkpoint::dequantized)
+    /// first.
     ///
-    /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer: it
-    /// becomes another name of the tensors that store it. An alias becomes a separate tensor if
-    /// `wanted` returns another answer than for its tensor.
+    /// An alias for which `wanted` returns `None` follows its tensor if it names a linear layer.
+    /// With another answer than its tensor's, it becomes a separate tensor.
     ///
-    /// A weight of any dtype is converted to F32 before, from its values in the source, as the
-    /// options say. It is read two or three times while it is saved, piece by piece. Its largest
-    /// magnitudes are in memory: one for each scale, except scales of groups of columns. Weights
-    /// that vLLM joins into one matrix, such as queries, keys and values, share the scale of all
-    /// scales of NVFP4, because vLLM takes one for all.
+    /// A weight is converted to F32 before, as the options say, and read two or three times, piece
+    /// by piece, while it is saved. Weights that vLLM joins into one matrix, such as queries, keys
+    /// and values, share the scale of all scales of NVFP4.
     ///
     /// ```
     /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -112,7 +108,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Returns for each tensor whether it is quantised.
     fn chosen(
         &self,
         how: Quantization,
@@ -153,7 +148,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         chosen
     }
 
-    /// Returns the weights of each matrix of several, by the tie numbers of these.
     fn fused(&self, chosen: &[bool], options: &ConvertOptions) -> Result<FusedByTie<'a, S>> {
         let mut groups = Groups::default();
         let mut of_key = HashMap::new();
@@ -183,21 +177,15 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Returns the text of a `config.json` with `dtype` or `torch_dtype` set to the dtype of most
-    /// bytes of plain floats, if any were converted. Changes nothing else.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`] if `config` is not a JSON object.
+    /// bytes of plain floats, if any were converted.
     pub fn config(&self, config: &str) -> Result<String> {
         self.with_dtype(config, false)
     }
 
-    /// Returns the text of a [`config`](Rewrite::config), with the description of the weights that
-    /// were [quantised](Rewrite::quantize), as transformers and vLLM expect it. It names the
-    /// modules of matrices and of [stacked experts](Rewrite::stacked_experts) that were not
-    /// quantised, and the head. If none were quantised, the text is without such a description, and
-    /// has the dtype of most bytes of plain floats: they were codes. Its other entries stay as they
-    /// are, sorted.
+    /// Returns the text of a [`config`](Rewrite::config), with the description of the
+    /// [quantised](Rewrite::quantize) weights that transformers and vLLM expect. It names the
+    /// modules and [stacked experts](Rewrite::stacked_experts) that were not quantised, and the
+    /// head. If none were quantised, an earlier description is removed, and the dtype set.
     ///
     /// ```
     /// use safetensors_core::Rewrite;
@@ -207,10 +195,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// assert_eq!(numbers, "{\n  \"vocab_size\": 8\n}\n");
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Quantization`] if `config` is not a JSON object.
     #[doc(hidden)]
     pub fn quantized_config(&self, config: &str) -> Result<String> {
         let module = |(name, planned): &(String, PlannedTensor<'a, S>)| {
@@ -259,8 +243,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         most.filter(|_| is_changed)
     }
 
-    /// Returns the experts that are stored as one tensor of three dimensions, and are not
-    /// quantised: transformers and vLLM read the codes of an expert only from separate tensors.
+    /// Returns experts in one tensor of three dimensions that are not quantised: transformers and
+    /// vLLM read codes only from separate tensors.
     #[doc(hidden)]
     pub fn stacked_experts(&self) -> impl Iterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors().filter(|(name, planned)| {
@@ -270,8 +254,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         })
     }
 
-    /// Returns the number of bytes of float weights in the sources that are
-    /// [quantised](Rewrite::quantize), and the number of all bytes of floats in the sources.
+    /// Returns the number of bytes of [quantised](Rewrite::quantize) weights, and of all floats, in
+    /// the sources.
     #[doc(hidden)]
     pub fn quantized_bytes(&self) -> (u64, u64) {
         let mut quantized = 0;
@@ -289,7 +273,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
 type FusedByTie<'a, S> = HashMap<u64, Arc<Fused<Origin<'a, S>>>>;
 
-/// Groups that are joined: each has the number of another, or its own.
+/// Each group has the number of another, or its own.
 #[derive(Default)]
 struct Groups(Vec<usize>);
 
@@ -314,8 +298,7 @@ impl Groups {
     }
 }
 
-/// Returns the name of a dtype of floats in the `config.json` of a model; empty for dtypes that no
-/// model has.
+/// Returns an empty name for dtypes that no model has.
 fn name_of_torch(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::BF16 => "bfloat16",
@@ -326,5 +309,5 @@ fn name_of_torch(dtype: Dtype) -> &'static str {
     }
 }
 
-/// The module that transformers takes for a matrix to be quantised unless it is named.
+/// transformers takes it for a matrix to be quantised unless it is named.
 const HEAD: &str = "lm_head";

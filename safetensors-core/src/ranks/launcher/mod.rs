@@ -1,4 +1,4 @@
-//! Reads the rank of a process from the variables that launchers set.
+//! Reads the rank from the variables of launchers.
 
 #[cfg(test)]
 mod tests;
@@ -7,16 +7,14 @@ use super::Rank;
 use super::rank::check_world_size;
 use crate::format::error::{ErrorKind, RankProblem, Result};
 
-/// The names of a launcher's variables.
 struct Launcher {
     rank: &'static str,
     world_size: &'static str,
     local_rank: &'static str,
-    /// Slurm has no such variable, see [`tasks_on_node`].
     local_world_size: Option<&'static str>,
 }
 
-/// Launchers that start the processes of a job themselves.
+/// These start the processes of a job themselves.
 const INNER: [Launcher; 3] = [
     Launcher {
         rank: "RANK",
@@ -38,9 +36,8 @@ const INNER: [Launcher; 3] = [
     },
 ];
 
-/// Slurm also starts other launchers. `SLURM_NTASKS` is not the world size: in a batch script, in
-/// an interactive shell, and in the daemons that `mpirun` starts by srun it counts the tasks of the
-/// entire job.
+// `SLURM_NTASKS` is not the world size: in a batch script, in an interactive shell, and in the
+// daemons that `mpirun` starts by srun it counts the tasks of the entire job.
 const SLURM: Launcher = Launcher {
     rank: "SLURM_PROCID",
     world_size: "SLURM_STEP_NUM_TASKS",
@@ -48,7 +45,6 @@ const SLURM: Launcher = Launcher {
     local_world_size: None,
 };
 
-/// A number, and the variable that it comes from.
 #[derive(Clone, Copy)]
 struct Number {
     variable: &'static str,
@@ -61,7 +57,6 @@ impl Number {
     }
 }
 
-/// The values of a launcher's variables.
 #[derive(Clone, Copy)]
 struct LauncherValues {
     rank: Number,
@@ -80,26 +75,16 @@ impl Rank {
     /// | MPICH, Intel MPI | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` | `MPI_LOCALNRANKS` |
     /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
-    /// Several launchers may have set their variables. The first three must then agree, because it
-    /// is not known which of them started the process last. Slurm's must agree too, unless they
-    /// belong to another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
-    /// `torchrun`, often one for each machine, and never the other way round. So the inner
-    /// launcher's numbers are taken
-    ///
-    /// - if the world sizes differ;
-    /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
-    ///   processes in the order in which they come.
-    ///
-    /// A world size without a rank is no rank. A batch script of Slurm has a rank without a world
-    /// size, and is no rank either: it is one process, for any `SLURM_NTASKS`. `srun` starts the
-    /// others.
+    /// If several launchers have set their variables, they must agree. But Slurm's are ignored next
+    /// to others if the world sizes differ, or if `TORCHELASTIC_RUN_ID` is set: torchrun numbers
+    /// its processes in the order in which they come. A batch script of Slurm has a rank without a
+    /// world size, which is no rank.
     ///
     /// # Errors
     ///
     /// [`RankProblem::BadVariable`] for a value that is not a number in plain digits;
-    /// [`RankProblem::Contradiction`] for a rank that is not below its world size, for a rank
-    /// without a world size, and for launchers that disagree. It names both variables with their
-    /// values.
+    /// [`RankProblem::Contradiction`] for a rank that is not below its world size, or has none, and
+    /// for launchers that disagree.
     pub fn from_env() -> Result<Option<Self>> {
         let lookup =
             |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -109,7 +94,6 @@ impl Rank {
 
 type Lookup<'l> = &'l dyn Fn(&str) -> Option<String>;
 
-/// Finds the rank in the variables; `None` if none of them is set.
 pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     let mut found: Option<LauncherValues> = None;
     for launcher in &INNER {
@@ -136,13 +120,13 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
 }
 
 /// Returns `true` if Slurm's numbers belong to the process that started the inner launcher.
-/// [`Rank::from_env`] has the reasons.
+// Slurm is always the outermost launcher: `srun` starts `mpirun` or `torchrun`, often one for each
+// machine, and never the other way round.
 fn is_nested(inner: LauncherValues, outer: LauncherValues, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
-/// Reads the variables of a launcher; `None` if it has set no rank.
 fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues>, ErrorKind> {
     let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
     let Some(world_size) = number(launcher.world_size, lookup)? else {
@@ -166,7 +150,6 @@ fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<LauncherValues
     Ok(Some(LauncherValues { rank, world_size, local_rank, local_world_size }))
 }
 
-/// Returns the numbers of two launchers that should agree.
 fn agreed(one: LauncherValues, other: LauncherValues) -> Result<LauncherValues, ErrorKind> {
     let pairs = [
         (Some(one.world_size), Some(other.world_size)),
@@ -196,7 +179,6 @@ fn contradiction(one: Number, other: Number) -> ErrorKind {
     RankProblem::Contradiction { one: one.shown(), other: other.shown() }.into()
 }
 
-/// Returns the number in a variable; `None` if it is not set.
 fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let Some(text) = lookup(variable) else { return Ok(None) };
     match digits(&text) {
@@ -205,7 +187,7 @@ fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, 
     }
 }
 
-/// Returns a number in plain digits. `parse` alone would take a sign.
+// `parse` would take a sign.
 fn digits(text: &str) -> Option<usize> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -215,8 +197,7 @@ fn bad(variable: &str, expected: &'static str, found: String) -> ErrorKind {
     RankProblem::BadVariable { variable: variable.into(), expected, found }.into()
 }
 
-/// Returns the number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two
-/// machines, and 3 on the next.
+/// `4(x2),3` means 4 tasks on each of two machines, and 3 on the next.
 fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let variable = "SLURM_STEP_TASKS_PER_NODE";
     let (Some(text), Some(node)) = (lookup(variable), number("SLURM_NODEID", lookup)?) else {

@@ -1,4 +1,4 @@
-//! [`Matrix`]: a stored tensor as a matrix of numbers, for any layout of its codes.
+//! [`Matrix`]: a stored tensor as numbers, for any layout of its codes.
 
 mod transposed;
 
@@ -18,26 +18,21 @@ use crate::format::tensor::shape::byte_len;
 
 pub(super) use crate::format::slice::read_range::Files;
 
-/// The longest dimension of a tensor that can belong to a weight. A longer one is only possible
-/// without elements, and its number of bits may exceed 64 bits.
+// A longer dimension has no elements, and its number of bits may exceed 64 bits.
 pub(super) const LONGEST: u64 = 1 << 40;
 
-/// A tensor of a file of the checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// The number of the file in the checkpoint.
     pub(crate) file: usize,
-    /// The offset of the first byte in the file.
     pub(crate) start: u64,
     pub(crate) byte_len: u64,
 }
 
 impl Stored {
-    /// Makes a tensor of the file with this number, where its data begins at `data_start`. `None`
-    /// for a tensor that cannot belong to a weight.
+    /// `None` for a tensor that cannot belong to a weight.
     pub(crate) fn new(info: &TensorInfo<'_>, file: usize, data_start: u64) -> Option<Self> {
         let stored = Self::of_parts(info.name(), info.dtype(), info.shape())?;
         Some(Self { file, start: data_start + info.data_offsets().start, ..stored })
@@ -52,7 +47,6 @@ impl Stored {
         Some(Self { name, dtype, shape, file: 0, start: 0, byte_len })
     }
 
-    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
@@ -66,7 +60,6 @@ impl Stored {
         }
     }
 
-    /// Reads all bytes of the tensor.
     pub(super) fn read(&self, files: &dyn Files) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.byte_len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut bytes = vec![0; len];
@@ -75,22 +68,18 @@ impl Stored {
     }
 }
 
-/// The kind of a stored matrix's elements.
 #[derive(Clone, Debug)]
 pub(super) enum Numbers {
-    /// A code of at most eight bits.
     Codes(Codes),
-    /// A number of this dtype.
     Of(Dtype),
 }
 
 impl Numbers {
-    /// Makes the numbers of a dtype; codes of a few bits have this order.
+    /// Makes numbers of a dtype; codes of a few bits have this order.
     pub(super) fn of(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
 
-    /// Changes the number of a code.
     pub(super) fn with(self, code: usize, value: f32) -> Self {
         match self {
             Self::Codes(codes) => Self::Codes(codes.with(code, value)),
@@ -111,35 +100,39 @@ impl From<Codes> for Numbers {
     }
 }
 
-/// The layout of a stored matrix's rows in the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lies {
-    /// One after the other, each of this many bits.
-    Rows { bits: u64 },
-    /// Down the columns of a matrix of words of 8 or 32 bits: each column is a stream of codes, the
-    /// first in the lowest bits.
-    Down { word: usize },
-    /// A row of words of this many bytes holds several rows of codes, which are this many rows
-    /// apart. The first is in the highest bits, or otherwise in the lowest.
-    Planes { word: usize, apart: usize, high_first: bool },
-    /// Bytes in tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
+    Rows {
+        bits: u64,
+    },
+    /// A stream of codes down each column of words of 8 or 32 bits, from the lowest bits on.
+    Down {
+        word: usize,
+    },
+    /// A row of words holds several rows of codes, `apart` rows from each other, from the highest
+    /// or lowest bits on.
+    Planes {
+        word: usize,
+        apart: usize,
+        high_first: bool,
+    },
+    /// Tiles of 128 rows and 4 columns, as for the scales of GPUs' matrix units.
     Tiles,
 }
 
-/// A matrix of numbers that can be read in parts. Several consecutive matrices are one: its rows
-/// are the rows of all.
+/// Consecutive matrices of a tensor, which can be read in parts.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     tensor: Stored,
     numbers: Numbers,
     lies: Lies,
-    /// The number of columns in the tensor, and of rows of each matrix if they are transposed.
+    /// Columns in the tensor, and rows of each transposed matrix.
     stored: [usize; 2],
     is_transposed: bool,
 }
 
 impl Matrix {
-    /// Makes a matrix of consecutive rows of a tensor. Rows of codes begin in new bytes.
+    /// Rows of codes begin in new bytes.
     pub(super) fn rows(tensor: &Stored, numbers: impl Into<Numbers>, columns: usize) -> Self {
         let numbers = numbers.into();
         let bits = match &numbers {
@@ -153,7 +146,6 @@ impl Matrix {
         Self::new(tensor, numbers, Lies::Rows { bits }, columns)
     }
 
-    /// Makes a matrix of codes in another layout.
     pub(super) fn new(
         tensor: &Stored,
         numbers: impl Into<Numbers>,
@@ -165,20 +157,16 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
-    /// Transposes the matrix, which has `rows` rows in the tensor. If the tensor has several
-    /// matrices, each is transposed.
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self
     }
 
-    /// Returns `true` if the rows are columns in the tensor, so that each row is in many pieces of
-    /// a file.
+    // Each row is then in many pieces of a file.
     pub(super) fn is_transposed(&self) -> bool {
         self.is_transposed
     }
 
-    /// Reads these rows and columns as F32, row by row.
     pub(super) fn read(
         &self,
         files: &dyn Files,
@@ -196,7 +184,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Reads the bytes that hold these rows and columns. Neither is empty.
+    /// Reads the bytes of these rows and columns. Neither is empty.
     pub(super) fn fetch(
         &self,
         files: &dyn Files,
@@ -217,7 +205,6 @@ impl Matrix {
         self.fetch_lines(files, spare, lines, columns)
     }
 
-    /// Reads these columns of some lines of the tensor.
     fn fetch_lines(
         &self,
         files: &dyn Files,
@@ -259,7 +246,6 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// Returns the number of bits of a code or a number.
     pub(super) fn bits(&self) -> usize {
         match &self.numbers {
             Numbers::Codes(codes) => codes.bits,
@@ -276,7 +262,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the bytes of a line, counted from the start of the tensor, that hold these columns.
+    /// Counts from the start of the tensor.
     fn bytes_of(&self, line: usize, columns: &Range<usize>) -> Range<u64> {
         let words = |line: usize, word: usize| {
             let start = line as u64 * self.stored[1] as u64;
@@ -307,7 +293,7 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row. The bytes must include all of them.
+    /// The bytes must include these columns.
     pub(super) fn decode(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         match self.is_transposed {
             false => self.decode_line(raw, row, columns, out),
@@ -315,7 +301,6 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row that is not transposed.
     fn decode_line(&self, raw: &Raw, row: usize, columns: Range<usize>, out: &mut [f32]) {
         let line = self.line_of(row);
         let skipped = self.bytes_of(line, &columns).start - self.bytes_of(line, &raw.columns).start;
@@ -366,41 +351,32 @@ impl Matrix {
     }
 }
 
-/// The bytes of a part of a matrix.
 #[derive(Debug)]
 pub(super) struct Raw {
     bytes: Vec<u8>,
-    /// Where each line begins.
     starts: Vec<usize>,
-    /// The number of the first line.
     first: usize,
-    /// The columns of the matrix that a line has.
     columns: Range<usize>,
 }
 
 impl Raw {
-    /// Returns the bytes from the start of a line on.
     fn from(&self, line: usize) -> &[u8] {
         &self.bytes[self.starts[line - self.first]..]
     }
 
-    /// Gives the memory back.
     pub(super) fn reuse(self, spare: &Spare) {
         spare.put(self.bytes);
     }
 
-    /// Returns the columns of the matrix that the bytes hold.
     pub(super) fn columns(&self) -> Range<usize> {
         self.columns.clone()
     }
 }
 
-/// Returns a word of at most four bytes.
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Widens numbers in the byte order of files.
 fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     let (pairs, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();

@@ -1,5 +1,4 @@
-//! Matrices that are stored transposed: their columns are turned into rows once they are read, as
-//! bytes.
+//! Matrices that are stored transposed: turned as bytes once they are read.
 
 use std::io;
 use std::ops::Range;
@@ -11,8 +10,7 @@ use super::{Files, Lies, Matrix, Numbers, Raw, widen};
 use crate::format::convert::vectorized;
 use crate::format::dtype::Dtype;
 
-/// The unit that a transposed matrix moves at once: a byte with the codes of several columns of the
-/// tensor, a word of codes of a column, or a number of F32.
+/// A byte with codes of several columns, a word of codes of a column, or a number of F32.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     bytes: usize,
@@ -21,8 +19,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// Returns the bytes from one row of these many units to the next. Rows that are a multiple of
-    /// a page apart would share a few lines of the cache.
+    // Rows that are a multiple of a page apart would share a few lines of the cache.
     fn pitch(self, count: usize) -> usize {
         let len = count * self.bytes;
         len + if len.is_multiple_of(4096) { LINE } else { 0 }
@@ -30,13 +27,11 @@ impl Unit {
 }
 
 impl Matrix {
-    /// Returns the number of rows for which a line of the tensor has enough bytes for a read.
     pub(in super::super) fn rows_at_once(&self) -> usize {
         const RUN: usize = if cfg!(test) { 1 << 6 } else { 1 << 11 };
         RUN / self.unit().bytes * self.unit().codes
     }
 
-    /// Reads some of the columns of stored rows, and turns them into rows.
     pub(super) fn fetch_transposed(
         &self,
         files: &dyn Files,
@@ -74,7 +69,6 @@ impl Matrix {
         Ok(Raw { bytes, starts, first, columns })
     }
 
-    /// Reads lines, and writes their units column by column.
     fn turn(
         &self,
         files: &dyn Files,
@@ -83,7 +77,7 @@ impl Matrix {
         across: Range<usize>,
         out: &mut [u8],
     ) -> io::Result<()> {
-        /// The most bytes that are turned at once, so that they stay in a processor's cache.
+        // Stays in a processor's cache.
         const MOST: usize = 1 << 18;
         let unit = self.unit();
         let pitch = unit.pitch(lines.len());
@@ -107,7 +101,6 @@ impl Matrix {
         Ok(())
     }
 
-    /// Converts the lines to numbers of F32.
     fn numbers(&self, raw: &Raw, lines: Range<usize>, columns: Range<usize>) -> Raw {
         let mut bytes = Vec::new();
         let first = lines.start;
@@ -121,7 +114,6 @@ impl Matrix {
         Raw { bytes, starts, first, columns }
     }
 
-    /// Returns the unit that a transposed matrix moves at once.
     fn unit(&self) -> Unit {
         match (&self.numbers, self.lies) {
             (Numbers::Codes(_), Lies::Down { word: 32 }) => {
@@ -134,8 +126,7 @@ impl Matrix {
         }
     }
 
-    /// Returns the units that hold these rows, all in one matrix. The codes of a unit need not be
-    /// neighbours.
+    /// All rows are in one matrix. Codes of a unit need not be neighbours.
     fn units(&self, rows: Range<usize>) -> Range<usize> {
         let unit = self.unit();
         let width = self.stored[1];
@@ -151,7 +142,6 @@ impl Matrix {
         }
     }
 
-    /// Decodes some columns of a row.
     pub(super) fn decode_transposed(
         &self,
         raw: &Raw,
@@ -180,11 +170,10 @@ impl Matrix {
     }
 }
 
-/// The bytes of a line of a cache. Complete lines are read and written.
+// A line of a cache.
 const LINE: usize = 64;
 
-/// Writes units of `N` bytes column by column: each column after `skipped` bytes of a row of
-/// `pitch` bytes.
+/// Writes each column of units after `skipped` bytes of a row of `pitch` bytes.
 struct Transpose<'a, const N: usize> {
     lines: &'a Raw,
     out: &'a mut [u8],
@@ -192,7 +181,7 @@ struct Transpose<'a, const N: usize> {
     skipped: usize,
 }
 
-/// Not a closure, because one of this size is not inlined.
+// Not a closure, because one of this size is not inlined.
 impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
     type Output = ();
 
@@ -242,8 +231,7 @@ impl<const N: usize> NullaryFnOnce for Transpose<'_, N> {
     }
 }
 
-/// Transposes the units of `N` bytes in words of several lines: the first units of the first words
-/// become the first word of the first line.
+/// The first units of the first words become the first word of the first line.
 #[inline(always)]
 fn turn_words<const N: usize>(lines: &mut [[u64; LINE / 8]; 8]) {
     // Opposite quarters of a square change places, then the quarters of each quarter.

@@ -33,7 +33,7 @@ fn states(weight: &str) -> [String; 2] {
     ["nf4", "fp4"].map(|kind| format!("{weight}.quant_state.bitsandbytes__{kind}"))
 }
 
-/// Returns the names of companions; a weight of 4 bits has one of them.
+/// A weight of 4 bits has one of them.
 pub(super) fn companions(weight: &str) -> [String; 3] {
     let [nf4, fp4] = states(weight);
     [nf4, fp4, format!("{weight}.absmax")]

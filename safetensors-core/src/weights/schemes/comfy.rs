@@ -65,7 +65,6 @@ fn dims(candidate: &Candidate<'_>) -> Result<[usize; 2]> {
     }
 }
 
-/// Scales of groups of columns, in tiles of 128 rows and 4 groups.
 fn tiles(
     candidate: &Candidate<'_>,
     scales: &Stored,

@@ -1,5 +1,5 @@
-//! [`explained`]: every companion of a quantised weight is used, or not needed for its numbers;
-//! [`unexplained`]: a tensor that looks like codes, and that no scheme explains.
+//! [`explained`]: every companion of a weight is used, or not needed; [`unexplained`]: codes that
+//! no scheme explains.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,14 +12,13 @@ use super::super::tensors::may_be_codes;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Quoted, Result, Shape};
 
-/// Parts of the names of companions. One is after the last dot.
+/// In names of companions, once after the last dot.
 const WORDS: &[&str] = &[
     "scale", "zero", "offset", "absmax", "amax", "g_idx", "codebook", "global", "shift", "biases",
     "quant", "smooth", "centroid", "hadamard", "SCB", "_lut", "perm",
 ];
 
-/// Companions that do not affect the weight's numbers, by the end of their names: the scales of a
-/// module's inputs and outputs, and marks.
+/// Companions that do not affect the weight: scales of inputs and outputs, and marks.
 const NOT_NEEDED: &[&str] = &[
     "input_scale",
     "input_scale_inv",
@@ -39,7 +38,7 @@ const NOT_NEEDED: &[&str] = &[
     "scaled_fp8",
 ];
 
-/// The scales of a cache of keys and values, which belong to an attention or to one of its modules.
+/// Scales of keys and values, in an attention or one of its modules.
 const OF_CACHES: &[&str] = &[
     "k_scale",
     "v_scale",
@@ -51,7 +50,6 @@ const OF_CACHES: &[&str] = &[
     "kv_cache_scaling_factor",
 ];
 
-/// The modules of an attention that scales of its cache may be in.
 const IN_ATTENTION: &[&str] = &[
     "q_proj",
     "k_proj",
@@ -64,7 +62,7 @@ const IN_ATTENTION: &[&str] = &[
     "kv_fake_quantizer",
 ];
 
-/// The last parts of the names of tensors that have the codes of a module's weight.
+/// The last parts of names of codes of a module.
 const OF_MODULES: &[&str] = &[
     "weight",
     "weight_packed",
@@ -77,29 +75,25 @@ const OF_MODULES: &[&str] = &[
     "embedding_quantized",
 ];
 
-/// The ends of the names of codes, after the name of their weight.
+/// The ends of names of codes, after the weight's.
 const ENDS: &[&str] = &["_packed", "_blocks", ".blocks", "_qdata", "._data._data", "._data"];
 
-/// The ends of names that only tensors of codes have.
+/// Only tensors of codes have these ends.
 const ONLY_CODES: &[&str] =
     &[".qweight", ".weight_packed", "_weight_qdata", ".embedding_quantized"];
 
-/// Prefixes of the names in ComfyUI's diffusion models. Marks have them, or have them not.
+/// In ComfyUI's diffusion models.
 const PREFIXES: &[&str] = &["model.diffusion_model.", "model.model.", "net.", "model."];
 
-/// The name in errors of a scheme that neither the names nor the settings show.
 const UNKNOWN: &str = "a scheme that is not known";
 
-/// At how many underscores, from the right, a companion's name may begin after its weight's.
+/// How many underscores, from the right, a weight's name may end before.
 const MOST_CUTS: usize = 8;
 
-/// The key of ComfyUI's metadata with the formats of modules.
 pub(crate) const LAYERS: &str = "_quantization_metadata";
 
-/// The key of torchao's metadata that lists its tensors.
 pub(crate) const TENSOR_NAMES: &str = "tensor_names";
 
-/// Returns a name up to its last dot, and the rest.
 fn split(name: &str) -> (&str, &str) {
     name.rsplit_once('.').unwrap_or(("", name))
 }
@@ -111,12 +105,10 @@ fn is_companion(name: &str) -> bool {
     !is_of_lora && WORDS.iter().any(|word| last.contains(word))
 }
 
-/// Returns a module's name without a prefix of ComfyUI's.
 pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
-/// Returns the companions and marks of the whole checkpoint.
 fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     model.beside(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
@@ -146,7 +138,6 @@ fn beside<'m>(model: &'m Model<'_>) -> &'m Beside {
     })
 }
 
-/// Returns the layer of the model that has the scales of a cache of this name.
 fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     let (mut module, last) = split(name);
     let is_of_cache =
@@ -162,8 +153,7 @@ fn layer_of_cache<'n>(model: &Model<'_>, name: &'n str) -> Option<&'n str> {
     Some(split(module).0)
 }
 
-/// Returns ComfyUI's mark of a module's weight: `X.comfy_quant`, or an entry of
-/// `_quantization_metadata`. An unreadable mark does not show the format.
+/// Returns `X.comfy_quant`, or an entry of `_quantization_metadata`.
 pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     let note = format!("{module}.comfy_quant");
     if model.get(&note).is_some() {
@@ -172,12 +162,10 @@ pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     beside(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
 }
 
-/// Returns whether a checkpoint has ComfyUI's marks for any of its weights.
 pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
     beside(model).is_of_comfy
 }
 
-/// Returns the name of the weight with codes of this name.
 pub(super) fn name_of_weight(codes: &str) -> String {
     for end in OF_MODULES {
         match codes.strip_suffix(end) {
@@ -193,8 +181,7 @@ fn stem(codes: &str) -> &str {
     ENDS.iter().find_map(|end| codes.strip_suffix(end)).unwrap_or(codes)
 }
 
-/// Returns the companions of a weight: of its module if the weight is called `X.weight`, and
-/// otherwise tensors with names that begin with the weight's.
+/// Finds tensors of the module if the weight is called `X.weight`, otherwise by the weight's name.
 fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m str> {
     let names = &beside(model).names;
     let starting = |start: String| {
@@ -222,8 +209,7 @@ fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m st
     found.map(|(name, _)| name).collect()
 }
 
-/// Returns `true` if a companion belongs to another weight, with a name that begins the
-/// companion's.
+/// Returns `true` if another weight's name begins the companion's.
 fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     owners(companion, &["", "_packed", "_blocks"]).any(|name| {
         let found = model.get(&name).filter(|tensor| tensor.name != codes);
@@ -231,7 +217,7 @@ fn is_of_another(model: &Model<'_>, companion: &str, codes: &str) -> bool {
     })
 }
 
-/// Returns the names that begin as a companion's does, up to an underscore, and have these ends.
+/// Returns names that begin as a companion's does, up to an underscore, and have these ends.
 fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String> {
     let start = companion.len() - split(companion).1.len();
     let cuts = companion[start..].rmatch_indices('_').take(MOST_CUTS);
@@ -239,8 +225,7 @@ fn owners(companion: &str, ends: &'static [&str]) -> impl Iterator<Item = String
     bases.flat_map(|base| ends.iter().map(move |end| format!("{base}{end}")))
 }
 
-/// Returns `true` if a companion does not affect the numbers. Its name begins with the name of its
-/// module, or of a weight outside a module.
+/// Compares the end of a name that begins with a module, or a weight outside a module.
 fn is_not_needed(name: &str) -> bool {
     let begins = |end: &&str, of_weights: bool| {
         name.strip_suffix(end).is_some_and(|start| match start.strip_suffix('_') {
@@ -251,9 +236,7 @@ fn is_not_needed(name: &str) -> bool {
     NOT_NEEDED.iter().any(|end| begins(end, true)) || OF_CACHES.iter().any(|end| begins(end, false))
 }
 
-/// Checks that a scheme has used all companions of a weight that affect its numbers. The others
-/// become tensors of the weight, too, because they are useless without its codes. Its codes have
-/// these names.
+/// Fails for an unused companion that affects the numbers. Others become tensors of the weight.
 pub(super) fn explained(
     model: &Model<'_>,
     mut weight: Weight,
@@ -293,8 +276,6 @@ pub(super) fn explained(
     Ok(weight)
 }
 
-/// Checks that a tensor without a scheme is a plain one. The settings may name a method that is not
-/// known.
 pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) -> Result<()> {
     let name = &*tensor.name;
     let (module, last) = split(name);
@@ -324,10 +305,7 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     } else if method.is_some() && (is_weight || !is_integer(tensor.dtype))
         || ONLY_CODES.iter().any(|end| name.ends_with(end))
     {
-        format!(
-            "this tensor of {} has no tensor with its scales beside it that is known",
-            tensor.dtype
-        )
+        format!("no known tensor has the scales of this tensor of {}", tensor.dtype)
     } else if is_weight && model.tensors.is_part() {
         let reason = "this file is one of several, and another may have its scales; open the \
                       directory, or the index";
@@ -339,7 +317,6 @@ pub(super) fn unexplained(model: &Model<'_>, tensor: &Stored, is_known: bool) ->
     Err(unsupported(method.unwrap_or(UNKNOWN), reason).in_tensor(name))
 }
 
-/// Returns the name of a companion that may be the scales of a tensor.
 fn scale_of<'m>(model: &'m Model<'_>, tensor: &Stored, is_known: bool) -> Option<&'m str> {
     let (module, _) = split(&tensor.name);
     // A method that is not known may call its codes anything.
@@ -365,7 +342,6 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype, BOOL | I16 | U16 | I32 | U32 | I64 | U64)
 }
 
-/// Returns whether a tensor is a companion of another that exists.
 fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
     if !is_companion(name) {
         return false;
@@ -378,8 +354,7 @@ fn belongs_to_a_weight(model: &Model<'_>, module: &str, name: &str) -> bool {
     names.any(|owner| owner != name && !owner.is_empty() && model.get(&owner).is_some())
 }
 
-/// Checks that each mark in the files means one of the weights, and that each module that the
-/// settings name exists.
+/// Each mark must mean a weight, and each module of the settings must exist.
 pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
     let names: HashSet<_> = weights.iter().map(|weight| &*weight.name).collect();
     let missing = |scheme: &str, mark: &str, name: &str| {

@@ -1,6 +1,5 @@
-//! Floats of 4 and 6 bits with scales of small groups: NVFP4 and MXFP4 of compressed-tensors and
-//! ModelOpt, also of stacked experts, MXFP4 of Quark, MXFP6, the experts of gpt-oss and of
-//! DeepSeek-V4.
+//! Floats of 4 and 6 bits with scales of small groups: NVFP4, MXFP4 and MXFP6 of
+//! compressed-tensors, ModelOpt and Quark, the experts of gpt-oss and DeepSeek-V4.
 //!
 //! W = code · scale, with the scale of a group divided (compressed-tensors) or multiplied
 //! (ModelOpt) by the scale of the weight first, in F32.
@@ -14,7 +13,6 @@ use super::scales::{FLOATS, is_of_all};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The dtypes of scales that are powers of two.
 const EXPONENTS: [Dtype; 2] = [Dtype::U8, Dtype::F8_E8M0];
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
@@ -45,8 +43,8 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     }
 }
 
-/// Returns the scale of an entire weight that multiplies the scales of groups: `W_scale_2`, for
-/// stacked experts also `W_weight_scale_2`.
+/// Finds `W_scale_2`, which multiplies the scales of groups, or `W_weight_scale_2` of stacked
+/// experts.
 pub(super) fn second_scale<'m>(model: &'m Model<'_>, name: &str) -> Option<&'m Stored> {
     let of_experts = (!name.ends_with(".weight")).then(|| format!("{name}_weight_scale_2"));
     model.first([format!("{name}_scale_2")].into_iter().chain(of_experts))
@@ -84,7 +82,7 @@ fn modelopt(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     candidate.times_columns(found, factors).map(Some)
 }
 
-/// Returns the experts of DeepSeek-V4: two codes in each I8 of `X.weight`, and `X.scale`.
+/// Finds two codes in each I8 of `X.weight`, and `X.scale`.
 fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     let Candidate { model, tensor, .. } = *candidate;
     let Some(module) = tensor.name.strip_suffix(".weight") else { return Ok(None) };
@@ -92,9 +90,7 @@ fn deepseek(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     scales.map(|scales| of_groups(candidate, scales, None)).transpose()
 }
 
-/// Makes a weight of rows of codes with a scale for each group of columns, and perhaps one for all.
-/// Stacked matrices may have columns of codes with a scale for each group of rows, as ModelOpt
-/// stores experts with inputs as rows.
+/// Makes groups of columns or, in stacked matrices as of ModelOpt, of rows.
 fn of_groups(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -141,7 +137,6 @@ fn of_groups(
     Ok(Candidate { scheme, ..*candidate }.weight(&tensor.name, &shape, &tensors, codes))
 }
 
-/// Returns the dtype of codes, and how many columns of them there are.
 fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result<(Dtype, usize)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, packed] = tensor.matrix();
@@ -159,8 +154,7 @@ fn codes(candidate: &Candidate<'_>, scales: &Stored, has_second: bool) -> Result
     })
 }
 
-/// Returns the second scale of a weight or of each of its matrices. The first half of the rows and
-/// the second may have their own, where the name says that they are two matrices (`w13`).
+/// Accepts separate scales for the halves of `w13`.
 fn of_matrices(
     candidate: &Candidate<'_>,
     scale: &Stored,
@@ -188,9 +182,8 @@ fn of_matrices(
     Ok(Grid::new(numbers, rows, count, [rows / count, columns]))
 }
 
-/// Returns the experts of gpt-oss: `[.., rows, groups, 16]` bytes and `[.., rows, groups]`
-/// exponents. transformers' names mean the transposed matrices, as its models hold them; OpenAI's
-/// do not.
+/// `[.., rows, groups, 16]` bytes and `[.., rows, groups]` exponents. transformers' names mean the
+/// transposed matrices; OpenAI's do not.
 fn experts(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -221,8 +214,7 @@ fn experts(
     Ok(candidate.weight(name, &shape, &[tensor, scales], codes.scaled(grid)))
 }
 
-/// Checks that a weight of a module without a mark is not ComfyUI's: its NVFP4 and MXFP8 have equal
-/// names, and other bits.
+// ComfyUI's NVFP4 and MXFP8 have equal names, and other bits.
 pub(super) fn check_no_tiles(candidate: &Candidate<'_>, scales: &Stored) -> Result<()> {
     let Candidate { scheme, model, tensor } = *candidate;
     let [rows, groups] = scales.shape[..] else { return Ok(()) };
@@ -237,7 +229,6 @@ pub(super) fn check_no_tiles(candidate: &Candidate<'_>, scales: &Stored) -> Resu
     }
 }
 
-/// Returns whether a tensor holds powers of two.
 pub(super) fn is_exponents(scales: &Stored) -> bool {
     EXPONENTS.contains(&scales.dtype)
 }

@@ -45,8 +45,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     Ok(Some(candidate.weight(format!("{module}.weight"), &[rows, columns], &tensors, codes)))
 }
 
-/// Returns the number of bits of a module, by the expression that is found first in its name, or
-/// otherwise by the setting for all modules.
+/// Takes the first expression in the module's name, or otherwise the setting for all.
 fn bits(model: &Model<'_>, module: &str) -> Result<usize> {
     let all = model.config.number("num_bits").unwrap_or(4);
     let patterns = model.config.bits_by_name()?.iter();

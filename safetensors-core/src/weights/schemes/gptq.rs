@@ -60,7 +60,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     Ok(Some(candidate.weight(format!("{module}.weight"), &[outputs, inputs], &tensors, numbers)))
 }
 
-/// Returns the tensor with the group of each input, which weights in another order need.
+/// Finds the group of each input, which only weights in another order need.
 fn indices<'a>(
     candidate: &Candidate<'a>,
     module: &str,
@@ -73,7 +73,7 @@ fn indices<'a>(
     }
 }
 
-/// Returns the number of bits of a code, as the zero points show. The settings must agree.
+/// Counts by the zero points, which the settings must agree with.
 fn bits(candidate: &Candidate<'_>, zeros: &Stored, outputs: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let words = zeros.matrix()[1];
@@ -92,7 +92,7 @@ fn bits(candidate: &Candidate<'_>, zeros: &Stored, outputs: usize) -> Result<usi
     }
 }
 
-/// Returns whether zero points are stored as one less.
+/// Returns `true` if zero points are stored as one less.
 fn is_first_version(model: &Model<'_>) -> Result<bool> {
     let format = ["packing_format", "checkpoint_format", "format"];
     let format = format.iter().find_map(|key| model.config.text(key));
@@ -119,7 +119,6 @@ fn is_first_version(model: &Model<'_>) -> Result<bool> {
     }
 }
 
-/// Returns how many neighbouring inputs make a group.
 fn group_size(model: &Model<'_>, inputs: usize, groups: usize) -> usize {
     let by_settings = model.config.number("group_size");
     let size = by_settings.filter(|&size| size > 0 && inputs.div_ceil(size) == groups);

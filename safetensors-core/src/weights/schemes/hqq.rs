@@ -8,7 +8,6 @@ use super::super::model::{Candidate, Weight};
 use super::super::weight::{Grid, Grouped};
 use crate::format::error::Result;
 
-/// The tensors that describe how a weight is stored. All of them may be there.
 const OTHERS: &[&str] = &[
     "nbits",
     "group_size",
@@ -74,7 +73,6 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
     Ok(Some(candidate.weight(format!("{module}.weight"), &shape, &tensors, numbers)))
 }
 
-/// Returns the matrix of codes of this many bits.
 fn codes(candidate: &Candidate<'_>, bits: usize, [rows, columns]: [usize; 2]) -> Result<Matrix> {
     let word = match bits {
         1 | 2 | 4 | 8 => 1,
@@ -88,7 +86,6 @@ fn codes(candidate: &Candidate<'_>, bits: usize, [rows, columns]: [usize; 2]) ->
     Ok(Matrix::new(candidate.tensor, codes, lies, columns))
 }
 
-/// Returns the number in a tensor that describes the codes.
 fn integer(candidate: &Candidate<'_>, note: &Stored) -> Result<usize> {
     let numbers = candidate.model.values::<i64>(&note.name).unwrap_or_default();
     let number = numbers.first().and_then(|&number| usize::try_from(number).ok());

@@ -1,8 +1,8 @@
 //! MLX: codes in words of 32 bits. Integers of 1 to 8 bits have a scale and a bias for each group
 //! of columns, and floats of 4 and 8 bits a scale.
 //!
-//! W = q · scale + bias, or W = q · scale, in F32. The number of bits and the mode are in the
-//! model's settings only. transformers stores the same by the method `metal`, with `X.qbiases`.
+//! W = q · scale + bias, or W = q · scale, in F32. Only the model's settings have the number of
+//! bits and the mode. transformers' method `metal` stores the same, with `X.qbiases`.
 
 use serde_json::Value;
 
@@ -14,10 +14,10 @@ use super::super::weight::{Formula, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-/// The bits and the size of a group of integers, where a module's own settings name none.
+/// Bits and the size of a group, where a module's settings name none.
 const DEFAULTS: [usize; 2] = [4, 64];
 
-/// The modes of floats: the dtype of the codes and of the scales, and the size of a group.
+/// The dtypes of codes and scales, and the size of a group.
 const FLOATS: &[(&str, Dtype, Dtype, usize)] = &[
     ("mxfp4", Dtype::F4, Dtype::F8_E8M0, 32),
     ("mxfp8", Dtype::F8_E4M3, Dtype::F8_E8M0, 32),
@@ -96,7 +96,6 @@ fn affine(
     Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales, biases], numbers))
 }
 
-/// Makes a weight of `X.weight` and `X.scales`, with bytes that are floats.
 fn floats(
     candidate: &Candidate<'_>,
     scales: &Stored,
@@ -119,7 +118,6 @@ fn floats(
     Ok(candidate.weight(&tensor.name, &shape, &[tensor, scales], numbers))
 }
 
-/// Returns the shape of a weight with words of such codes as rows.
 fn shape(candidate: &Candidate<'_>, bits: usize) -> Result<Vec<usize>> {
     let tensor = candidate.tensor;
     let [_, words] = tensor.matrix();

@@ -23,14 +23,13 @@ use super::model::{Candidate, Model, Weight, ambiguous, not_explained, unsupport
 use super::tensors::may_be_codes;
 use crate::format::error::Result;
 
-/// A scheme: its name, its values of `quant_method`, and a function that finds the weight with its
-/// codes in a tensor; `None` if the tensor does not belong to the scheme. A scheme without any value
-/// marks its weights in the files, and is looked for with any settings.
+/// The name, the values of `quant_method`, and the function. A scheme without any value marks its
+/// weights in the files, and is looked for with any settings.
 type Scheme = (&'static str, &'static [&'static str], Find);
 
 type Find = fn(&Candidate<'_>) -> Result<Option<Weight>>;
 
-/// Every scheme. Refused schemes come first, because some have the names of others.
+// Refused schemes come first, because some have the names of others.
 const SCHEMES: &[Scheme] = &[
     ("", &[], refused::find),
     (
@@ -55,7 +54,6 @@ const SCHEMES: &[Scheme] = &[
     ("Gemma's packed integers", &["gemma"], gemma::find),
 ];
 
-/// Returns the quantised weights of a model, in the order of the tensors that have their codes.
 pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     let mut weights = Vec::new();
     for tensor in model.tensors() {
@@ -65,7 +63,7 @@ pub(super) fn weights(model: &Model<'_>) -> Result<Vec<Weight>> {
     Ok(weights)
 }
 
-/// Returns the weight with codes in a tensor; `None` if the tensor is a plain one, or a companion.
+/// Returns `None` for a plain tensor, or a companion.
 pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     if !may_be_codes(tensor.dtype) && !has_floats_for_codes(model, tensor) {
         return Ok(None);
@@ -111,7 +109,6 @@ pub(super) fn of_codes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weig
     companions::explained(model, weight, &names).map(Some)
 }
 
-/// Returns the weight by the only scheme that a tensor of this name belongs to.
 fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     let method = model.config.method.as_deref();
     let may_be = |(_, methods, _): &&Scheme| {
@@ -128,8 +125,7 @@ fn by_schemes(model: &Model<'_>, tensor: &Stored) -> Result<Option<Weight>> {
     Ok(found)
 }
 
-/// Returns `true` if the floats of a tensor may be the bytes of codes, as bitsandbytes and HQQ
-/// store them.
+/// Returns `true` if floats may be bytes of codes, as of bitsandbytes and HQQ.
 fn has_floats_for_codes(model: &Model<'_>, tensor: &Stored) -> bool {
     let name = &tensor.name;
     let is_of_bits = |module| model.get(&format!("{module}.nbits")).is_some();

@@ -12,7 +12,7 @@ use super::companions::comfy_mark;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The first version of compressed-tensors that packs codes as one stream.
+/// The first version of compressed-tensors that packs codes as a stream.
 const STREAMS: (u32, u32) = (0, 18);
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
@@ -73,7 +73,7 @@ fn compressed(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result<
     Ok(candidate.weight(name, &shape, &tensors, numbers))
 }
 
-/// Returns the tensor with the shape of a weight. Only stacked ones have none.
+/// Fails without a shape, unless the weights are stacked.
 fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stored>> {
     let shape = format!("{name}_shape");
     match candidate.tensor.shape.len() {
@@ -82,8 +82,7 @@ fn of_shape<'a>(candidate: &Candidate<'a>, name: &str) -> Result<Option<&'a Stor
     }
 }
 
-/// Returns the shape of a weight. Of stacked matrices, there may be the shape of each, or none:
-/// then the words of a row are full.
+/// Stacked matrices may have the shape of each, or none: then the words of a row are full.
 fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usize>> {
     let Candidate { model, tensor, .. } = *candidate;
     let (lead, last) = tensor.shape.split_at(tensor.shape.len() - 1);
@@ -92,7 +91,8 @@ fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usi
         return match bits[..] {
             [bits @ (1 | 2 | 4 | 8)] => Ok([lead, &[last[0] * (32 / bits)]].concat()),
             _ => {
-                let problem = "the settings have no number of bits that tells a weight's shape";
+                let problem =
+                    "the settings name no number of bits, which a weight's shape depends on";
                 Err(bad_config(problem.into()).in_tensor(&tensor.name))
             }
         };
@@ -110,7 +110,7 @@ fn shape(candidate: &Candidate<'_>, of_shape: Option<&Stored>) -> Result<Vec<usi
     Err(candidate.mismatch(of_shape, expected, found))
 }
 
-/// Returns the zero points, one for each scale: I8, or packed down the rows like the weight.
+/// Returns one for each scale: I8, or packed down the rows like the weight.
 fn zeros_of(
     candidate: &Candidate<'_>,
     shape: &[usize],
@@ -134,13 +134,10 @@ fn zeros_of(
     Ok(Grid::new(matrix, rows, rows, [1, size]))
 }
 
-/// Returns whether the library that wrote the model packs codes as one stream.
 fn is_stream(model: &Model<'_>) -> bool {
     model.config.version().is_none_or(|version| version >= STREAMS)
 }
 
-/// Returns the number of bits of a code, and the layout of codes in words, by the number of words
-/// in a row.
 fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
     let Candidate { model, tensor, .. } = *candidate;
     let [_, words] = tensor.matrix();
@@ -168,9 +165,8 @@ fn bits(candidate: &Candidate<'_>, columns: usize) -> Result<(usize, Order)> {
         [found] => Ok(found),
         _ => {
             let bits = if allowed.is_empty() { "1 to 8".into() } else { format!("{allowed:?}") };
-            let expected = format!(
-                "as many words in a row as {columns} codes of one number of bits ({bits}) need"
-            );
+            let expected =
+                format!("the words of {columns} codes of equal size ({bits} bits) in a row");
             Err(candidate.mismatch(tensor, expected, format_args!("{words} words")))
         }
     }
@@ -197,7 +193,7 @@ fn modelopt(candidate: &Candidate<'_>, module: &str, scales: &Stored) -> Result<
     candidate.times_columns(found, factors)
 }
 
-/// Returns the scales of `W_packed`, which `X.weight_packed` cannot do without.
+/// Fails if `X.weight_packed` has none.
 pub(super) fn scales_of_packed<'a>(
     candidate: &Candidate<'a>,
     name: &str,
@@ -209,7 +205,6 @@ pub(super) fn scales_of_packed<'a>(
     }
 }
 
-/// Returns the numbers of bits that the settings name, each once.
 fn bits_by_settings(model: &Model<'_>) -> Vec<usize> {
     let bits = model.config.bits_of_groups().into_iter().chain(model.config.number("bits"));
     let mut bits: Vec<_> = bits.collect();

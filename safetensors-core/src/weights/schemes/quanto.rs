@@ -1,10 +1,9 @@
 //! Quanto: 8-bit floats and integers with a scale for each row, and integers of 2 and 4 bits with a
 //! scale and a shift for each group.
 //!
-//! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale if the
-//! shifts are integers. A byte has codes of groups that are far apart, the first in its lowest
-//! bits. If the file does not record a weight's shape, it follows from the module's bias, or from
-//! the dimensions in the model's `config.json`.
+//! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale for
+//! shifts that are integers. Codes of a byte belong to groups that are far apart, the first in the
+//! lowest bits. A weight's shape may follow from the module's bias, or from `config.json`.
 
 use super::super::codes::{Codes, Order};
 use super::super::config::bad_config;
@@ -15,7 +14,7 @@ use super::scales::FLOATS;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The sizes of groups, which rows of more than 128 columns have.
+/// For rows of more than 128 columns.
 const GROUPS: [usize; 4] = [32, 64, 96, 128];
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
@@ -65,7 +64,7 @@ fn of_few_bits(candidate: &Candidate<'_>, scales: &Stored, name: &str) -> Result
     Ok(candidate.weight(name, &shape, &[tensor, scales, shifts], numbers))
 }
 
-/// Returns the number of bits, as the number of packed rows shows. The settings must agree.
+/// Counts by the packed rows, which the settings must agree with.
 fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
     let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);
@@ -84,7 +83,6 @@ fn bits(candidate: &Candidate<'_>, name: &str, groups: usize) -> Result<usize> {
     }
 }
 
-/// Returns the shape of a weight of these groups of columns.
 fn shape(candidate: &Candidate<'_>, name: &str, [groups, size]: [usize; 2]) -> Result<Vec<usize>> {
     let Candidate { model, tensor, .. } = *candidate;
     let module = name.strip_suffix(".weight").unwrap_or(name);

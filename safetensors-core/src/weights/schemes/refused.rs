@@ -1,12 +1,12 @@
-//! Schemes that are recognised and refused, because their codes alone are not numbers.
+//! Schemes that are recognised and refused: their codes alone are not numbers.
 
 use super::super::model::{Candidate, Weight, unsupported};
 use crate::format::dtype::Dtype;
 use crate::format::dtype::Dtype::{F8_E4M3, I8, I16, I32, U8, U16, U32};
 use crate::format::error::Result;
 
-/// A scheme: its name, how the name of its codes ends, their dtypes, and the ends of other tensors
-/// of the module; one of these exists.
+/// The name, the end of names of codes, their dtypes, and the ends of other names: one
+/// exists.
 type Row = (&'static str, &'static str, &'static [Dtype], &'static [&'static str]);
 
 const ROWS: &[Row] = &[

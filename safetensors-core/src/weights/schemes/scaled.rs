@@ -1,6 +1,5 @@
-//! Weights of 8-bit floats or integers with separate scales: DeepSeek, FBGEMM, compressed-tensors
-//! (float-, int-, naive- and mxfp8-quantized), ModelOpt's FP8 and MXFP8, ComfyUI's `scale_weight`;
-//! also F4 and F6 with one tensor of scales.
+//! Weights of 8-bit floats or integers with separate scales: DeepSeek, FBGEMM, compressed-tensors,
+//! ModelOpt's FP8 and MXFP8, ComfyUI's `scale_weight`; also F4 and F6 with one tensor of scales.
 //!
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.
@@ -11,7 +10,6 @@ use super::fp4::{check_no_tiles, is_exponents, second_scale};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-/// The dtypes of the weights.
 const FLOATS: &[Dtype] = &[
     Dtype::F8_E4M3,
     Dtype::F8_E5M2,
@@ -22,7 +20,7 @@ const FLOATS: &[Dtype] = &[
     Dtype::F6_E3M2,
 ];
 
-/// Returns the name that settings and `--quantize` have for weights of this dtype.
+/// Returns the name in settings and `--quantize`.
 fn name_of(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::I8 => "int8",

@@ -1,4 +1,4 @@
-//! Shared by the schemes: assigns the numbers in a tensor of scales to elements, by its shape.
+//! Assigns numbers of a tensor of scales to elements, by its shape.
 
 use super::super::matrix::{Matrix, Numbers, Stored};
 use super::super::model::{Candidate, Weight};
@@ -6,12 +6,10 @@ use super::super::weight::{Grid, Grouped};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Result, Shape};
 
-/// The dtypes of plain scales.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 
 impl<'a> Candidate<'a> {
-    /// Returns the scales that the codes cannot do without. Without them the tensor is a plain one,
-    /// or the error is that they are missing if the settings name this scheme.
+    /// Fails without scales only if the settings name this scheme.
     pub(super) fn scales(&self, name: &str) -> Result<Option<&'a Stored>> {
         match self.model.get(name) {
             None if self.model.config.method.is_some() => self.need(name).map(Some),
@@ -19,7 +17,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Returns `W_zero_point` of compressed-tensors. The settings may require it.
+    /// Finds `W_zero_point` of compressed-tensors, which the settings may require.
     pub(super) fn zero_points(&self, name: &str) -> Result<Option<&'a Stored>> {
         let name = format!("{name}_zero_point");
         match self.model.config.has_zero_points() {
@@ -28,7 +26,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Returns the numbers that a tensor of scales has. U8 are exponents, as in F8_E8M0.
+    /// Takes U8 for exponents, as in F8_E8M0.
     pub(super) fn numbers(&self, scales: &Stored) -> Result<Numbers> {
         self.check_numbers(scales)?;
         Ok(if scales.dtype == Dtype::U8 { Dtype::F8_E8M0 } else { scales.dtype }.into())
@@ -93,14 +91,13 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Returns the size of this many groups of columns.
     fn size_of_groups(&self, columns: usize, groups: usize) -> Option<usize> {
         let size = columns.checked_div(groups).filter(|_| columns.is_multiple_of(groups));
         let by_settings = self.model.config.number("group_size");
         size.or(by_settings.filter(|&size| size > 0 && columns.div_ceil(size) == groups))
     }
 
-    /// Fails if blocks of another usual size would be as many, and no settings name the size.
+    /// Fails if another usual size would make the same number of blocks, and no settings name it.
     fn check_blocks(
         &self,
         scales: &Stored,
@@ -122,8 +119,6 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Checks that the number of scales matches groups of columns with a size from `sizes`, which
-    /// the settings name, if they name any.
     pub(super) fn check_group_size(
         &self,
         scales: &Stored,
@@ -139,8 +134,6 @@ impl<'a> Candidate<'a> {
         Err(self.mismatch(scales, expected, format_args!("{groups} groups")))
     }
 
-    /// Multiplies the weight by factors of the input of its module, such as `X.pre_quant_scale`, and
-    /// so of its columns.
     pub(super) fn times_columns(
         &self,
         mut weight: Weight,
@@ -158,8 +151,7 @@ impl<'a> Candidate<'a> {
         Ok(weight)
     }
 
-    /// Makes a weight with codes that are numbers of a dtype: (code − zero point) · scale, times the
-    /// factors.
+    /// Makes (code − zero point) · scale, times the factors.
     pub(super) fn plain(
         &self,
         name: impl Into<String>,
@@ -180,14 +172,13 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns another usual size of blocks that divides a length into the same number of blocks.
+/// Returns another usual size that makes the same number of blocks.
 fn other_size((len, count, size): (usize, usize, usize)) -> Option<usize> {
     let other = len.checked_div(count).filter(|_| count > 1 && len.is_multiple_of(count));
     other.filter(|&other| other != size && other.is_multiple_of(32))
 }
 
-/// Returns `true` if a tensor is the number of an entire weight, and not of the only one of several
-/// matrices.
+/// Returns `true` for one number of an entire weight, not of the only one of several matrices.
 pub(super) fn is_of_all(tensor: &Stored, lead: &[usize]) -> bool {
     tensor.len() == 1 && (tensor.shape.len() < 2 || lead.iter().all(|&count| count == 1))
 }

@@ -8,7 +8,7 @@ use super::super::model::{Candidate, Weight, unsupported};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-/// The types with elements in C order.
+/// Elements in C order.
 const PLAIN: &[&str] = &["Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor"];
 
 pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {

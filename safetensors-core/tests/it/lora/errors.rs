@@ -39,7 +39,38 @@ fn tensors_and_settings_of_an_adapter() {
             &[],
             "adapter_config.json: the settings of the adapter are wrong: r",
         ),
-        (None, &[("x.hada_w1_a", &[1, 1])], "an adapter with tensor \"x.hada_w1_a\" cannot"),
+        (None, &[("x.oft_R.weight", &[1, 1])], "tensor \"x.oft_R.weight\" of OFT cannot be merged"),
+        (None, &[("x.vera_lambda_b", &[1])], "tensor \"x.vera_lambda_b\" of VeRA cannot"),
+        (None, &[("x.y", &[1])], "an adapter with tensor \"x.y\" cannot"),
+        (None, &[("x.hada_w1_a", &[1, 1])], "needs tensor \"x.hada_w1_b\""),
+        (None, &[("x.lokr_w1", &[1, 1])], "needs tensor \"x.lokr_w2_a\""),
+        (
+            None,
+            &[("x.hada_w1_a", &[2, 1]), ("x.lokr_w1", &[2, 1])],
+            "two kinds of change for module \"x\"",
+        ),
+        (
+            None,
+            &[
+                ("x.hada_w1_a", &[2, 1]),
+                ("x.hada_w1_b", &[1, 3]),
+                ("x.hada_w2_a", &[2, 1]),
+                ("x.hada_w2_b", &[1, 4]),
+            ],
+            "expected a product of shape [2, 3], found shape [2, 4]",
+        ),
+        (
+            None,
+            &[
+                ("x.hada_w1_a", &[2, 1]),
+                ("x.hada_w1_b", &[2, 3]),
+                ("x.hada_t1", &[2, 3, 1, 1]),
+                ("x.hada_w2_a", &[2, 1]),
+                ("x.hada_w2_b", &[2, 3]),
+                ("x.hada_t2", &[2, 2, 1, 1]),
+            ],
+            "x.hada_t1\": expected shape [2, 2] and the sizes of a kernel, found shape [2, 3, 1, 1]",
+        ),
         (
             None,
             &[("x.lora_down.weight", &[2, 1]), ("x.lora_up.weight", &[1, 2]), ("x.alpha", &[2])],
@@ -99,7 +130,7 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &module[..],
             &[("layers.0.k.weight", &[4, 3][..])][..],
-            "q.lora_B.weight\": it changes \"layers.0.q.weight\", which the checkpoint does not \
+            "q.lora_B.weight\": its LoRA changes \"layers.0.q.weight\", which the checkpoint does not \
              have; did you mean \"layers.0.k.weight\"?",
         ),
         (
@@ -121,7 +152,7 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &with(("base_model.model.layers.0.q.lora_B.bias", &[4])),
             &[(WEIGHT, &[4, 3])],
-            "it changes \"layers.0.q.bias\"",
+            "its LoRA changes \"layers.0.q.bias\"",
         ),
         (
             &with(("base_model.model.layers.0.q.lora_magnitude_vector", &[3])),

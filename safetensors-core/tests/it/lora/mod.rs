@@ -1,8 +1,10 @@
 //! LoRA adapters: every kind equals PEFT's result, by every way to read; and the errors.
 
 mod errors;
+mod experts;
 #[cfg(target_os = "linux")]
 mod memory;
+mod names;
 mod references;
 mod requests;
 mod transposed;

@@ -71,7 +71,7 @@ fn metadata_is_not_a_map_of_strings() {
         ("-1", "a number"),
         ("true", "a boolean"),
         ("false", "a boolean"),
-        ("null", "null"),
+        ("nul", "null"),
     ] {
         let header = format!(r#"{{"__metadata__":{value}}}"#);
         let kind = ErrorKind::MetadataNotAnObject { found };

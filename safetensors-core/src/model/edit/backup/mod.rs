@@ -1,18 +1,16 @@
-//! [`Backup`]: the old and the new header of a file, kept while the header is written in place.
+//! [`Backup`]: the old and the new header, kept while the header is written in place.
 //!
-//! The backup is a file next to the edited one:
+//! The backup is a file next to the edited one. Numbers are little-endian:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 8 | [`BACKUP_MAGIC`] |
-//! | 8 | the mark of the edited file during the edit |
-//! | 8 | that file's inode |
-//! | 8 | that file's length |
-//! | n | all its bytes before the data, old |
+//! | 8 | the mark of the edited file |
+//! | 8 | its inode |
+//! | 8 | its length |
+//! | n | all its old bytes before the data, which begin with the header's length |
 //! | n | the same bytes, new |
 //! | 8 | the XXH3-64 of all of these |
-//!
-//! Numbers are little-endian. Each n bytes begin with the header's length, from which n follows.
 
 #[cfg(test)]
 mod tests;
@@ -34,20 +32,16 @@ use crate::file::save::temporary::TempFile;
 use crate::format::error::Error;
 use crate::format::header::{Header, LENGTH_BYTES, Limits};
 
-/// The number of bytes of the magic, the mark, the inode and the length.
 const FIELDS: usize = 4 * size_of::<u64>();
 
-/// The number of bytes of the hash at the end.
 const HASH: usize = 8;
 
-/// The number of bytes that a disk writes whole or not at all.
+/// The bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// Two headers, and which file they belong to.
 pub(super) struct Backup {
     pub(super) mark: [u8; LENGTH_BYTES],
-    /// The number of the file's inode. The device is not stored, because its number may change when
-    /// the machine restarts.
+    // The device is not stored, because its number may change when the machine restarts.
     inode: u64,
     file_len: u64,
     pub(super) old: Vec<u8>,
@@ -55,7 +49,7 @@ pub(super) struct Backup {
 }
 
 impl Backup {
-    /// Makes a backup for a file in which `new` will be written over `old`.
+    /// `new` will be written over `old`.
     pub(super) fn new(
         mark: [u8; LENGTH_BYTES],
         file: &File,
@@ -66,8 +60,7 @@ impl Backup {
         Ok(Self { mark, inode, file_len: file.metadata()?.len(), old, new })
     }
 
-    /// Writes the backup. It gets its name when it is complete. Returns `false`, and leaves none,
-    /// if it could not be given the owner of `original`: then that owner could not use it.
+    /// Returns `false` if the owner of `original` could not be given the backup.
     pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<bool> {
         let permissions = original.metadata()?;
         let mut temp = TempFile::create(path, true)?;
@@ -117,9 +110,8 @@ impl Backup {
         })
     }
 
-    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is neither the
-    /// owner of `original` nor the user of this process: in a directory that others may write to,
-    /// their backups must not change this file.
+    /// Accepts only backups by the owner of `original` or this user: others must not change the
+    /// file.
     pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
         let Some(metadata) = unless_missing(fs::symlink_metadata(path))? else { return Ok(None) };
         let headers = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
@@ -135,8 +127,7 @@ impl Backup {
         Ok(bytes.and_then(|bytes| Self::from_bytes(&bytes)))
     }
 
-    /// Returns `true` if the backup was made for this file, and an interrupted edit or restore can
-    /// have left the file's present header.
+    /// Returns `true` if the backup is for this file, and may be needed.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
         let inode = Identity::of(source.file())?.number();
         // The device is not compared: its number may change when the machine starts again, which is
@@ -155,10 +146,9 @@ impl Backup {
         Ok(self.can_result_from_an_interruption(&found))
     }
 
-    /// Returns `true` if an interrupted write can leave these bytes before the data. They must
-    /// begin with the mark, or with half of it and half of the old length: a write of 8 bytes may
-    /// be split in two. Each disk sector of the rest must be the beginning of a header and the
-    /// rest of the other.
+    /// The bytes must begin with the mark, or with half of it and half of the old length, because a
+    /// write of 8 bytes may be split. Each sector of the rest must begin as one header and end as
+    /// the other.
     fn can_result_from_an_interruption(&self, found: &[u8]) -> bool {
         let (length, text) = found.split_at(LENGTH_BYTES);
         let (old_length, old) = self.old.split_at(LENGTH_BYTES);
@@ -185,7 +175,7 @@ impl Backup {
     }
 }
 
-/// Returns `true` if `found` begins like one text and continues like the other.
+/// `found` begins like one text and continues like the other.
 fn is_split(found: &[u8], one: &[u8], other: &[u8]) -> bool {
     let split = found.iter().zip(one).position(|(found, one)| found != one);
     split.is_none_or(|split| found[split..] == other[split..])
@@ -197,7 +187,6 @@ fn same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
 
-/// Returns whether a file belongs to the user of this process.
 #[cfg(unix)]
 fn is_own(metadata: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -13,19 +13,16 @@ pub struct QuantizationError {
     pub relative: f64,
 }
 
-/// The error of the pieces so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
     count: u64,
     max: f32,
-    /// The sums of the squared differences and numbers.
     sums: [f64; 2],
 }
 
 impl Measured {
-    /// Adds the differences of a piece.
     pub(super) fn add(&mut self, numbers: &[f32], decoded: &[f32]) {
-        /// So that several numbers are added at once.
+        // Several numbers are added at once.
         const LANES: usize = 8;
         self.count += numbers.len() as u64;
         let mut lanes = [([0.0_f64; 2], 0.0_f32); LANES];

@@ -1,4 +1,4 @@
-//! [`Fused`]: weights that form one matrix where the model is served, with one scale of all scales.
+//! [`Fused`]: weights that form one matrix where the model is served.
 
 use std::sync::Mutex;
 
@@ -11,8 +11,7 @@ use crate::format::error::{Error, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::TensorSource;
 
-/// The last names of modules that vLLM joins: queries, keys and values, the gate and its factor,
-/// and others that read the same numbers.
+/// The last names of modules that vLLM joins, because they read the same numbers.
 // vLLM takes the largest scale of all for such a matrix, so they get one scale, as llm-compressor
 // writes them.
 const FUSED: [&[&str]; 9] = [
@@ -27,25 +26,20 @@ const FUSED: [&[&str]; 9] = [
     &["in_proj_b", "in_proj_a"],
 ];
 
-/// Returns the key that the weights of a matrix share, by the name of any of them: their module,
-/// and the names. `None` if it is a separate matrix.
 pub(crate) fn fused_with(name: &str) -> Option<(&str, usize)> {
     let module = name.strip_suffix(".weight")?;
     let (parent, last) = module.rsplit_once('.').unwrap_or(("", module));
     Some((parent, FUSED.iter().position(|names| names.contains(&last))?))
 }
 
-/// The weights of a joined matrix, and their largest magnitude.
 #[derive(Debug)]
 pub(crate) struct Fused<S> {
     weights: Vec<(S, Converted<S>)>,
     locate: fn(&S, Error) -> Error,
-    /// From when it is found.
     largest: Mutex<Option<f32>>,
 }
 
 impl<S: TensorSource + Clone> Fused<S> {
-    /// Converts the weights to F32 with these options. `locate` names the weight in an error.
     pub(crate) fn new(
         weights: impl IntoIterator<Item = S>,
         options: &ConvertOptions,
@@ -61,7 +55,6 @@ impl<S: TensorSource + Clone> Fused<S> {
 }
 
 impl<S: TensorSource> Fused<S> {
-    /// Returns the largest magnitude of all weights, which are read the first time.
     pub(super) fn largest(&self) -> Result<f32> {
         let mut known = lock(&self.largest);
         if let Some(known) = *known {

@@ -9,11 +9,9 @@ use crate::format::error::Result;
 use crate::format::python_json;
 use crate::weights::{bad_config, model_types};
 
-/// The linear layers of a model: transformers and vLLM read only their weights as codes, and would
-/// read codes of another tensor, such as an embedding, as its values.
-///
-/// The name of a weight shows its kind, together with the architecture in `config.json`. Heads and
-/// routers are linear layers too, but lose the most and save the least: they do not count here.
+/// The linear layers of a model: transformers and vLLM would read codes of another tensor, such as
+/// an embedding, as its values. The name of a weight and the architecture in `config.json` show its
+/// kind. Heads and routers do not count: as codes, they lose the most and save the least.
 ///
 /// ```
 /// use safetensors_core::quantized::{LinearLayers, Quantization};
@@ -30,13 +28,11 @@ use crate::weights::{bad_config, model_types};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinearLayers {
-    /// Each `model_type` in the settings.
     model_types: BTreeSet<String>,
 }
 
 impl LinearLayers {
-    /// Decides by names alone. A name that linear and transposed layers have does not count as
-    /// linear.
+    /// Decides by names alone. A name that transposed layers have, too, does not count as linear.
     pub fn new() -> Self {
         Self::default()
     }
@@ -56,9 +52,15 @@ impl LinearLayers {
         Ok(self)
     }
 
-    /// Returns `true` if this is the weight of a linear layer, with complete groups in its rows.
+    /// Returns `true` for the weight of a linear layer with complete groups in its rows.
     #[doc(hidden)]
     pub fn suits(&self, how: Quantization, name: &str, shape: &[usize]) -> bool {
+        self.has(name) && how.matrix(shape).is_some()
+    }
+
+    /// Returns `true` if a weight of this name belongs to a linear layer, if it is a matrix.
+    #[doc(hidden)]
+    pub fn has(&self, name: &str) -> bool {
         let Some(module) = name.strip_suffix(".weight") else { return false };
         let last = module.rsplit('.').next().unwrap_or_default();
         let stays = |part: &str| {
@@ -70,18 +72,16 @@ impl LinearLayers {
             || PARTS.iter().any(|part| last.contains(part))
             || WHOLE.contains(&module)
             || CONV1D.contains(&last) && self.may_have_conv1d();
-        !is_other && how.matrix(shape).is_some()
+        !is_other
     }
 
-    /// Returns `true` if a model of these architectures may have transposed layers.
     fn may_have_conv1d(&self) -> bool {
         self.model_types.is_empty()
             || self.model_types.iter().any(|found| WITH_CONV1D.contains(&&**found))
     }
 }
 
-/// The last names of modules that stay unchanged: routers and heads, and then the embeddings of
-/// transformers that do not have it in their names.
+/// Modules that stay unchanged: routers, heads, and embeddings with other names.
 // These lists are from transformers 5.24. Files have no classes, so names decide.
 const OTHERS: [&str; 23] = [
     "shared_expert_gate",
@@ -109,16 +109,13 @@ const OTHERS: [&str; 23] = [
     "wte",
 ];
 
-/// Parts of such last names.
 const PARTS: [&str; 3] = ["lm_head", "relative_attention_bias", "token"];
 
 /// Modules of these full names: heads, and embeddings.
 const WHOLE: [&str; 4] = ["output", "proj_out", "query", "transformer.w"];
 
-/// The names of the transposed layers of GPT-2 (`Conv1D`). Other models have linear layers with
-/// these names.
+/// Transposed layers of GPT-2 (`Conv1D`). Other models have linear layers of these names.
 const CONV1D: [&str; 5] = ["c_attn", "c_fc", "c_fc2", "c_proj", "q_attn"];
 
-/// The architectures with such layers.
 const WITH_CONV1D: [&str; 7] =
     ["clvp", "clvp_decoder", "decision_transformer", "gpt2", "imagegpt", "jais", "openai-gpt"];

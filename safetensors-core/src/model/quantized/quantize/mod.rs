@@ -22,11 +22,9 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::tensor::TensorSource;
 
-/// How weights are quantised. The scales follow from the weights alone: the largest magnitude of
-/// each group becomes the largest number of the codes. Codes are rounded to nearest, ties to even.
-///
-/// The formulas are from compressed-tensors for weights of F32; a weight of another dtype is
-/// converted to F32 before. [The module](crate::quantized) reads the stored tensors.
+/// How weights are quantised. The largest magnitude of each group becomes the largest number of the
+/// codes, which are rounded to nearest, ties to even. The formulas are from compressed-tensors for
+/// weights of F32, to which other dtypes are converted before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Quantization {
@@ -55,7 +53,7 @@ impl Quantization {
         Self::Int8Channel,
     ];
 
-    /// Returns the name on a command line, such as `fp8-block128`.
+    /// The name on a command line, such as `fp8-block128`.
     fn name(self) -> &'static str {
         match self {
             Self::Fp8Block128 => "fp8-block128",
@@ -67,16 +65,14 @@ impl Quantization {
         }
     }
 
-    /// Returns the shape of a weight that can be quantised: a matrix, with at least one group and
-    /// complete groups in each row.
+    /// `None` unless each row has at least one group, and complete ones.
     fn matrix(self, shape: &[usize]) -> Option<[usize; 2]> {
         let matrix: [usize; 2] = shape.try_into().ok()?;
         let group = self.group();
         (group == 1 || matrix[1] > 0 && matrix[1].is_multiple_of(group)).then_some(matrix)
     }
 
-    /// Returns the number of columns that share a scale, if the rows must be complete groups of
-    /// them; otherwise 1.
+    /// The columns that share a scale, if rows must be complete groups; otherwise 1.
     fn group(self) -> usize {
         match self {
             Self::Nvfp4 => 16,
@@ -93,17 +89,12 @@ impl Quantization {
         }
     }
 
-    /// Makes the tensors that store a weight: for `X.weight` these are the codes, `X.weight` or
-    /// `X.weight_packed`, and then its scales. Each reads the weight when it is written: two or
-    /// three times in all. `fused` has the weights of NVFP4 that form one matrix with this one
-    /// where the model is served.
+    /// Makes the codes `X.weight` or `X.weight_packed`, and then the scales, which read `X.weight`
+    /// when they are written. `fused` has the weights of NVFP4 that form one matrix with this one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Quantization`] if the name does not end in `.weight`, or if the shape is not a
-    /// matrix with complete groups in each row; also as for [`Converted::new`], because the weight
-    /// is converted to F32 with these options. [`ErrorKind::DoesNotFit`], while it is written, for
-    /// NaN and infinity.
+    /// As for [`Rewrite::quantize`](crate::Rewrite::quantize).
     pub(crate) fn quantize<S: TensorSource + Send>(
         self,
         name: &str,

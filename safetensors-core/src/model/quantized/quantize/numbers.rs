@@ -1,4 +1,4 @@
-//! The numbers of a weight that is quantised, piece by piece.
+//! The numbers of a weight, piece by piece.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,10 @@ use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorSource, shape, write_in_pieces};
 
-/// The number of elements that are quantised at a time: whole groups of all schemes.
+/// Whole groups of all schemes.
 pub(super) const ELEMENTS: usize = STREAMED / 8;
 
-/// Passes on the numbers of a weight in pieces of whole groups, each with the index of its first
-/// number.
+/// Passes on pieces of whole groups, each with the index of its first number.
 pub(super) fn pieces<S: TensorSource>(
     weight: &Converted<S>,
     how: Quantization,

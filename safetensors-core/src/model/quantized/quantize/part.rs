@@ -1,4 +1,4 @@
-//! [`QuantizedPart`]: the codes or the scales of a weight, made while they are written.
+//! [`QuantizedPart`]: codes or scales, made while they are written.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,6 @@ use crate::format::error::Result;
 use crate::format::parallel::lock;
 use crate::format::tensor::{Sink, TensorSource};
 
-/// One of the tensors that store a quantised weight: its codes, or scales.
-///
-/// It is made while it is written, piece by piece, from the numbers of `S`. The tensors of a weight
-/// share results, such as the largest magnitude of each row.
 #[derive(Debug)]
 pub(crate) struct QuantizedPart<S> {
     weight: Arc<Weight<S>>,
@@ -33,11 +29,9 @@ pub(crate) struct QuantizedPart<S> {
 enum Kind {
     Codes,
     Scales,
-    /// The scale of all scales.
     Global,
 }
 
-/// The weight as F32.
 #[derive(Debug)]
 struct Weight<S> {
     source: Converted<S>,
@@ -46,15 +40,12 @@ struct Weight<S> {
     /// The rows and columns that share a magnitude, and the number of such cells.
     cell: [usize; 2],
     cells: usize,
-    /// The largest magnitude of each cell, from when they are found until they are used again.
     magnitudes: Mutex<Option<Arc<[f32]>>>,
-    /// The weights that share their largest magnitude with this one, which is among them.
+    /// The weights, this one among them, that share their largest magnitude.
     fused: Option<Arc<Fused<S>>>,
-    /// The error of the codes, once they are written.
     error: Mutex<Option<QuantizationError>>,
 }
 
-/// Returns the parts of a weight of this shape, with their names.
 pub(super) fn parts<S: TensorSource + Send>(
     how: Quantization,
     name: &str,
@@ -106,7 +97,6 @@ impl<S> QuantizedPart<S> {
         self.kind == Kind::Codes
     }
 
-    /// Returns the error of the weight, if these are its codes and they were written.
     pub(crate) fn error(&self) -> Option<QuantizationError> {
         if self.is_codes() { *lock(&self.weight.error) } else { None }
     }
@@ -139,13 +129,12 @@ impl<S: TensorSource + Send> TensorSource for QuantizedPart<S> {
 }
 
 impl<S: TensorSource> Weight<S> {
-    /// Passes on the numbers in pieces of whole groups, each with the index of its first number.
     fn pieces(&self, take: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
         pieces(&self.source, self.how, take)
     }
 
-    /// Calls `take` for each longest run of numbers in one cell: its place in a piece that begins
-    /// with the number of index `first`, and the number of the cell.
+    /// Calls `take` for each run in a cell: its place in the piece that begins with the number of
+    /// index `first`, and the cell.
     fn runs(&self, first: u64, len: usize, mut take: impl FnMut(Range<usize>, usize)) {
         let [height, width] = self.cell;
         let columns = self.matrix[1];
@@ -161,7 +150,7 @@ impl<S: TensorSource> Weight<S> {
         }
     }
 
-    /// Returns the largest magnitude of each cell. The weight is read the first time.
+    /// Returns the largest magnitude of each cell. Reads the weight the first time.
     fn magnitudes(&self) -> Result<Arc<[f32]>> {
         let mut known = lock(&self.magnitudes);
         if let Some(magnitudes) = known.take() {
@@ -194,8 +183,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(self.magnitudes()?.iter().map(scale).collect())
     }
 
-    /// Returns the scale that brings the scales of all groups into the range of F8_E4M3; 1 where
-    /// they need none.
+    /// Brings the scales of all groups into the range of F8_E4M3; 1 where they need none.
     fn global_scale(&self) -> Result<f32> {
         if self.how != Quantization::Nvfp4 {
             return Ok(1.0);
@@ -208,7 +196,6 @@ impl<S: TensorSource> Weight<S> {
         Ok(if scale.is_finite() { scale } else { 1.0 })
     }
 
-    /// Returns the codes of the scales of complete groups, and the divisor of each group's numbers.
     fn scales_of_groups(&self, numbers: &[f32], global: f32) -> Result<(Vec<u8>, Vec<f32>)> {
         let mut scales: Vec<_> = numbers.chunks(self.how.group()).map(largest).collect();
         if self.how == Quantization::Mxfp4 {
@@ -219,7 +206,6 @@ impl<S: TensorSource> Weight<S> {
         Ok((codes, scales))
     }
 
-    /// Writes the codes, and measures their error.
     fn write_codes(&self, sink: &mut Sink<'_>) -> Result<()> {
         let is_packed = self.how.group() > 1;
         let (scales, global) =
@@ -244,7 +230,6 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of eight bits from a piece, and the numbers that they encode.
     fn encode_cells(
         &self,
         (first, numbers): (u64, &[f32]),
@@ -268,8 +253,7 @@ impl<S: TensorSource> Weight<S> {
         Ok(())
     }
 
-    /// Makes codes of four bits from a piece, the first of two in the low bits, and the numbers
-    /// that they encode.
+    /// Makes codes of four bits, the first of two in the low bits, and their numbers.
     fn encode_groups(
         &self,
         numbers: &[f32],

@@ -1,26 +1,24 @@
-//! Rounds numbers to codes, and groups of numbers to scales, as compressed-tensors does.
+//! Rounding to codes and scales as in compressed-tensors.
 
 use crate::format::convert::{Conversion, ConvertOptions, Overflow};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 
-/// The largest numbers of the codes.
 pub(super) const LARGEST_E4M3: f32 = 448.0;
 pub(super) const LARGEST_E2M1: f32 = 6.0;
 
-/// The numbers of E2M1 by their codes.
+/// The numbers of E2M1 by code.
 pub(super) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Returns the largest magnitude; infinity or NaN if there is one among the numbers.
+/// Returns infinity or NaN if there is one among the numbers.
 pub(super) fn largest(numbers: &[f32]) -> f32 {
     // Magnitudes are in the order of their bits. NaN comes after infinity.
     let bits = numbers.iter().fold(0, |most, number| most.max(number.to_bits() & 0x7fff_ffff));
     f32::from_bits(bits)
 }
 
-/// Returns the codes of numbers in F8_E4M3, and replaces the numbers by their rounded values. A
-/// number that is too large becomes the largest.
+/// Replaces the numbers by their rounded values. One that is too large becomes the largest.
 pub(super) fn round_to_e4m3(numbers: &mut [f32], codes: &mut [u8]) -> Result<()> {
     let options = ConvertOptions::new().overflow(Overflow::Saturate);
     let encode = Conversion::new(Dtype::F32, Dtype::F8_E4M3, &options)?;
@@ -29,10 +27,10 @@ pub(super) fn round_to_e4m3(numbers: &mut [f32], codes: &mut [u8]) -> Result<()>
     Ok(decode.run(codes, bytemuck::cast_slice_mut(numbers), 0)?)
 }
 
-/// Computes the codes of numbers in I8, which replace the numbers.
+/// Replaces the numbers by their codes.
 pub(super) fn round_to_i8(numbers: &mut [f32], codes: &mut [u8]) {
-    /// The last bit of a number of this size is 1, so that a sum is rounded to an integer. Its
-    /// lowest bits are that integer in two's complement.
+    // The last bit of a number of this size is 1, so that a sum is rounded to an integer. Its
+    // lowest bits are that integer in two's complement.
     const SHIFT: f32 = (3 << 22) as f32;
     for (code, number) in codes.iter_mut().zip(numbers) {
         let shifted = number.clamp(-128.0, 127.0) + SHIFT;
@@ -40,7 +38,7 @@ pub(super) fn round_to_i8(numbers: &mut [f32], codes: &mut [u8]) {
     }
 }
 
-/// Returns the code of a number in E2M1. A number that is too large becomes the largest.
+/// Turns a number that is too large into the largest.
 #[inline(always)]
 pub(super) fn to_e2m1(number: f32) -> u8 {
     let sign = (number.to_bits() >> 28) as u8 & 8;
@@ -56,8 +54,7 @@ pub(super) fn to_e2m1(number: f32) -> u8 {
     sign | passed
 }
 
-/// Returns the codes in F8_E4M3 of the scales of groups with these magnitudes, and replaces the
-/// magnitudes by the scales.
+/// Replaces the magnitudes of groups by their scales, and returns the codes of these.
 pub(super) fn nvfp4_scales(global: f32, magnitudes: &mut [f32]) -> Result<Vec<u8>> {
     let mut codes = vec![0; magnitudes.len()];
     magnitudes.iter_mut().for_each(|it| *it = global * (*it / LARGEST_E2M1));
@@ -69,9 +66,8 @@ pub(super) fn nvfp4_scales(global: f32, magnitudes: &mut [f32]) -> Result<Vec<u8
     Ok(codes)
 }
 
-/// Returns the codes of the powers of two that bring groups with these magnitudes into the range of
-/// E2M1, and replaces the magnitudes by the powers. A magnitude is first rounded to one binary
-/// digit after the point.
+/// Replaces the magnitudes of groups by powers of two, and returns the codes of these. A magnitude
+/// is first rounded to one binary digit after the point.
 pub(super) fn mxfp4_scales(magnitudes: &mut [f32]) -> Vec<u8> {
     let scale = |magnitude: &mut f32| {
         let rounded = magnitude.to_bits() + (1 << 21);

@@ -1,5 +1,4 @@
-//! The `config.json` of a quantised checkpoint: the `quantization_config` that describes the result
-//! of a [`Quantization`], and the dtype.
+//! The `config.json` of a quantised checkpoint: its `quantization_config` and dtype.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,15 +10,12 @@ use crate::format::error::{Error, Result};
 use crate::format::python_json;
 use crate::weights::{KEYS, bad_config, is_of_mlx};
 
-/// Entries with their texts, which stay as they are.
 type Entries<'a> = BTreeMap<String, Cow<'a, str>>;
 
-/// The most objects in one another in which a dtype is looked for.
+/// How deep in objects a dtype is looked for.
 const DEPTH: usize = 4;
 
-/// Returns the text of a `config.json`, with the description of weights that were quantised, or
-/// without any if none were. Everything else in it stays unchanged. `modules` were not quantised.
-/// Also returns whether there was another description.
+/// `modules` were not quantised. Also returns whether there was another description.
 pub(crate) fn with_settings(
     how: Option<Quantization>,
     config: &str,
@@ -43,8 +39,7 @@ pub(crate) fn with_settings(
     Ok((object(&entries, "  ") + "\n", is_other))
 }
 
-/// Replaces the first dtype in the text by this one, as torch names it, also in the settings of
-/// parts of the model.
+/// Replaces the first dtype, also in the settings of parts of the model.
 pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
     parsed(config)?;
     let Some(dtype) = dtype else { return Ok(config.to_owned()) };
@@ -61,7 +56,6 @@ pub(crate) fn with_dtype(config: &str, dtype: Option<&str>) -> Result<String> {
     Ok(changed)
 }
 
-/// Collects the texts of dtypes in an object, before those in objects in it.
 fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
     let Ok(entries) = python_json::entries(object) else { return };
     let own = ["dtype", "torch_dtype"].iter().filter_map(|key| entries.get(*key).copied());
@@ -71,7 +65,6 @@ fn find_dtypes<'a>(object: &'a str, depth: usize, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The dtypes of floats, as transformers writes them.
 const DTYPES: [&str; 4] = ["\"bfloat16\"", "\"float16\"", "\"float32\"", "\"float64\""];
 
 fn parsed(config: &str) -> Result<Entries<'_>> {
@@ -80,7 +73,6 @@ fn parsed(config: &str) -> Result<Entries<'_>> {
     Ok(entries.into_iter().map(|(key, text)| (key, text.into())).collect())
 }
 
-/// Returns the text of an object, with a line for each entry.
 fn object(entries: &Entries<'_>, indent: &str) -> String {
     let entry =
         |(key, text): (&String, &Cow<'_, str>)| format!("{indent}{}: {text}", Value::from(&**key));
@@ -88,7 +80,6 @@ fn object(entries: &Entries<'_>, indent: &str) -> String {
     format!("{{\n{entries}\n{}}}", &indent[2..])
 }
 
-/// Removes the descriptions of quantised weights. Returns whether there were any.
 fn remove_settings(entries: &mut Entries<'_>) -> bool {
     let before = entries.len();
     entries.retain(|key, text| match key.as_str() {
@@ -98,7 +89,6 @@ fn remove_settings(entries: &mut Entries<'_>) -> bool {
     entries.len() < before
 }
 
-/// Returns the settings that transformers and vLLM expect.
 fn settings(how: Quantization, modules: &[&str]) -> Value {
     let (format, bits, kind, strategy) = match how {
         Quantization::Fp8Block128 => {

@@ -19,13 +19,12 @@ use crate::ranks::{RankPlan, RankRules, stage_ranks};
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Plans how [`save_ranks`](Rewrite::save_ranks) divides the tensors among `world_size` ranks.
-    /// Tied weights are one tensor, under the name that is written.
+    /// Tied weights are one tensor.
     ///
     /// # Errors
     ///
     /// As for [`RankRules::plan_tensors`] and [`plan`](Rewrite::plan);
-    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) if an index with one file for each rank
-    /// would be too large.
+    /// [`ErrorKind::BadIndex`](crate::ErrorKind::BadIndex) for too many names and ranks.
     pub fn plan_ranks(
         &self,
         rules: &RankRules,
@@ -40,13 +39,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(ranks)
     }
 
-    /// Saves everything to a directory like [ranks](crate::ranks) that hold the parts of a plan:
-    /// each rank's parts in separate files. [`open`](crate::Checkpoint::open) joins the tensors
-    /// again.
+    /// Saves each rank's parts of a plan in separate files, like [ranks](crate::ranks) that hold
+    /// them. [`open`](crate::Checkpoint::open) joins the tensors again.
     ///
-    /// If a tensor is taken from a file unchanged, only its parts are read. A tensor that is cast
-    /// or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no other save
-    /// to this directory has: the index records it, as after a
+    /// A tensor that is cast or [added](Rewrite::add) is read once for each rank. `attempt` is a
+    /// name that no other save to this directory has, as of a
     /// [`RankSaver`](crate::ranks::RankSaver).
     ///
     /// ```
@@ -76,7 +73,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Errors
     ///
     /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is for other tensors; otherwise as
-    /// for [`save_sharded`](Rewrite::save_sharded), and as there no error leaves files behind.
+    /// for [`save_sharded`](Rewrite::save_sharded). No error leaves files behind.
     pub fn save_ranks(
         &self,
         directory: impl AsRef<Path>,
@@ -112,7 +109,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 }
 
-/// A part of a planned tensor.
 struct PartOf<'r, 'a, S> {
     tensor: &'r PlannedTensor<'a, S>,
     part: TensorPart,

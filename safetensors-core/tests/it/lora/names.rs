@@ -1,0 +1,245 @@
+//! Names of other versions and libraries, and modules that are parts of others.
+
+use std::ops::Range;
+
+use safetensors_core::lora::Adapter;
+
+use super::{adapter, base, write};
+use crate::support::*;
+
+const RANK: &str = ", \"r\": 1, \"lora_alpha\": 1";
+
+/// A row of ones, so that a product repeats its other factor: 1, 2, 3 and so on.
+type Tensors<'a> = &'a [(&'a str, &'a [usize])];
+
+/// Returns the first column of a weight of `checkpoint` after the merge, less its value before.
+/// The first column of a product is its first factor.
+fn added(checkpoint: Tensors<'_>, adapter: &Adapter, name: &str) -> Vec<f32> {
+    let plain = base(checkpoint).tensor(name).unwrap().read().unwrap();
+    let merged = base(checkpoint).merged([adapter.clone()]).unwrap();
+    let sum = merged.tensor(name).unwrap().read().unwrap();
+    let columns = plain.shape().iter().skip(1).product();
+    let pairs = sum.as_slice::<f32>().unwrap().iter().zip(plain.as_slice::<f32>().unwrap());
+    pairs.step_by(columns).map(|(sum, plain)| sum - plain).collect()
+}
+
+#[test]
+fn names_of_wrappers_and_adapters_are_dropped() {
+    let checkpoint: Tensors<'_> = &[("layers.0.q.weight", &[2, 3])];
+    for (down, up) in [
+        ("layers.0.q.lora_A.default.weight", "layers.0.q.lora_B.default.weight"),
+        ("_orig_mod.layers.0.q.lora_A.weight", "layers.0._orig_mod.q.lora_B.weight"),
+    ] {
+        let names = [down, up].map(|name| format!("base_model.model.{name}"));
+        let adapter = adapter(Some(RANK), &[(&names[0], &[1, 3]), (&names[1], &[2, 1])]).unwrap();
+        assert_eq!(added(checkpoint, &adapter, "layers.0.q.weight"), [1.0, 2.0], "{down}");
+    }
+    let whole = "base_model.model.head.modules_to_save.default.weight";
+    let merged = base(&[("head.weight", &[2, 2])]);
+    let merged = merged.merged([adapter(Some(RANK), &[(whole, &[2, 2])]).unwrap()]).unwrap();
+    assert_eq!(merged.len(), 1);
+}
+
+#[test]
+fn prefixes_of_both_versions_of_transformers_are_found() {
+    let text = "layers.0.self_attn.q_proj";
+    let starts = ["model.language_model.", "language_model.model.", "model.", ""];
+    for (from, to) in starts.iter().flat_map(|from| starts.map(|to| (*from, to))) {
+        let names = ["A", "B"].map(|it| format!("base_model.model.{from}{text}.lora_{it}.weight"));
+        let vision = ["A", "B"].map(|it| {
+            let start = if from.starts_with("model.l") { "model.visual" } else { "visual" };
+            format!("base_model.model.{start}.blocks.0.proj.lora_{it}.weight")
+        });
+        let tensors: Tensors<'_> = &[
+            (&names[0], &[1, 3]),
+            (&names[1], &[2, 1]),
+            (&vision[0], &[1, 3]),
+            (&vision[1], &[4, 1]),
+        ];
+        let adapter = adapter(Some(RANK), tensors).unwrap();
+        let weight = format!("{to}{text}.weight");
+        let visual = if to.starts_with("model.l") { "model.visual" } else { "visual" };
+        let visual = format!("{visual}.blocks.0.proj.weight");
+        let checkpoint: Tensors<'_> = &[(&weight, &[2, 3]), (&visual, &[4, 3])];
+        assert_eq!(added(checkpoint, &adapter, &weight), [1.0, 2.0], "{from} {to}");
+        assert_eq!(added(checkpoint, &adapter, &visual), [1.0, 2.0, 3.0, 4.0]);
+    }
+}
+
+/// Makes an adapter of rank 1 with modules of so many outputs, and 3 inputs.
+fn of_modules(modules: &[(&str, usize)]) -> Result<Adapter> {
+    let names: Vec<_> = modules
+        .iter()
+        .flat_map(|(name, outputs)| {
+            let name = format!("base_model.model.a.0.{name}");
+            let up = vec![*outputs, 1];
+            [(format!("{name}.lora_A.weight"), vec![1, 3]), (format!("{name}.lora_B.weight"), up)]
+        })
+        .collect();
+    let tensors: Vec<_> = names.iter().map(|(name, shape)| (&**name, &**shape)).collect();
+    adapter(Some(RANK), &tensors)
+}
+
+#[test]
+fn modules_of_a_fused_weight_change_their_rows() {
+    for (fused, rows, modules, expected) in [
+        ("qkv_proj", 8, &[("q_proj", 4), ("k_proj", 2), ("v_proj", 2)][..], "12341212"),
+        ("qkv_proj", 8, &[("v_proj", 2)], "00000012"),
+        ("qkv_proj", 8, &[("k_proj", 2), ("q_proj", 4)], "12341200"),
+        ("to_qkv", 6, &[("to_q", 2), ("to_k", 2)], "121200"),
+        ("gate_up_proj", 4, &[("up_proj", 2)], "0012"),
+        ("gate_up_proj", 4, &[("gate_proj", 2), ("up_proj", 2)], "1212"),
+    ] {
+        let name = format!("model.a.0.{fused}.weight");
+        let adapter = of_modules(modules).unwrap();
+        let found = added(&[(&name, &[rows, 3])], &adapter, &name);
+        let found: String = found.iter().map(f32::to_string).collect();
+        assert_eq!(found, expected, "{modules:?}");
+    }
+    for (fused, rows, modules) in [
+        ("qkv_proj", 8, &[("q_proj", 4), ("v_proj", 3)][..]),
+        ("qkv_proj", 8, &[("q_proj", 5)]),
+        ("qkv_proj", 8, &[("q_proj", 8)]),
+        ("qkv_proj", 8, &[("k_proj", 3)]),
+        ("gate_up_proj", 4, &[("up_proj", 3)]),
+        ("gate_up_proj", 4, &[("gate_proj", 1)]),
+    ] {
+        let name = format!("a.0.{fused}.weight");
+        let adapter = of_modules(modules).unwrap();
+        let error = base(&[(&name, &[rows, 3])]).merged([adapter]).unwrap_err().to_string();
+        assert!(error.contains("expected a product of shape"), "{modules:?}: {error}");
+    }
+}
+
+#[test]
+fn a_fused_module_changes_its_parts() {
+    let checkpoint: Tensors<'_> = &[
+        ("model.a.0.q_proj.weight", &[4, 3]),
+        ("model.a.0.k_proj.weight", &[2, 3]),
+        ("model.a.0.v_proj.weight", &[2, 3]),
+    ];
+    let adapter = of_modules(&[("qkv_proj", 8)]).unwrap();
+    for ((name, _), expected) in checkpoint.iter().zip(["1234", "56", "78"]) {
+        let found: String = added(checkpoint, &adapter, name).iter().map(f32::to_string).collect();
+        assert_eq!(found, expected, "{name}");
+    }
+    for outputs in [7, 9] {
+        let error = base(checkpoint).merged([of_modules(&[("qkv_proj", outputs)]).unwrap()]);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("expected a product of shape [2, 3]"), "{error}");
+    }
+    let error = base(&checkpoint[..2]).merged([adapter]).unwrap_err().to_string();
+    assert!(error.contains("its LoRA changes \"a.0.qkv_proj.weight\""), "{error}");
+}
+
+/// The factors of DoRA belong to the rows of a module, wherever these are.
+#[test]
+fn dora_is_the_same_fused_and_divided() {
+    let names = ["A.weight", "B.weight", "magnitude_vector"];
+    let names = names.map(|end| format!("base_model.model.qkv_proj.lora_{end}"));
+    let tensors: Tensors<'_> = &[(&names[0], &[1, 3]), (&names[1], &[4, 1]), (&names[2], &[4])];
+    let settings = format!("{RANK}, \"use_dora\": true");
+    let fused = adapter(Some(&settings), tensors).unwrap();
+    let parts: Tensors<'_> =
+        &[("q_proj.weight", &[2, 3]), ("k_proj.weight", &[1, 3]), ("v_proj.weight", &[1, 3])];
+    let (_directory, path) = place("model.safetensors");
+    let rows: Vec<f32> = (1..=12).map(|value| ((value - 1) % 6 + 1) as f32).collect();
+    let rows = |range: Range<usize>| {
+        let values = rows[range.start * 3..range.end * 3].to_vec();
+        TensorBuf::from_vec(vec![range.len(), 3], values).unwrap()
+    };
+    save(&path, [("qkv_proj.weight", rows(0..4))], &SaveOptions::new().durable(false)).unwrap();
+    let whole = Checkpoint::open(&path).unwrap().merged([fused.clone()]).unwrap();
+    let whole = whole.tensor("qkv_proj.weight").unwrap().read().unwrap();
+    let ranges = [0..2, 2..3, 3..4];
+    let tensors = parts.iter().zip(&ranges).map(|((name, _), range)| (*name, rows(range.clone())));
+    save(&path, tensors.collect::<Vec<_>>(), &SaveOptions::new().durable(false)).unwrap();
+    let divided = Checkpoint::open(&path).unwrap().merged([fused]).unwrap();
+    for ((name, _), range) in parts.iter().zip(ranges) {
+        let part = divided.tensor(name).unwrap().read().unwrap();
+        let expected = &whole.as_slice::<f32>().unwrap()[range.start * 3..range.end * 3];
+        assert_eq!(part.as_slice::<f32>().unwrap(), expected, "{name}");
+    }
+}
+
+#[test]
+fn modules_of_another_model_of_the_pipeline_are_left() {
+    let tensors: Tensors<'_> = &[
+        ("lora_unet_mid_q.lora_down.weight", &[1, 3]),
+        ("lora_unet_mid_q.lora_up.weight", &[2, 1]),
+        ("lora_te_text_model_fc1.lora_down.weight", &[1, 5]),
+        ("lora_te_text_model_fc1.lora_up.weight", &[5, 1]),
+    ];
+    let file = adapter(None, tensors).unwrap();
+    let unet: Tensors<'_> = &[("mid.q.weight", &[2, 3])];
+    assert_eq!(added(unet, &file, "mid.q.weight"), [1.0, 2.0]);
+    assert_eq!(file.left(&base(unet)).unwrap(), ["text_model_fc1"]);
+    let encoder: Tensors<'_> = &[("text_model.fc1.weight", &[5, 5])];
+    assert_eq!(file.left(&base(encoder)).unwrap(), ["mid_q"]);
+    assert_eq!(file.left(&base(&[unet[0], encoder[0]])).unwrap(), [""; 0]);
+    let error = base(&[("other.weight", &[2, 3])]).merged([file.clone()]).unwrap_err().to_string();
+    assert!(error.contains("its LoRA changes"), "{error}");
+    // A model that has some modules of a group must have all.
+    let more: Tensors<'_> = &[
+        tensors[0],
+        tensors[1],
+        ("lora_unet_mid_k.lora_down.weight", &[1, 3]),
+        ("lora_unet_mid_k.lora_up.weight", &[2, 1]),
+    ];
+    let error = base(unet).merged([adapter(None, more).unwrap()]).unwrap_err().to_string();
+    assert!(error.contains("its LoRA changes \"mid_k_weight\""), "{error}");
+}
+
+#[test]
+fn a_larger_vocabulary_is_an_error_or_padded() {
+    let checkpoint: Tensors<'_> =
+        &[("model.embed_tokens.weight", &[4, 2]), ("lm_head.weight", &[4, 2])];
+    let prefix = "base_model.model.";
+    let [embedding, head, down, up, embedding_a, embedding_b] = [
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "lm_head.lora_A.weight",
+        "lm_head.lora_B.weight",
+        "model.embed_tokens.lora_embedding_A",
+        "model.embed_tokens.lora_embedding_B",
+    ]
+    .map(|name| format!("{prefix}{name}"));
+    for (tensors, changed, expected) in [
+        (&[(&*embedding, &[6, 2][..])][..], 0, [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]),
+        (&[(&head, &[6, 2])], 1, [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]),
+        (&[(&down, &[1, 2]), (&up, &[6, 1])], 1, [2.0, 5.0, 8.0, 11.0, 5.0, 6.0]),
+        (&[(&embedding_a, &[1, 6]), (&embedding_b, &[2, 1])], 0, [2.0, 5.0, 8.0, 11.0, 5.0, 6.0]),
+    ] {
+        let adapter = adapter(Some(RANK), tensors).unwrap();
+        let error = base(checkpoint).merged([adapter.clone()]).unwrap_err().to_string();
+        assert!(error.contains("lacks rows 4 to 5; pad-vocab adds them"), "{error}");
+        let merged = base(checkpoint).merged([adapter.pad_vocab(true)]).unwrap();
+        let tensor = merged.tensor(checkpoint[changed].0).unwrap();
+        assert_eq!(tensor.shape(), [6, 2]);
+        let read = tensor.read().unwrap();
+        let column: Vec<_> = read.as_slice::<f32>().unwrap().iter().step_by(2).copied().collect();
+        assert_eq!(column, expected, "{tensors:?}");
+        let row =
+            merged.tensor(checkpoint[changed].0).unwrap().slice((5,)).unwrap().read().unwrap();
+        assert_eq!(row.as_slice::<f32>().unwrap()[0], expected[5]);
+        let other = merged.tensor(checkpoint[1 - changed].0).unwrap();
+        assert_eq!(other.shape(), [4, 2]);
+    }
+    // A weight that is no vocabulary does not grow.
+    let adapter = of_modules(&[("q_proj", 6)]).unwrap().pad_vocab(true);
+    let error = base(&[("a.0.q_proj.weight", &[4, 3])]).merged([adapter]).unwrap_err().to_string();
+    assert!(error.contains("expected a product of shape [4, 3]"), "{error}");
+}
+
+/// mlx-lm has the same file for weights that were trained completely.
+#[test]
+fn a_full_training_of_mlx_replaces_weights() {
+    let directory = tempdir().unwrap();
+    write(&directory.path().join("adapters.safetensors"), &[("model.norm.weight", &[3])]);
+    let settings = r#"{"fine_tune_type": "full", "lora_parameters": {"rank": 8}}"#;
+    fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    let merged = base(&[("model.norm.weight", &[3]), ("model.q.weight", &[2, 2])]);
+    let merged = merged.merged([Adapter::open(directory.path()).unwrap()]).unwrap();
+    let norm = merged.tensor("model.norm.weight").unwrap().read().unwrap();
+    assert_eq!(norm.as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+}
