@@ -85,43 +85,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with
-//! [`SafeTensors`] for a file that is in memory, or with the `load` and `save` of an adapter.
+//! Start with [`Checkpoint`], with [`SafeTensors`] for a file in memory, or with the `load` and
+//! `save` of an adapter.
 //!
-//! Your program also depends on the tensor library itself. A release works with one version of
-//! each, because other versions have other types: the README has the table.
+//! Your program also depends on the tensor library. A release works with one version of each: the
+//! README has the table.
 //!
 //! # Features
 //!
-//! `full` is `ndarray`, `candle`, `burn`, `derive` and `sha256`: the three libraries without
-//! network clients, zstd or GPUs. The other features are turned on by their names.
+//! `full` is `ndarray`, `candle`, `burn`, `derive` and `sha256`: no network clients, zstd or GPUs.
 //!
 //! | feature | module | for |
 //! |---|---|---|
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
 //! | `derive` | [`ndarray`] | `#[derive(NamedArrays)]` for structs of arrays |
-//! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; arrays that are not in C order are gathered by several threads |
+//! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; several threads for arrays that are not in C order |
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files |
 //! | `cuda`, `metal` | `candle` | candle's GPU support: loads onto these devices in bounded memory |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
-//! | `hub`, `remote` | `hub`, `remote` | downloads from the Hugging Face Hub; checkpoints in buckets, on web servers and on the Hub, read by ranges |
-//! | `delta` | `delta` | the difference of two checkpoints, as a small one; training checkpoints of candle and, with `burn-train`, of burn that are kept as such; builds zstd, with a C compiler |
+//! | `hub`, `remote` | `hub`, `remote` | downloads from the Hub; checkpoints in buckets, on web servers and on the Hub, read by ranges |
+//! | `delta` | `delta` | the differences of checkpoints, also of trainings with candle or `burn-train`; builds zstd, with a C compiler |
 //! | `sign` | `sign` | signatures of the files of a model, made and verified offline |
 //! | `sha256`, `tracing` | [`digest`], [`framework::Span`] | the SHA-256 of a file's data; spans of opening, reading, converting, writing and requests, for the crate `tracing` |
 //!
 //! # Modules
 //!
 //! This crate re-exports all of `safetensors-core`, and each adapter behind a feature. The items
-//! that most users need are at the root. The rest is in the module of its subject:
+//! that most users need are at the root.
 //!
 //! | module | for |
 //! |---|---|
 //! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
 //! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
-//! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file whole or not at all; tensors that share storage |
-//! | [`ranks`], [`glob`] | which process of a job this is, its part of a model, and how all of them save; patterns of names |
+//! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file atomically; tensors that share storage |
+//! | [`ranks`], [`glob`] | the processes of a job, and their parts of a model; patterns of names |
 //! | [`rewrite`], [`edit`] | the plan of a [`Rewrite`]; changes to an existing file |
 //! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
 //! | [`digest`], [`audit`] | data that has changed; oddities of a file |
@@ -133,9 +132,8 @@
 //!
 //! # What each library holds
 //!
-//! Every dtype of the format can be read and saved. A dtype that a library lacks is widened, which
-//! keeps every value; the table calls it *as*. [`Widening::Refuse`] makes
-//! it an error instead.
+//! A dtype that a library lacks is widened, which keeps every value; the table calls it *as*.
+//! [`Widening::Refuse`] makes it an error.
 //!
 //! | dtype | ndarray | candle | burn |
 //! |---|---|---|---|
@@ -154,31 +152,30 @@
 //!
 //! | | |
 //! |---|---|
-//! | strict parsing, limits ([`Limits`]), bounded errors, zero-copy views, mapping (`unsafe fn`: the file must not change) | [`SafeTensors`], [`Checkpoint`] |
+//! | strict parsing, [`Limits`], zero-copy views, mapping (`unsafe fn`: the file must not change) | [`SafeTensors`], [`Checkpoint`] |
 //! | parallel loading with conversion, progress and cancellation | [`Checkpoint::read_all`], [`LoadOptions`] |
-//! | the ranks of a job: their numbers, a plan of their parts, reading, saving | [`ranks`] |
-//! | slices, rows by their numbers, and the parts of ranks, reading only their bytes | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`] |
-//! | conversion between all floats and integers, rounded once, overflow as you say | [`TensorBuf::convert`] |
+//! | slices, rows, and the parts of ranks, reading only their bytes | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`], [`ranks`] |
+//! | conversion between all floats and integers, rounded once | [`TensorBuf::convert`] |
 //! | atomic, durable, deterministic saving; streaming; to any writer | [`save()`], [`save::StreamWriter`], [`serialize`], [`save::write_to`] |
-//! | sharded saving as `huggingface_hub` splits, tied weights, old checkpoint safe until the end | [`save_sharded`], [`SaveOptions::tied`] |
+//! | sharded saving as `huggingface_hub` splits, tied weights | [`save_sharded`], [`SaveOptions::tied`] |
 //! | merge, select, rename, cast, quantise, re-shard in bounded memory | [`Rewrite`] |
 //! | quantised weights as numbers; LoRA adapters merged, while tensors are read | [`Checkpoint::dequantized`], [`Checkpoint::merged`] |
-//! | metadata and tensors of an existing file changed, old or new whenever it is killed; in place if asked for | [`edit::Edit`] |
+//! | an existing file changed atomically, or in place | [`edit::Edit`] |
 //! | digests of tensors and of the file | [`digest`] |
-//! | files in memory, or in a store that you implement | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
-//! | files read asynchronously, without a runtime of our own: on servers, in browsers | [`checkpoint::store::AsyncStore`], [`Checkpoint::open_async`] |
-//! | files of PyTorch, GGUF and NumPy as checkpoints, without a copy; no code of a pickle is run | `safetensors_formats::open`, another package |
+//! | files in memory, or in your own store | [`checkpoint::store::Store`], [`Checkpoint::open_in`] |
+//! | files read asynchronously, on servers and in browsers | [`checkpoint::store::AsyncStore`], [`Checkpoint::open_async`] |
+//! | files of PyTorch, GGUF and NumPy as checkpoints; no code of a pickle is run | `safetensors_formats::open`, another package |
 //! | buckets, web servers and the Hub, read by ranges; saving to buckets | `remote::open`, `RemoteOptions::save`, feature `remote` |
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
-//! | downloads from the Hub into Python's cache: only the necessary files, resumed, verified, offline | `hub::download`, feature `hub` |
+//! | verified downloads from the Hub into Python's cache | `hub::download`, feature `hub` |
 //!
 //! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub of the
-//! tests, which misbehave. Azure was tried by hand with Azurite. Of Google Cloud Storage only the
-//! requests for ranges are tested, with that web server.
+//! tests, which misbehave. Azure was tried by hand with Azurite; of Google Cloud Storage only
+//! requests for ranges are tested.
 //!
 //! # I want to …
 //!
-//! Paths are those in the repository.
+//! Paths are in the repository.
 //!
 //! | I want to … | look at |
 //! |---|---|
@@ -228,12 +225,9 @@
 //! | sign a model, or check its signature | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
 //! | make a release | `docs/RELEASING.md` |
 //!
-//! `candle_train` and `burn_train` are killed again and again while they train, and end with the
-//! same bits as a run that is never stopped. `candle_bert` and `burn_bert` embed sentences with
-//! real weights; `CONTRIBUTING.md` explains how to get them. `hub_to_candle` goes from the name of
-//! a repository on the Hub to logits, and `candle_gguf` from a GGUF file or its address.
-//! `ndarray_science` is a simulation that writes its steps, `ndarray_struct` has a struct of arrays
-//! as its state, and `ndarray_npz` converts archives.
+//! `candle_train` and `burn_train` are killed while they train, and end with the same bits as a run
+//! that is never stopped. `CONTRIBUTING.md` explains how to get the weights of `candle_bert` and
+//! `burn_bert`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@ use crate::Burn;
 /// Declares the dtypes that are the same on both sides, with the Rust type of their elements.
 macro_rules! exact {
     ($($dtype:ident = $element:ty),* $(,)?) => {
-        /// Returns the burn dtype that holds elements of `dtype` exactly. `None` if burn lacks it.
+        /// Returns `None` if burn lacks the dtype.
         pub(crate) fn to_burn(dtype: Dtype) -> Option<DType> {
             match dtype {
                 $(Dtype::$dtype => Some(DType::$dtype),)*
@@ -19,7 +19,6 @@ macro_rules! exact {
             }
         }
 
-        /// Returns the dtype that tensors of a burn dtype are saved as.
         pub(crate) fn to_file(dtype: DType) -> Result<Dtype> {
             match dtype {
                 $(DType::$dtype => Ok(Dtype::$dtype),)*
@@ -48,7 +47,6 @@ exact! {
     U64 = u64, U32 = u32, U16 = u16, U8 = u8,
 }
 
-/// How burn holds elements of `dtype`.
 pub(crate) fn support(dtype: Dtype) -> Support {
     match dtype {
         Dtype::F4

@@ -6,10 +6,10 @@ use burn::tensor::DType;
 use safetensors_core::framework::NameList;
 use safetensors_core::{Error, Result};
 
-/// The [`Framework`](safetensors_core::framework::Framework) of burn, for code that is generic over tensor libraries.
+/// Burn's [`Framework`](safetensors_core::framework::Framework), for generic code.
 ///
-/// Its tensor is [`TensorData`](burn::tensor::TensorData), with a dtype and number of dimensions
-/// that are known at run time. `Tensor::from_data` makes a `Tensor<D, K>` of it on any device.
+/// Its tensor is [`TensorData`](burn::tensor::TensorData), of which `Tensor::from_data` makes a
+/// `Tensor<D, K>` on any device.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData};
@@ -25,31 +25,28 @@ use safetensors_core::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Burn;
 
-/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
-///
-/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
-/// For a tensor of the wrong shape or kind, the source is an [`ApplyError`](crate::ApplyError),
-/// except for [`Transposed`](StoreError::Transposed).
+/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module: the source of
+/// an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework). For a tensor of the wrong
+/// shape or kind, the source is an [`ApplyError`](crate::ApplyError) or
+/// [`Transposed`](StoreError::Transposed).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The checkpoint lacks parameters that the module has, and partial loading is not allowed.
+    /// The checkpoint lacks parameters of the module.
     #[error("the checkpoint lacks {}: allow_partial(true) loads the rest", NameList(.names))]
     Missing {
-        /// The parameters, by the name of their tensor: their path in the module, or the name
-        /// that PyTorch has for it.
+        /// Their paths in the module, or PyTorch's names.
         names: Vec<String>,
     },
-    /// A tensor of PyTorch holds several parameters, and the module has only some of them.
+    /// The module has only some of the parameters in a tensor of PyTorch.
     #[error("the tensor holds {expected} parameters, but the module has only {}", NameList(.found))]
     OtherParts {
-        /// The number of parameters that the tensor holds.
+        /// The number of parameters in the tensor.
         expected: usize,
-        /// The parameters that the module has, by their path.
+        /// The paths of the parameters in the module.
         found: Vec<String>,
     },
-    /// An adapter transposes linear layers, and so does the layout of PyTorch. Together they would
-    /// leave square weights as they are, without an error.
+    /// Both the adapter and the layout of PyTorch transpose linear layers.
     #[error(
         "the adapter transposes linear layers, and pytorch(true) does so too: leave the adapter out"
     )]
@@ -61,21 +58,20 @@ pub enum StoreError {
         .found.0, .found.1, .expected.0, .expected.1
     )]
     UnlikeParts {
-        /// The parameter, by its path in the module.
+        /// The path of the parameter in the module.
         path: String,
-        /// The dtype and shape of the first of the parameters, in the layout of the file.
+        /// The dtype and shape of the first parameter in the file.
         expected: (DType, Vec<usize>),
-        /// The dtype and shape of this parameter, in the layout of the file.
+        /// The dtype and shape of this parameter in the file.
         found: (DType, Vec<usize>),
     },
     /// A pattern is not a regular expression.
     #[error(transparent)]
     Pattern(regex::Error),
-    /// The destination of a save is an index. The save would replace the index with tensors.
+    /// The destination of a save is an index.
     #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,
-    /// The backend or an adapter panicked while it handled a tensor, for example because the device
-    /// lacks the dtype.
+    /// The backend or an adapter panicked, for example because the device lacks the dtype.
     #[error("the backend or an adapter panicked: {message}")]
     Panicked {
         /// The message of the panic.
@@ -91,10 +87,10 @@ pub enum StoreError {
         expected: [usize; 2],
         /// The shape of the tensor, after the adapter.
         found: [usize; 2],
-        /// Whether the adapter, or the layout of PyTorch, has changed the shape.
+        /// Whether the adapter or the layout of PyTorch has changed the shape.
         is_adapted: bool,
     },
-    /// The metadata entry of the ids of parameters is not JSON of the form that it should have.
+    /// The metadata entry of the ids of parameters is malformed.
     #[error("the entry {key} in __metadata__ is malformed: {source}; param_ids(false) ignores it")]
     ParamIds {
         /// The key of the entry.
@@ -102,7 +98,7 @@ pub enum StoreError {
         /// The problem of its value.
         source: serde_json::Error,
     },
-    /// The ids of parameters were asked for, and the metadata has none.
+    /// Ids of parameters were requested, and the metadata has none.
     #[error(
         "expected the ids of parameters, found no {key} in __metadata__; param_ids(false) \
          keeps those of the module"
@@ -111,25 +107,23 @@ pub enum StoreError {
         /// The key of the entry.
         key: &'static str,
     },
-    /// Loading in steps failed after some parameters had got their new values. The others have
-    /// their old ones. See [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
+    /// Loading in steps failed after some parameters had got their new values.
     #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
     PartlyLoaded {
-        /// The number of parameters that have their new values.
+        /// The number of parameters with new values.
         loaded: usize,
         /// The number of parameters to be loaded.
         total: usize,
         /// Why loading failed.
         source: Box<Error>,
     },
-    /// A store in memory was given no bytes, and nothing has been saved to it.
+    /// A store in memory has no bytes.
     #[error("the store has no bytes: save a module to it, or give it the bytes of a file")]
     NoBytes,
-    /// The bytes of a store were asked for that saves to a path.
+    /// The bytes of a store that is not in memory were requested.
     #[error("the store is not in memory: only one made by from_bytes has bytes")]
     NotInMemory,
-    /// A store of a checkpoint that was open already was asked to save, or to load after it could
-    /// not read that checkpoint.
+    /// A store of an open checkpoint cannot save, or load after reading it failed.
     #[error("the store loads from an open checkpoint, once: from_file makes one that saves")]
     OnlyLoads,
 }
@@ -140,7 +134,6 @@ impl From<StoreError> for Error {
     }
 }
 
-/// Returns advice for a tensor that fits transposed.
 fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
         "it has been transposed, but the file seems to have burn's layout already; leave out \
@@ -150,7 +143,6 @@ fn hint(is_adapted: bool) -> &'static str {
     }
 }
 
-/// Calls the code of a backend or an adapter, and turns its panic into an error.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();

@@ -1,4 +1,4 @@
-//! [`Burn`]: implements core's [`Framework`] for burn, so that core can load and save its tensors.
+//! [`Framework`] for [`Burn`].
 
 use burn::tensor::TensorData;
 use safetensors_core::framework::{Framework, Support};

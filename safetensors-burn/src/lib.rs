@@ -40,17 +40,13 @@
 //! | F8_E8M0 | F32 | widened |
 //! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
 //!
-//! Widening keeps every value.
+//! Widening keeps every value. With [`Widening::Refuse`] it is an error.
 //!
-//! With [`Widening::Refuse`], loading a dtype that needs widening is an error.
+//! A [quantised weight](safetensors_core::quantized) is an error unless [`LoadOptions::quantized`]
+//! asks for its numbers or codes. [`share_tensor`] and [`share_checkpoint`] refuse it.
 //!
-//! The elements of a [quantised weight](safetensors_core::quantized) are codes, which are an error
-//! unless [`LoadOptions::quantized`] asks for its numbers or for the codes. [`load_with`] and
-//! [`CheckpointStore`] take this option. [`share_tensor`] and [`share_checkpoint`] refuse codes.
-//!
-//! Every boolean is saved as BOOL, however the backend stores it. `Flex32` is saved as F32, because
-//! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an
-//! error.
+//! Every boolean is saved as BOOL, and `Flex32` as F32. Saving a `QFloat` is an error, because the
+//! format has no dtype for it.
 //!
 //! Coming from burn-store's `SafetensorsStore`? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]

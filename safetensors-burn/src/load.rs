@@ -10,11 +10,11 @@ use safetensors_core::{Error, LoadOptions, Result, framework};
 
 use crate::Burn;
 
-/// Loads every tensor of a checkpoint, by name. The path names a file, an index of shards, or the
-/// directory that holds either.
+/// Loads every tensor of a checkpoint, by name. The path is a file, an index of shards, or the
+/// directory of either.
 ///
-/// Files are read in parallel. The elements are read into the memory that burn then owns. Dtypes
-/// that burn lacks are widened without loss.
+/// Files are read in parallel, into the memory that burn then owns. Dtypes that burn lacks are
+/// widened without loss.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -33,8 +33,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// Loads like [`load`], with options, such as the number of reading threads, the conversion of
-/// dtypes, and whether dtypes may be widened.
+/// Loads like [`load`], with options.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData, bf16};
@@ -53,20 +52,14 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// # Errors
 ///
-/// - An error of [`Checkpoint::open`].
-/// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
-/// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it.
-/// - [`ErrorKind::Quantization`] for a quantised weight, unless the options [read
-///   it](LoadOptions::quantized).
-/// - [`ErrorKind::Io`] if reading fails.
-/// - [`ErrorKind::InvalidBool`] for a BOOL byte that is neither 0 nor 1.
-///
-/// Each names the file, and the tensor if it concerns one.
+/// An error of [`Checkpoint::open`]; [`ErrorKind::NoConversion`] and [`ErrorKind::WouldWiden`] if
+/// the options ask for a conversion that does not exist, or refuse one; [`ErrorKind::Quantization`]
+/// for a quantised weight, unless the options [read it](LoadOptions::quantized);
+/// [`ErrorKind::InvalidBool`] for a BOOL byte that is neither 0 nor 1.
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
 /// [`ErrorKind::Quantization`]: safetensors_core::ErrorKind::Quantization
-/// [`ErrorKind::Io`]: safetensors_core::ErrorKind::Io
 /// [`ErrorKind::InvalidBool`]: safetensors_core::ErrorKind::InvalidBool
 pub fn load_with(
     path: impl AsRef<Path>,
@@ -75,7 +68,7 @@ pub fn load_with(
     framework::load_path::<Burn>(path, &(), options)
 }
 
-/// Makes `TensorData` of bytes that burn owns. Their length must fit the shape and the dtype.
+/// Makes `TensorData` of bytes. Their length must fit the shape and the dtype.
 pub(crate) fn from_bytes(bytes: Bytes, shape: Vec<usize>, dtype: DType) -> Result<TensorData> {
     TensorData::try_from_bytes(bytes, Shape::from(shape), dtype).map_err(Error::framework::<Burn>)
 }

@@ -1,6 +1,6 @@
-//! [`Location`]: the current position of a traversal of a module.
+//! [`Location`]: the position in a traversal of a module, as burn-store counts it.
 
-/// The path to the current parameter, and the types that contain it, as burn-store counts them.
+/// The path to the current parameter, and the types that contain it.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     path: Vec<String>,
@@ -9,12 +9,10 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// The root of a module. With `skip_enum_variants`, paths leave out the names of enum variants.
     pub(crate) fn root(skip_enum_variants: bool) -> Self {
         Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
     }
 
-    /// Returns this position with a path without the names of enum variants.
     #[cfg(feature = "train")]
     pub(crate) fn without_enum_variants(&self) -> Self {
         let mut without = Self::root(true);
@@ -24,7 +22,6 @@ impl Location {
         without
     }
 
-    /// For `ModuleVisitor::enter_module` and `ModuleMapper::enter_module`.
     pub(crate) fn enter(&mut self, name: &str, container: &str) {
         self.containers.push(container.into());
         if self.counts(container) {
@@ -32,7 +29,6 @@ impl Location {
         }
     }
 
-    /// For `ModuleVisitor::exit_module` and `ModuleMapper::exit_module`.
     pub(crate) fn exit(&mut self, container: &str) {
         self.containers.pop();
         if self.counts(container) {
@@ -40,24 +36,20 @@ impl Location {
         }
     }
 
-    /// Returns the names from the root to the parameter, joined with dots.
     pub(crate) fn path(&self) -> String {
         self.path.join(".")
     }
 
-    /// Returns the path of another parameter `name` in the same container.
     pub(crate) fn sibling(&self, name: &str) -> String {
         let parent = self.path.split_last().map_or(&[][..], |(_, parent)| parent);
         parent.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// Returns the parameter's own name.
     pub(crate) fn name(&self) -> &str {
         self.path.last().map_or("", String::as_str)
     }
 
-    /// Returns the names from the root to the parameter, each with the type that has it as a field:
-    /// first the type, then the name.
+    /// Returns pairs from the root to the parameter: the type that has a field, and the field.
     pub(crate) fn steps(&self) -> Vec<(&str, &str)> {
         let containers = self.containers.iter().filter(|container| self.counts(container));
         containers.map(String::as_str).zip(self.path.iter().map(String::as_str)).collect()
@@ -68,14 +60,13 @@ impl Location {
         &self.containers
     }
 
-    /// Returns `true` if the name inside this container is a part of the path.
     fn counts(&self, container: &str) -> bool {
         !(self.skip_enum_variants && container.starts_with("Enum:"))
     }
 }
 
-/// Implements burn's `ModuleVisitor` for a type that has a `location`, and a method `add` which takes
-/// the kind of a parameter, the parameter, and whether it is a matrix in columns.
+/// Implements burn's `ModuleVisitor` for a type with a `location`, and a method `add` for the kind
+/// of a parameter, the parameter, and whether it is a matrix in columns.
 macro_rules! visit_parameters {
     ($visitor:ty) => {
         impl burn::module::ModuleVisitor for $visitor {

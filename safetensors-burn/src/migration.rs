@@ -1,7 +1,8 @@
 //! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, and the differences.
 //! This module has no items. The names are from burn-store 0.22.
 //!
-//! In most programs the name of the type is all that changes:
+//! Each reads the files of the other, except as the tables say. In most programs only the name of
+//! the type changes:
 //!
 //! ```
 //! use burn::nn::{Linear, LinearConfig};
@@ -31,18 +32,18 @@
 //! | `from_file` | [`from_file`]; the path may also be a directory or an index of shards |
 //! | `from_bytes`, `get_bytes`, `default` | [`from_bytes`], [`get_bytes`], `default` |
 //! | `filter` | [`filter`] |
-//! | `with_regex`, `with_regexes` | [`with_regex`], [`with_regexes`]; a bad pattern is an error when the store is used, not a panic |
+//! | `with_regex`, `with_regexes` | [`with_regex`], [`with_regexes`]; a bad pattern is an error at the first use, not a panic |
 //! | `with_full_path`, `with_full_paths` | [`with_full_path`], [`with_full_paths`] |
 //! | `with_predicate`, `with_predicates` | [`with_predicate`], [`with_predicates`]; on saving, too, they get the types that contain the parameter |
 //! | `match_all` | [`match_all`] |
-//! | `remap(KeyRemapper)` | [`remap(rules.patterns)`][`remap`]: that is a public field of `KeyRemapper`. It stays in burn-store, in a feature that brings the `safetensors` crate; [`with_key_remapping`] needs neither |
-//! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error when the store is used, not a panic |
+//! | `remap(KeyRemapper)` | [`remap(rules.patterns)`][`remap`], or [`with_key_remapping`], which needs no `KeyRemapper` |
+//! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error at the first use, not a panic |
 //! | `map_indices_contiguous`, `map_indices_contiguous_except` | [`map_indices_contiguous`], [`map_indices_contiguous_except`] |
 //! | `metadata`, `clear_metadata` | [`metadata`], [`clear_metadata`] |
 //! | `default_metadata` | [`default_metadata`], with `format` = `pt`, because transformers refuses burn-store's `safetensors`; the `producer` is this crate with its version |
 //! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
-//! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
+//! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`]. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
 //! | `SafetensorsStoreError` | [`safetensors_core::Error`]; its `source()` is a [`StoreError`] or an [`ApplyError`], by `downcast_ref` |
 //! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`prefix`] |
 //!
@@ -63,19 +64,13 @@
 //!
 //! # From burn 0.21 and older
 //!
-//! burn 0.22 has no recorders, and reads none of their files. `safetensors convert model.mpk
-//! model.safetensors` makes a file for [`CheckpointStore`] from a file of the default recorder of
-//! burn 0.14 to 0.21, with the ids of the parameters. In a program, `safetensors_formats::open`
-//! with the feature `burn` reads it. Nothing is transposed: a `Linear` has a weight of `[input,
-//! output]` in all of these versions.
+//! burn 0.22 reads no files of recorders. `safetensors convert model.mpk model.safetensors` makes a
+//! file for [`CheckpointStore`] from a file of the default recorder of burn 0.14 to 0.21, with the
+//! ids of the parameters. In a program, `safetensors_formats::open` with the feature `burn` reads
+//! it.
 //!
-//! It reads and writes burnpack files (`.bpk`), too: `safetensors convert model.safetensors
-//! model.bpk` makes the file that burn 0.22 reads as a `ModuleRecord`, and burn-store's
-//! `BurnpackStore` since 0.20. So a model goes back to a program that knows no safetensors.
-//!
-//! # Files
-//!
-//! Each reads the files of the other, except as the tables say.
+//! For a program without safetensors, `safetensors convert model.safetensors model.bpk` makes the
+//! file that burn 0.22 reads as a `ModuleRecord`, and burn-store's `BurnpackStore` since 0.20.
 //!
 //! [`pytorch`]: CheckpointStore::pytorch
 //! [`fused_attention`]: CheckpointStore::fused_attention

@@ -7,8 +7,7 @@ use safetensors_core::framework::{Sample, Samples};
 
 use crate::Burn;
 
-/// A directory of safetensors files, each a sample, as burn's [`Dataset`]. burn's data loaders
-/// shuffle it and make batches of it, in their own threads.
+/// A directory of safetensors files, each a sample, as burn's [`Dataset`], for burn's data loaders.
 ///
 /// ```
 /// use burn::data::dataset::Dataset;

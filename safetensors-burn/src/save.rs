@@ -13,15 +13,10 @@ use safetensors_core::{
 
 use crate::{Burn, dtype};
 
-/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
-/// its previous content.
+/// Saves tensors to one file, atomically. `tensors` yields names and tensors, such as a
+/// `&BTreeMap<String, TensorData>`. Elements are written from their memory, without a copy.
 ///
-/// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`.
-/// The elements are written directly from their memory.
-///
-/// With [`SaveOptions::tied`], tensors that share memory are saved once, for example one tensor
-/// under several names, or several tensors that [share](crate::share_tensor) the same bytes of a
-/// file.
+/// With [`SaveOptions::tied`], tensors that share memory are saved once.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -40,11 +35,8 @@ use crate::{Burn, dtype};
 ///
 /// # Errors
 ///
-/// - [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor.
-/// - [`ErrorKind::InvalidBool`] for a boolean that is neither 0 nor 1.
-/// - An error of [`safetensors_core::save()`].
-///
-/// Each names the file, and the tensor if it concerns one.
+/// [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor; [`ErrorKind::InvalidBool`] for a
+/// boolean that is neither 0 nor 1; an error of [`safetensors_core::save()`].
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,
@@ -53,11 +45,9 @@ pub fn save<'a>(
     framework::save::<Burn>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint with a single file or several shards. See
-/// [`safetensors_core::save_sharded`] for the names and sizes of the files.
-///
-/// It accepts the same tensors as [`save`] and copies no more than [`save`] does. To save a module
-/// in shards, use [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
+/// Saves tensors to a directory, like [`safetensors_core::save_sharded`], as a single file or
+/// several shards. For a module, use
+/// [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -83,15 +73,12 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Burn>(directory, tensors, options)
 }
 
-/// `TensorData` as a [`TensorSource`], from which core writes.
 pub(crate) struct DataSource<'a> {
     data: &'a TensorData,
     dtype: Dtype,
 }
 
 impl<'a> DataSource<'a> {
-    /// Borrows the data. An error if the format lacks its dtype, or if its length does not fit its
-    /// shape.
     pub(crate) fn new(data: &'a TensorData) -> Result<Self> {
         let dtype = dtype::to_file(data.dtype())?;
         let elements = shape::element_count(data.shape())?;
@@ -133,10 +120,7 @@ impl TensorSource for DataSource<'_> {
         }
     }
 
-    /// Returns the memory of the bytes. Data with the same address and length is the same.
-    ///
-    /// Returns `None` for booleans of four bytes each, which are then tied to no other tensor. They
-    /// are shorter in a file than in memory.
+    /// Returns `None` for booleans of four bytes, which are shorter in a file.
     fn storage(&self) -> Option<Storage> {
         let bytes = self.data.as_bytes();
         let wide = self.data.dtype() == DType::Bool(BoolStore::U32);
@@ -144,7 +128,7 @@ impl TensorSource for DataSource<'_> {
     }
 }
 
-/// Writes booleans of `width` bytes each as bytes of 0 and 1, through a small buffer.
+/// Writes booleans of `width` bytes each as bytes of 0 and 1.
 fn write_bools(bytes: &[u8], width: usize, sink: &mut Sink<'_>) -> Result<()> {
     let mut buffer = [0_u8; 4096];
     for piece in bytes.chunks(buffer.len() * width) {

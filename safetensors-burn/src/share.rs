@@ -1,4 +1,4 @@
-//! Loads `TensorData` without a copy: it shares the bytes of a file that is in memory or mapped.
+//! Loads `TensorData` without a copy, from a file that is in memory or mapped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,15 +9,13 @@ use safetensors_core::{Checkpoint, Dtype, LazyTensor, Result, TensorView, Wideni
 
 use crate::{Burn, dtype, load};
 
-/// Loads a tensor that shares the bytes of a checkpoint in memory, such as a mapped one, or a file
-/// in [`bytes::Bytes`]. The tensor keeps the checkpoint alive.
+/// Loads a tensor that shares the bytes of a checkpoint in memory, such as a mapped one or
+/// [`bytes::Bytes`], and keeps the checkpoint alive.
 ///
-/// Nothing is copied if the bytes are aligned for the elements. burn copies shared bytes before it
-/// first writes to them. These tensors are copied at once instead:
+/// burn copies shared bytes before it first writes to them. These tensors are copied at once:
 ///
 /// - misaligned tensors, because burn's backends could not read them;
-/// - tensors without elements;
-/// - tensors that are widened;
+/// - tensors without elements, and tensors that are widened;
 /// - on a big-endian target, tensors with elements wider than a byte.
 ///
 /// ```
@@ -37,13 +35,11 @@ use crate::{Burn, dtype, load};
 ///
 /// # Errors
 ///
-/// - [`ErrorKind::TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound)
-/// - [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool)
-/// - [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden)
-/// - [`ErrorKind::Quantization`](safetensors_core::ErrorKind::Quantization) for a quantised weight,
-///   which [`load_with`](crate::load_with) reads as numbers or as codes
-///
-/// Each names the file and the tensor.
+/// [`ErrorKind::TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+/// [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool);
+/// [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden);
+/// [`ErrorKind::Quantization`](safetensors_core::ErrorKind::Quantization) for a quantised weight,
+/// which [`load_with`](crate::load_with) reads as numbers or as codes.
 pub fn share_tensor<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     name: &str,
@@ -56,12 +52,10 @@ where
     share_lazy(&tensor, widening, |range| part(&file_bytes(checkpoint, tensor.file_index()), range))
 }
 
-/// Loads every tensor of a checkpoint in memory, such as a mapped one, as [`share_tensor`] loads
-/// one. Returns pairs of name and tensor, in the order of [`Checkpoint::tensors`].
+/// Loads every tensor of a checkpoint in memory like [`share_tensor`]. Returns pairs of name and
+/// tensor, in the order of [`Checkpoint::tensors`], without [aliases](Checkpoint::aliases).
 ///
-/// This costs little: bytes are shared, names are borrowed, and no map is built. Each tensor is
-/// returned once, under its first name. [`Checkpoint::aliases`] gives the other names.
-/// [`load`](crate::load()) returns a map of all names, aliases included, but reads the tensors.
+/// Bytes are shared, names are borrowed, and no map is built.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -100,7 +94,6 @@ where
     Ok(shared)
 }
 
-/// One tensor that shares the bytes of its file. `lend` gives a range of these bytes.
 fn share_lazy<S: AsRef<[u8]> + Send + Sync>(
     tensor: &LazyTensor<'_, S>,
     widening: Widening,
@@ -113,13 +106,13 @@ fn share_lazy<S: AsRef<[u8]> + Send + Sync>(
         .map_err(|error| tensor.locate(error))
 }
 
-/// A part of a file's bytes. It is empty if the file does not have the range any more. That happens
-/// only with an `AsRef` that lends something else at each call. The wrong length is then an error.
+/// Returns a range of a file, or nothing.
+// An `AsRef` may lend fewer bytes at each call. The wrong length is then an error.
 fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
-/// Returns the bytes of a file of a checkpoint. They keep the checkpoint alive.
+/// Returns a file's bytes, which keep the checkpoint alive.
 fn file_bytes<S>(checkpoint: &Arc<Checkpoint<S>>, index: usize) -> bytes::Bytes
 where
     S: AsRef<[u8]> + Send + Sync + 'static,
@@ -127,7 +120,6 @@ where
     bytes::Bytes::from_owner(FileBytes { checkpoint: Arc::clone(checkpoint), index })
 }
 
-/// Owns the bytes of a file of a checkpoint.
 struct FileBytes<S> {
     checkpoint: Arc<Checkpoint<S>>,
     index: usize,
@@ -140,9 +132,8 @@ impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
 }
 
 /// Shares the bytes of a tensor, or copies them if they cannot be shared.
-///
-/// The length, the alignment and the values of BOOL are checked on `lent` itself. The source is not
-/// asked again after that: its `AsRef` may lend other bytes at each call.
+// Length, alignment and BOOL values are checked on `lent`: the source's `AsRef` may lend other
+// bytes at the next call.
 fn share_bytes(
     from: Dtype,
     shape: &[usize],

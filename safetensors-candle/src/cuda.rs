@@ -1,32 +1,18 @@
 //! Tensors onto a CUDA device: read into pinned memory, and copied from there while others are
 //! read.
-//!
-//! # The hazards
-//!
-//! Pinned memory is memory of the host that the device can read directly. So a copy from it
-//! continues after the call that began it has returned. cudarc's safe functions do not keep the two
-//! apart:
-//!
-//! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once. The borrow
-//!   ends, the copy does not.
-//! - A [`PinnedHostSlice`] waits for copies by an event that is recorded only if the context has
-//!   its own streams. candle's devices have none: they use the stream of the calling thread.
-//!
-//! If such memory were written or freed too early, the tensors would get other bytes. So each
-//! [`Slot`] has an event, which is recorded after every copy and waited for before the slot is
-//! given back. [`Staged::copying`] has the slots with copies that may still run, and its `Drop`
-//! waits for the device.
-//!
-//! Four calls are `unsafe`, and they are in this file only: they allocate memory of the host and of
-//! the device, which comes uninitialised, clear the host's, and write the memory of a tensor as
-//! bytes.
-//!
-//! # One thread, one stream
-//!
-//! All calls to the device but [`Staging::bytes_mut`] come from the loading thread, on the device's
-//! stream. There allocations, copies and later computations of this thread run in order. Other
-//! threads have other streams, which do not wait for this one. So the stream is waited for before
-//! the tensors are handed out.
+// The device reads pinned memory directly, so a copy continues after the call that began it, and
+// cudarc does not protect the memory: `CudaStream::memcpy_htod` takes a `&[u8]` of pinned memory
+// and returns at once. A `PinnedHostSlice` waits for copies only if the context has its own
+// streams, and candle's devices use the stream of the calling thread. So each `Slot` has an event,
+// which is recorded after every copy and waited for before the slot is given back.
+// `Staged::copying` has the slots with running copies, and its `Drop` waits for the device.
+//
+// Four calls are `unsafe`, in this file only: they allocate uninitialised memory of the host and of
+// the device, clear the host's, and write the memory of a tensor as bytes.
+//
+// All calls to the device but `Staging::bytes_mut` come from the loading thread, on the device's
+// stream, where they run in order. Streams of other threads do not wait for this one, so it is
+// waited for before the tensors are handed out.
 
 #![allow(unsafe_code, reason = "memory that a device copies from is lent to it, not to Rust")]
 
@@ -49,19 +35,18 @@ use crate::Candle;
 use crate::dtype::for_each_dtype;
 use crate::error::{cannot_place, from_candle_error};
 
-/// To pin memory takes longer than to copy fewer bytes than these without.
+/// The least bytes that are read through pinned memory.
+// Pinning memory takes longer than copying fewer bytes without it.
 const PINNED: u64 = 4 << 20;
 
-/// Returns `true` for tensors that are read faster through pinned memory.
 pub(crate) fn is_faster<S>(tensors: &[LazyTensor<'_, S>]) -> bool {
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
     bytes >= PINNED
 }
 
-/// Reads tensors onto a CUDA device through pinned memory of at most 32 MiB, in the order given.
-///
-/// The memory of the device is allocated first. So tensors that do not fit are an error before
-/// anything is read.
+/// Reads tensors through at most 32 MiB of pinned memory.
+// Memory of the device is allocated first, so tensors that do not fit are an error before anything
+// is read.
 pub(crate) fn read<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     device: &CudaDevice,
@@ -73,12 +58,10 @@ pub(crate) fn read<S: ReadAt>(
     staged.into_tensors()
 }
 
-/// Tensors on their way to a device.
 struct Staged<'t, 'a, S> {
     tensors: &'t [LazyTensor<'a, S>],
-    /// The memory of each tensor on the device, and its shape.
     memory: Vec<(CudaStorageSlice, Shape)>,
-    /// The slots that the device copies from, those begun first in front.
+    /// The slots that the device copies from, the oldest first.
     copying: VecDeque<Slot>,
     device: CudaDevice,
     stream: Arc<CudaStream>,
@@ -91,7 +74,6 @@ struct Slot {
 }
 
 impl<'t, 'a, S> Staged<'t, 'a, S> {
-    /// Allocates the memory of all tensors on the device.
     fn new(
         tensors: &'t [LazyTensor<'a, S>],
         device: &CudaDevice,
@@ -114,7 +96,6 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
         Ok(Self { tensors, memory, copying, device, stream })
     }
 
-    /// Returns the tensors, when all parts are copied.
     fn into_tensors(mut self) -> Result<Vec<Tensor>> {
         self.stream.synchronize().map_err(failed("copy to"))?;
         let tensor = |(slice, shape)| {
@@ -202,7 +183,6 @@ impl<S> Drop for Staged<'_, '_, S> {
     }
 }
 
-/// Makes an error of a driver's error.
 fn failed(what: &'static str) -> impl Fn(DriverError) -> Error {
     move |error| {
         let error = candle_core::Error::Cuda(Box::new(error));
@@ -210,7 +190,7 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> Error {
     }
 }
 
-/// Allocates memory on the device of a stream. Its bytes are not set.
+/// Allocates uninitialised memory.
 fn allocate<T: DeviceRepr>(
     stream: &Arc<CudaStream>,
     elements: usize,
@@ -223,7 +203,6 @@ fn allocate<T: DeviceRepr>(
     unsafe { stream.alloc::<T>(elements) }.w()
 }
 
-/// Borrows the memory of elements as bytes.
 fn bytes_mut<T>(slice: &mut CudaSlice<T>) -> Option<CudaViewMut<'_, u8>> {
     // SAFETY: the view has the same bytes, and any byte is a `u8`. The bytes that are written to it
     // are elements of `T` in native byte order: numbers, for which all bit patterns are valid.
@@ -236,7 +215,7 @@ macro_rules! define_memory {
         raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
         widened { $($narrow:ident to $wide:ident,)* }
     ) => {
-        /// Allocates memory on a CUDA device for this many elements. Their values are not set.
+        /// Allocates uninitialised memory for this many elements.
         fn cuda_memory(
             dtype: Dtype,
             elements: usize,
@@ -251,7 +230,6 @@ macro_rules! define_memory {
             }
         }
 
-        /// Borrows the bytes of memory that [`cuda_memory`] returned.
         fn cuda_bytes_mut(memory: &mut CudaStorageSlice) -> Option<CudaViewMut<'_, u8>> {
             match memory {
                 $(CudaStorageSlice::$exact_candle(slice) => bytes_mut(slice),)*

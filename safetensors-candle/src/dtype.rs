@@ -9,13 +9,8 @@ use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Candle;
 
-/// Calls the macro `$then` with the table of dtypes.
-///
-/// - A line of `exact` gives the format's dtype, candle's dtype, and the type of the elements as
-///   they are read.
-/// - A line of `raw` gives the same for elements that candle stores as plain bytes and cannot
-///   compute with.
-/// - A line of `widened` gives a dtype that candle lacks and the wider one that it is loaded as.
+/// Calls the macro `$then` with the table: the format's dtype, candle's dtype, and the type of the
+/// elements as they are read. candle stores `raw` dtypes as plain bytes, and lacks `widened` ones.
 macro_rules! for_each_dtype {
     ($then:ident) => {
         $then! {
@@ -54,7 +49,6 @@ macro_rules! for_each_dtype {
 #[cfg(feature = "cuda")]
 pub(crate) use for_each_dtype;
 
-/// Declares every lookup between the format's dtypes and candle's.
 macro_rules! dtypes {
     (
         exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
@@ -83,10 +77,8 @@ macro_rules! dtypes {
         ///
         /// # Errors
         ///
-        /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no such dtype.
-        ///
-        /// [`ErrorKind::UnsupportedFrameworkType`]:
-        /// safetensors_core::ErrorKind::UnsupportedFrameworkType
+        /// [`UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
+        /// if the format has no such dtype.
         pub fn from_candle_dtype(dtype: DType) -> Result<Dtype> {
             match dtype {
                 $(DType::$exact_candle => Ok(Dtype::$exact),)*
@@ -95,9 +87,8 @@ macro_rules! dtypes {
             }
         }
 
-        /// Returns the candle dtype that tensors of `dtype` are loaded as. It is the same dtype, or
-        /// a wider one if candle lacks it. [`Candle::support`](Candle#method.support) returns
-        /// which.
+        /// Returns the candle dtype that tensors of `dtype` are loaded as: the same, or a wider one
+        /// if candle lacks it. [`Candle::support`](Candle#method.support) returns which.
         ///
         /// ```
         /// use candle_core::DType;
@@ -111,10 +102,8 @@ macro_rules! dtypes {
         ///
         /// # Errors
         ///
-        /// [`ErrorKind::UnsupportedDtype`] if candle can hold the dtype in no form. It can hold
-        /// every dtype that the format has today.
-        ///
-        /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
+        /// [`ErrorKind::UnsupportedDtype`](safetensors_core::ErrorKind::UnsupportedDtype) for a
+        /// dtype that candle cannot hold. Today there is none.
         pub fn to_candle_dtype(dtype: Dtype) -> Result<DType> {
             match dtype {
                 $(Dtype::$exact => Ok(DType::$exact_candle),)*
@@ -124,7 +113,7 @@ macro_rules! dtypes {
             }
         }
 
-        /// Moves the elements into candle's storage without a copy.
+        /// Moves the elements without a copy.
         pub(crate) fn into_storage(buf: TensorBuf) -> Result<CpuStorage> {
             match buf.dtype() {
                 $(Dtype::$exact => Ok(CpuStorage::$exact_candle(buf.into_vec::<$element>()?)),)*
@@ -137,7 +126,6 @@ macro_rules! dtypes {
             }
         }
 
-        /// Returns the bytes of a storage in memory, and the format's dtype of its elements.
         pub(crate) fn storage_bytes(storage: &CpuStorage) -> (Dtype, &[u8]) {
             match storage {
                 $(CpuStorage::$exact_candle(values) => (Dtype::$exact, bytemuck::cast_slice(values)),)*

@@ -5,7 +5,7 @@ use std::io;
 use candle_core::Device;
 use safetensors_core::{Dtype, Error};
 
-/// The [`Framework`](safetensors_core::framework::Framework) of candle. Its tensors are candle's
+/// candle's [`Framework`](safetensors_core::framework::Framework). Its tensors are candle's
 /// [`Tensor`](candle_core::Tensor)s on any device.
 ///
 /// ```
@@ -30,9 +30,8 @@ pub struct Candle;
 /// Turns candle's `Result`, or its error, into this library's, for `?` in functions that return
 /// [`safetensors_core::Result`].
 ///
-/// The error is an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's
-/// error as its `source()`. If [`IntoCandle`] made the error, the original error is returned. So an
-/// error that passes through candle and back loses nothing but a backtrace.
+/// The result is an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's
+/// error as its `source()`, or the original error if [`IntoCandle`] made candle's.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -51,7 +50,7 @@ pub trait IntoCore {
     /// The value or error, with this library's error.
     type Core;
 
-    /// Returns the same value or error, with this library's error.
+    /// Converts the error.
     fn into_core(self) -> Self::Core;
 }
 
@@ -82,7 +81,6 @@ pub(crate) fn from_candle_error(error: candle_core::Error) -> Error {
     }
 }
 
-/// Returns `true` if [`IntoCandle`] made the error.
 fn is_ours(error: &candle_core::Error) -> bool {
     match error {
         candle_core::Error::Io(io) => io.get_ref().is_some_and(|inner| inner.is::<Error>()),
@@ -90,19 +88,15 @@ fn is_ours(error: &candle_core::Error) -> bool {
     }
 }
 
-/// Converts a [`safetensors_core::Error`] to candle's error.
-///
-/// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error completely,
-/// so it is used for every kind of error. [`from_candle_error`] returns the original error.
+/// Uses candle's `Io` variant, which holds any error, because `Error::wrap` keeps only the message.
 pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error)).bt()
 }
 
 /// Turns a [`safetensors_core::Result`] into candle's, for `?` in functions that return candle's.
 ///
-/// The error has the same message, with file and tensor, and the same `source()`. If
-/// `RUST_BACKTRACE` asks for backtraces, it has one, like candle's own errors. [`IntoCore`] returns
-/// the original error.
+/// The error has the same message and the same `source()`, and a backtrace if `RUST_BACKTRACE` is
+/// set. [`IntoCore`] returns the original error.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -118,7 +112,7 @@ pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
 /// assert_eq!(error.into_core().file(), Some("missing.safetensors"));
 /// ```
 pub trait IntoCandle<T> {
-    /// Returns the same value, or the error as candle's.
+    /// Converts the error.
     ///
     /// # Errors
     ///
@@ -132,7 +126,6 @@ impl<T> IntoCandle<T> for safetensors_core::Result<T> {
     }
 }
 
-/// Returns the error for elements that a device did not take.
 pub(crate) fn cannot_place(dtype: Dtype, device: &Device, error: candle_core::Error) -> Error {
     let place = match device {
         Device::Cpu => "the CPU",

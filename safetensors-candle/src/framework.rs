@@ -1,4 +1,4 @@
-//! [`Candle`]: implements core's [`Framework`] for candle, so that core can load and save tensors.
+//! [`Framework`] for [`Candle`].
 
 use candle_core::{Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Framework, Support, read_in_batches};
@@ -8,7 +8,7 @@ use crate::dtype;
 use crate::error::{Candle, cannot_place, from_candle_error};
 use crate::save::CandleSource;
 
-/// Tensors for a device with separate memory are read in batches of at most this many bytes.
+/// The most bytes of a batch for a device with separate memory.
 const BATCH: u64 = 256 << 20;
 
 impl Framework for Candle {
@@ -22,15 +22,12 @@ impl Framework for Candle {
     }
 
     /// Moves the elements into a tensor on the CPU, then copies them if `device` is another one,
-    /// and waits for the copy. So any thread can use the tensor, although each thread has a
-    /// separate CUDA stream.
+    /// and waits, so that any thread can use the tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Framework`] if the device lacks the dtype. Dtypes that candle only stores (F4,
-    /// F6_E2M3, F6_E3M2, F8_E8M0) can be placed only on the CPU.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+    /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the device lacks the
+    /// dtype. F4, F6_E2M3, F6_E3M2 and F8_E8M0 can be placed only on the CPU.
     fn from_exact(buf: TensorBuf, device: &Device) -> Result<Tensor> {
         let dtype = buf.dtype();
         let shape = Shape::from(buf.shape());
@@ -43,8 +40,7 @@ impl Framework for Candle {
         Ok(tensor)
     }
 
-    /// Reads tensors onto a device, in parallel. How they get there depends on the device; see the
-    /// [crate's section](crate#devices).
+    /// Reads tensors onto a device, in parallel, as the [crate](crate#devices) describes.
     fn read_tensors<S: ReadAt>(
         tensors: &[LazyTensor<'_, S>],
         device: &Device,
@@ -60,18 +56,15 @@ impl Framework for Candle {
         }
     }
 
-    /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of
-    /// the calling thread. The storage is locked only while the tensor is written, not as long as
-    /// the source lives.
+    /// Borrows the tensor as a source to be saved, and waits for the device's work of the calling
+    /// thread. Locks the storage only while the tensor is written.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
-    /// [`ErrorKind::Framework`] if the device reports an error.
-    ///
-    /// [`ErrorKind::UnsupportedFrameworkType`]:
-    /// safetensors_core::ErrorKind::UnsupportedFrameworkType
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+    /// [`UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
+    /// if the format has no dtype for the tensor's;
+    /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the device reports an
+    /// error.
     fn source(tensor: &Tensor) -> Result<impl TensorSource + '_> {
         CandleSource::new(tensor)
     }

@@ -16,8 +16,7 @@
 //! | read the quantised tensors of a GGUF file | the module `gguf`, with the feature of that name |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
-//! A checkpoint is a file, an index of shards, or the directory that holds either: see
-//! [`Checkpoint`].
+//! A checkpoint is a file, an index of shards, or the directory of either: see [`Checkpoint`].
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -53,18 +52,16 @@
 //! | F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | widened |
 //! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
 //!
-//! Widening keeps every value. [`Widening::Refuse`] in the
-//! [`LoadOptions`] makes it an error instead.
+//! Widening keeps every value. [`Widening::Refuse`] in the [`LoadOptions`] makes it an error.
 //!
 //! A saved file loads as the same tensors, bit for bit. Parts and transposed views of F4 and F6
-//! tensors cannot be saved, only whole tensors: candle counts offsets and strides in elements, and
-//! an element of these dtypes is not a whole byte.
+//! tensors cannot be saved: candle counts offsets in elements, and theirs are not entire bytes.
 //!
 //! # Quantised weights
 //!
 //! A quantised weight is stored as codes, which are numbers only together with scales in other
 //! tensors. [`quantized`](safetensors_core::quantized) lists the schemes: block-scaled FP8, GPTQ,
-//! AWQ, NF4, NVFP4 and others. Every load asks the same option, [`LoadOptions::quantized`]:
+//! AWQ, NF4, NVFP4 and others. Every load has the option [`LoadOptions::quantized`]:
 //!
 //! | [`QuantizedWeights`] | a load, a [`VarBuilder`](candle_nn::VarBuilder), a part, a variable |
 //! |---|---|
@@ -100,24 +97,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. LoRA
-//! adapters are merged in the same way, while the model takes its weights:
-//! `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)`,
-//! with the `Adapter` of [`safetensors_core::lora`].
+//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. With
+//! `merged([Adapter::open(adapter)?])` instead, LoRA adapters are merged, see
+//! [`safetensors_core::lora`].
 //!
-//! candle computes with weights that stay quantised only in the types of GGML, which GGUF files
-//! have: the module `gguf` reads them as `QTensor`s. It has no type for these other schemes.
-//! [`quantize::load`] makes such tensors of their numbers, which rounds once more.
+//! candle computes with quantised weights only in the types of GGML: the module `gguf` reads them
+//! as `QTensor`s. [`quantize::load`] makes such tensors of the numbers of other schemes, which
+//! rounds once more.
 //!
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
 //! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
 //!
 //! # What is copied
 //!
-//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns, without
-//! another copy. Loading to another device adds one copy. Saving from the CPU writes contiguous
-//! tensors directly from their memory. Strided tensors (transposed, narrowed, broadcast) and
-//! tensors on other devices pass through a buffer of bounded size.
+//! Loading reads each tensor into the memory that the candle tensor then owns. Another device adds
+//! one copy. Saving writes contiguous tensors on the CPU from their memory; others pass through a
+//! buffer of bounded size.
 //!
 //! # Devices
 //!
@@ -127,27 +122,16 @@
 //! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
 //! | Metal, with the feature `metal` | read 256 MiB of tensors at a time, and copy each | 256 MiB, or the largest tensor |
 //!
-//! Elements are converted on the CPU, before the copy. So the device needs memory only for the
-//! tensors, and the values equal a load to the CPU, bit for bit. Elements that become narrower
-//! travel in the narrow form. Elements that become wider travel in the wide form: reading them
-//! takes longer than copying them.
+//! Elements are converted on the CPU, before the copy, so the values equal a load to the CPU, bit
+//! for bit. On a CUDA device the memory of all tensors is allocated first: tensors that do not fit
+//! are an error before anything is read. Every thread can use the tensors. Builders of models, also
+//! [`tensor_parallel`], read each tensor to ordinary main memory and copy it from there.
 //!
-//! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
-//! are an error before anything is read. Tensors are handed out when their copies have ended, so
-//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. Builders of
-//! models, including [`tensor_parallel`], read each tensor to ordinary main memory and copy it from
-//! there.
-//!
-//! The code for CUDA is type-checked and linted with `just check-cuda`, but has not been run on
-//! such a device yet. The code for Metal is type-checked by `just check-platforms`, and has not run
-//! either. The part that they share with a load to the CPU is tested there, with a device that is
-//! memory of the host.
+//! The code for CUDA and Metal is type-checked, but has not run on such devices yet.
 //!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and
-//! allocates a tensor again if it is asked for again, unless
-//! [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
+//! It does not map files, and does not send tensors between ranks.
 //!
 //! Coming from candle's own loaders? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -10,11 +10,10 @@ use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Tens
 
 use crate::{Candle, IntoCandle};
 
-/// Loads every tensor of a checkpoint onto a device, by name. The path names a file, an index of
-/// shards, or the directory that holds either.
+/// Loads every tensor of a checkpoint onto a device, by name, in parallel. The path is a file, an
+/// index of shards, or the directory of either.
 ///
-/// Files are read in parallel. Dtypes that candle lacks are widened without loss; see the
-/// [crate's table](crate#dtypes).
+/// Dtypes that candle lacks are [widened](crate#dtypes) without loss.
 ///
 /// ```
 /// use candle_core::Device;
@@ -31,23 +30,15 @@ use crate::{Candle, IntoCandle};
 ///
 /// # Errors
 ///
-/// - An error of [`Checkpoint::open`] or of reading.
-/// - [`ErrorKind::DoesNotFit`] for a U64 value that I64 cannot hold.
-/// - [`ErrorKind::Quantization`] for a [quantised weight](crate#quantised-weights), before any data
-///   is read.
-/// - [`ErrorKind::Framework`] if candle fails.
-///
-/// Each names the file, and the tensor if it concerns one.
-///
-/// [`ErrorKind::DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
-/// [`ErrorKind::Quantization`]: safetensors_core::ErrorKind::Quantization
-/// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+/// An error of [`Checkpoint::open`];
+/// [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit) for a U64 value that I64
+/// cannot hold; [`ErrorKind::Quantization`](safetensors_core::ErrorKind::Quantization) for a
+/// [quantised weight](crate#quantised-weights), before any data is read.
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, Tensor>> {
     load_with(path, device, &LoadOptions::new())
 }
 
-/// Loads like [`load()`], with options, such as the number of reading threads, the conversion of
-/// dtypes, whether dtypes may be widened, and how quantised weights are loaded.
+/// Loads like [`load()`], with options.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -76,16 +67,10 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// - Like [`load()`].
-/// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
-/// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
-///   options convert a tensor, the dtype after the conversion decides.
-///
-/// The last two are found before any data is read. A quantised weight is no error if the options
-/// ask for its numbers or its codes.
-///
-/// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
-/// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
+/// Like [`load()`]. Before any data is read also
+/// [`ErrorKind::NoConversion`](safetensors_core::ErrorKind::NoConversion) if a requested conversion
+/// does not exist, and [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden) if a
+/// tensor needs widening and the options refuse it.
 pub fn load_with(
     path: impl AsRef<Path>,
     device: &Device,
@@ -94,9 +79,9 @@ pub fn load_with(
     framework::load_path::<Candle>(path, device, options)
 }
 
-/// Loads like [`load_with`], from a checkpoint that is already open: of bytes in memory, from a
-/// bucket, of several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or
-/// with an adapter merged.
+/// Loads like [`load_with`], from an open checkpoint: of bytes in memory, from a bucket, of several
+/// files without an index ([`Checkpoint::open_files`]), with limits, mapped, or with an adapter
+/// merged.
 ///
 /// ```
 /// use candle_core::Device;
@@ -109,10 +94,6 @@ pub fn load_with(
 /// assert_eq!(tensors["scale"].to_scalar::<f32>()?, 0.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`load_with`], without the ones of opening.
 pub fn load_from(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &Device,
@@ -150,14 +131,12 @@ pub trait ReadTensorExt {
         self.read_tensor_with(device, &LoadOptions::new())
     }
 
-    /// Reads like [`read_tensor`](ReadTensorExt::read_tensor), with options, such as the conversion
-    /// of dtypes. The elements are read into main memory, and copied if the device is another one.
+    /// Reads like [`read_tensor`](ReadTensorExt::read_tensor), with options.
     ///
     /// # Errors
     ///
-    /// The ones of [`load_with`] about one tensor, converted by [`IntoCandle`]. Codes of a
-    /// quantised weight are an error also if the options ask for numbers:
-    /// [`Checkpoint::dequantized`] has the tensor with the numbers.
+    /// Like [`load_with`], converted by [`IntoCandle`]. Codes of a quantised weight are an error
+    /// even if the options ask for numbers: [`Checkpoint::dequantized`] has these.
     fn read_tensor_with(
         &self,
         device: &Device,
@@ -185,7 +164,6 @@ impl<S: ReadAt> ReadTensorExt for LazySlice<'_, S> {
     }
 }
 
-/// Reads elements, and makes a tensor of them on a device.
 fn place<S>(
     tensor: &LazyTensor<'_, S>,
     device: &Device,

@@ -19,9 +19,8 @@
 //! | `from_gguf` of a quantised model of candle-transformers | unchanged, with the `content` and the `reader` of a `GgufFile` of the module `gguf` |
 //! | `quantized_var_builder::VarBuilder::from_gguf` of candle-transformers | its `from_gguf_buffer`, with the bytes that this `reader` reads: candle has no other way in |
 //!
-//! Models of candle-transformers take the builder as they take candle's own. Only models that name
-//! the type `ShardedVarBuilder` need [another line](crate::tensor_parallel), because it is a
-//! builder over candle's own files.
+//! Models of candle-transformers take the builder like candle's own. Only models that name the type
+//! `ShardedVarBuilder` need [another line](crate::tensor_parallel).
 //!
 //! # Loading tensors
 //!
@@ -47,8 +46,8 @@
 //! | `quantized::ggml_file` | no counterpart: the format came before GGUF |
 //! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
 //!
-//! candle's reader of pickles skips tensors of I32, I16, I8 and BOOL, with a message on standard
-//! error only. It copies tensors that share storage. `safetensors_formats::open` does neither.
+//! candle's reader of pickles skips tensors of I32, I16, I8 and BOOL, and copies tensors that share
+//! storage. `safetensors_formats::open` does neither.
 //!
 //! # Saving tensors
 //!
@@ -59,19 +58,16 @@
 //! | `candle_nn::VarMap::save` | [`train::save`](crate::train::save) |
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
-//! candle writes no metadata. It writes a temporary file and renames it, but does not wait for the
-//! disk: after a power cut the new file may be incomplete. The new file has the mode of the
-//! temporary file: on Unix only its owner can read it. Here [`SaveOptions`] have metadata, and the
-//! new file is on the disk before it replaces the old one, and keeps the old one's mode.
+//! candle writes no metadata, and a file that may be incomplete after a power cut and that on Unix
+//! only its owner can read. Here [`SaveOptions`] have metadata, and the new file is on the disk
+//! before it replaces the old one, and keeps the old one's mode.
 //!
 //! # Errors
 //!
-//! candle's functions return candle's `Result`. So do the methods of its builders and of
-//! [`ReadTensorExt`](crate::ReadTensorExt). Other functions here return
-//! [`safetensors_core::Result`] with an error that names the file and the tensor.
-//! [`IntoCandle`](crate::IntoCandle) converts it to candle's:
-//! `Checkpoint::open(path).into_candle()?`, and [`IntoCore`](crate::IntoCore) converts candle's to
-//! ours: `tensor.t().into_core()?`.
+//! Builders and [`ReadTensorExt`](crate::ReadTensorExt) return candle's `Result`. Other functions
+//! return [`safetensors_core::Result`]. [`IntoCandle`](crate::IntoCandle) and
+//! [`IntoCore`](crate::IntoCore) convert: `Checkpoint::open(path).into_candle()?`,
+//! `tensor.t().into_core()?`.
 //!
 //! # Where this crate is stricter
 //!
@@ -86,8 +82,8 @@
 //! | a variable that is missing in the file | an error when some variables are set already | nothing is set |
 //! | a tensor in the file that no variable takes | ignored | an error, unless it is allowed |
 //!
-//! On the other hand it loads dtypes that candle does not: BOOL, I8, U64, C64 and three more dtypes
-//! of 8-bit floats, [widened without loss](crate#dtypes).
+//! It also loads BOOL, I8, U64, C64 and three more dtypes of 8-bit floats,
+//! [widened without loss](crate#dtypes).
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -114,8 +110,7 @@
 //!
 //! # From the Hub to a model
 //!
-//! A client such as `hf-hub` downloads files into one directory, the snapshot. Ask it for the index
-//! first, then for the files that the index names:
+//! Ask a client such as `hf-hub` for the index first, then for the files that the index names:
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -145,16 +140,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A repository without an index has one file, `model.safetensors`: pass its path instead. `hf-hub`
-//! returns the path of a link in the snapshot. Do not resolve it, because the link's target has
-//! another name and no neighbours.
+//! A repository without an index has one file, `model.safetensors`. Do not resolve the link that
+//! `hf-hub` returns: its target has another name and no neighbours.
 //!
 //! # Quantised weights
 //!
-//! candle's loaders do not know scales. From a checkpoint with block-scaled FP8, such as
-//! DeepSeek's, they convert the codes, and the model computes with wrong numbers. Here a quantised
-//! weight is an error, unless the [`LoadOptions`] ask for its numbers, or for the codes as from
-//! candle: [an example](crate#quantised-weights).
+//! candle's loaders convert codes without their scales, for example of DeepSeek's block-scaled FP8,
+//! and the model computes with wrong numbers. Here a quantised weight is an error, unless the
+//! [`LoadOptions`] ask for its numbers or codes: [an example](crate#quantised-weights).
 //!
 //! [`var_builder()`]: crate::var_builder()
 //! [`var_builder_from`]: crate::var_builder_from

@@ -16,26 +16,22 @@ use crate::Candle;
 use crate::dtype::{from_candle_dtype, storage_bytes};
 use crate::error::from_candle_error;
 
-/// The most bytes of a strided tensor that are gathered before they are written.
+/// The most bytes of a strided tensor that are gathered for a write.
 const GATHERED: usize = 256 << 10;
 
-/// The most bytes that are copied at once from another device to the CPU.
+/// The most bytes of a copy from another device.
 const BROUGHT: usize = 16 << 20;
 
-/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
-/// its previous content. Missing directories above it are created.
+/// Saves tensors to one file, atomically. `tensors` yields names and tensors, such as a
+/// `&HashMap<String, Tensor>`.
 ///
-/// `tensors` is anything that yields names and tensors, such as a `&HashMap<String, Tensor>`.
-/// Contiguous tensors on the CPU are written directly from their memory. If a tensor covers a part
-/// of a larger storage, only that part is written.
+/// Contiguous tensors on the CPU are written from their memory, without a copy. A tensor is locked
+/// while it is written: other threads may read but not change it. On another device it is locked
+/// for one part at a time, so no thread should change it during the save.
 ///
-/// A tensor on the CPU is locked while it is written: other threads may read it but not change it.
-/// A tensor on another device is locked for one part at a time, so no thread should change it
-/// during the save.
-///
-/// With [`SaveOptions::tied`], tensors that share a storage are saved once, for example the clones
-/// and detached tensors of a tensor. Reshaped, narrowed and transposed tensors share the storage
-/// too, but are other tensors. [`Views`](safetensors_core::tied::Views) decides how they are saved.
+/// With [`SaveOptions::tied`], tensors that share a storage are saved once.
+/// [`Views`](safetensors_core::tied::Views) decides about reshaped, narrowed and transposed
+/// tensors.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -58,14 +54,10 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// Each names the file, and the tensor if it concerns one.
-///
-/// - An error of [`safetensors_core::save()`].
-/// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of a tensor.
-/// - [`ErrorKind::DataLength`] if the length of a storage does not fit the dtype and shape.
-/// - [`ErrorKind::Framework`] if candle or the device reports an error.
-/// - One of the last two if an F4 or F6 tensor is only a part of its storage or is not contiguous:
-///   candle's layouts cannot address packed elements.
+/// An error of [`safetensors_core::save()`]; [`ErrorKind::UnsupportedFrameworkType`] if the format
+/// lacks the dtype of a tensor; [`ErrorKind::DataLength`] if the length of a storage does not fit;
+/// [`ErrorKind::Framework`] if candle or the device fails; one of the last two for an F4 or F6
+/// tensor that is a part of its storage or not contiguous.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -74,10 +66,8 @@ pub fn save<'a>(
     framework::save::<Candle>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint with a single file or several shards. See
-/// [`safetensors_core::save_sharded`] for the names and sizes of the files.
-///
-/// It accepts the same tensors as [`save()`] and copies no more than [`save()`] does.
+/// Saves tensors to a directory, like [`safetensors_core::save_sharded`], as a single file or
+/// several shards.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -103,12 +93,7 @@ pub fn save<'a>(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Shards are filled in the given order. A `HashMap` has another one each time; a `BTreeMap` has
-/// not.
-///
-/// # Errors
-///
-/// Like [`safetensors_core::save_sharded`], and like [`save()`] for a tensor.
+/// Shards are filled in the given order, which is another one each time for a `HashMap`.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -117,8 +102,7 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Candle>(directory, tensors, options)
 }
 
-/// A candle tensor as a [`TensorSource`]. The storage is locked only while the tensor is written,
-/// not as long as the source lives.
+/// Locks the storage only while the tensor is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CandleSource<'a> {
     tensor: &'a Tensor,
@@ -126,13 +110,7 @@ pub(crate) struct CandleSource<'a> {
 }
 
 impl<'a> CandleSource<'a> {
-    /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of
-    /// the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of the tensor.
-    /// - [`ErrorKind::Framework`] if the device reports an error.
+    /// Borrows the tensor, and waits for the device's work of the calling thread.
     pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
         let dtype = from_candle_dtype(tensor.dtype())?;
         // A save writes from several threads. candle's CUDA devices have one stream of work per
@@ -167,12 +145,9 @@ impl TensorSource for CandleSource<'_> {
         write_in_parts(self.tensor, BROUGHT, sink)
     }
 
-    /// Returns the storage that candle's tensors share. It is identified by the address of candle's
-    /// `Storage`, which is in main memory for every device.
-    ///
-    /// Returns `None`, so that the tensor is tied to no other, for
-    /// - packed tensors and tensors off the CPU, unless they are contiguous from offset 0;
-    /// - other tensors on the CPU that are empty, or have a storage that is too short for them.
+    /// Returns the address of candle's `Storage`, which is in main memory for every device.
+    // Tied to no other: packed tensors and tensors off the CPU that are not contiguous from offset
+    // 0, and tensors on the CPU that are empty, or have a storage that is too short.
     fn storage(&self) -> Option<Memory> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let id = ptr::from_ref(&*storage).addr() as u64;
@@ -194,8 +169,8 @@ impl TensorSource for CandleSource<'_> {
     }
 }
 
-/// Returns the range of storage elements that a tensor spans: the first, and one past the last.
-/// `None` for an empty tensor, or if a number overflows.
+/// Returns the spanned range of storage elements. `None` for an empty tensor, or if a number
+/// overflows.
 fn elements(layout: &Layout) -> Option<(u64, u64)> {
     let start = layout.start_offset();
     let mut last = start;
@@ -205,11 +180,9 @@ fn elements(layout: &Layout) -> Option<(u64, u64)> {
     Some((start as u64, last.checked_add(1)? as u64))
 }
 
-/// Writes the elements of a tensor on any device by copying parts of at most `limit` bytes to the
-/// CPU, one after another.
-///
-/// Each part is made contiguous on the device first, because copying a view to the CPU copies the
-/// whole storage that it is a part of.
+/// Writes parts of at most `limit` bytes.
+// Copying a view to the CPU copies its entire storage, so each part is made contiguous on the
+// device first.
 fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<()> {
     let size = tensor.dtype().size_in_bytes();
     if size == 0 {
@@ -232,7 +205,6 @@ fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<
     Ok(())
 }
 
-/// Writes the elements of a tensor that was copied to the CPU.
 fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
@@ -243,8 +215,7 @@ fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     }
 }
 
-/// Writes the elements of a tensor on the CPU from its `storage`. The tensor must have at least one
-/// element.
+/// Writes at least one element.
 fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> Result<()> {
     let (dtype, bytes) = storage_bytes(storage);
     if dtype.is_sub_byte() {
@@ -265,8 +236,8 @@ fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> 
     }
 }
 
-/// Writes packed elements. candle counts offsets and strides in elements, and a packed element is
-/// not a whole byte. So only a tensor that covers its whole storage can be written correctly.
+/// Writes packed elements, but no part of a storage.
+// candle counts offsets in elements, and a packed element is not an entire byte.
 fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if !tensor.is_contiguous() {
         return Err(from_candle_error(candle_core::Error::RequiresContiguous {
@@ -283,7 +254,6 @@ fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>
     sink(bytes)
 }
 
-/// The bytes of a storage, from which a tensor's blocks of contiguous elements are taken.
 struct Blocks<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
@@ -292,8 +262,7 @@ struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Returns the bytes of `len` elements, from the element `start` on. Fails if the storage is
-    /// too short, because candle does not check this when a tensor is made of a storage.
+    /// Fails if the storage is too short, which candle does not check.
     fn get(&self, start: usize, len: usize) -> Result<&'a [u8]> {
         let end = start.saturating_add(len).saturating_mul(self.size);
         self.bytes.get(start.saturating_mul(self.size)..end).ok_or_else(|| {
@@ -308,8 +277,7 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Writes blocks of `len` elements. Long blocks are written directly from the storage. Short
-    /// blocks are gathered in a buffer first.
+    /// Writes long blocks from the storage, short ones through a buffer.
     fn gather(
         &self,
         starts: impl Iterator<Item = usize>,

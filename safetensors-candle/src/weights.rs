@@ -9,10 +9,8 @@ use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Wide
 
 use crate::{Candle, from_candle_dtype};
 
-/// The source of a checkpoint that models are built from.
 pub(crate) type Source<'a> = Box<dyn ReadAt + 'a>;
 
-/// An open checkpoint, and the options that it is read with.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights<'a> {
     pub(crate) checkpoint: Arc<Checkpoint<Source<'a>>>,
@@ -25,7 +23,7 @@ impl<'a> Weights<'a> {
         Self { checkpoint: Arc::new(checkpoint.into_boxed()), options }
     }
 
-    /// Returns the checkpoint as the options show it.
+    /// Returns a checkpoint with quantised weights as numbers, if the options ask for them.
     pub(crate) fn prepare(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -33,18 +31,16 @@ impl<'a> Weights<'a> {
         Ok(Self::new(into_view(checkpoint, options)?, options))
     }
 
-    /// Returns the options of a read in this dtype.
     pub(crate) fn options_for(&self, dtype: DType) -> Result<LoadOptions> {
         Ok(self.options.clone().all_as(from_candle_dtype(dtype)?))
     }
 
-    /// Fails for codes, unless the options read them. The shape of codes is not the shape of the
-    /// weight, so this comes before any comparison of shapes.
+    /// Fails for refused codes, which have another shape than the weight.
     pub(crate) fn check(&self, tensor: &LazyTensor<'_, Source<'a>>) -> Result<()> {
         if self.options.reads_codes() { Ok(()) } else { tensor.refuse_codes() }
     }
 
-    /// Returns the shape that a tensor, or a part of it with this shape, has in candle.
+    /// Returns the shape in candle.
     pub(crate) fn loaded_shape(
         &self,
         tensor: &LazyTensor<'_, Source<'a>>,
@@ -58,7 +54,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Makes candle's own error for a tensor of another shape, which names the tensor and its file.
+/// Makes candle's own error, with the tensor and its file.
 pub(crate) fn unexpected_shape(
     tensor: &LazyTensor<'_, Source<'_>>,
     name: &str,
@@ -70,8 +66,7 @@ pub(crate) fn unexpected_shape(
     Error::UnexpectedShape { msg, expected, got }.bt()
 }
 
-/// Returns the first quantised weight of these names that is stored as tensors of other names.
-/// `None` if the options read these as they are.
+/// Returns the first of these names that is a quantised weight, stored as tensors of other names.
 pub(crate) fn stored_otherwise(
     checkpoint: &Checkpoint<impl ReadAt>,
     wants: impl Fn(&str) -> bool,

@@ -1,5 +1,4 @@
-//! [`DynArray`]: an array with a dtype that is known at run time; [`ArrayElement`]: the types of
-//! elements; [`array_source`]: any array as a source to be saved.
+//! [`DynArray`], the types of elements, and arrays as sources to be saved.
 
 use std::ptr;
 
@@ -15,17 +14,14 @@ use crate::dtype::{for_each_array_dtype, is_packed};
 use crate::error::{dimension, shape_error};
 use crate::{Ndarray, Packed, strided};
 
-/// Declares [`DynArray`] and everything that is the same for each of its arrays.
 macro_rules! define_dyn_array {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-        /// An owned tensor of any dtype of the format. The dtype is known at run time.
+        /// An owned tensor with a dtype that is known at run time.
         ///
         /// Match on the variants, or call [`as_array`](DynArray::as_array) with the expected
-        /// element type and dimension. `From` accepts arrays of any dimension and any memory
-        /// layout, and moves them.
+        /// element type and dimension. `From` moves arrays of any dimension and memory layout.
         ///
-        /// Two tensors are equal if they have the same dtype and shape and their elements compare
-        /// equal. As always with floats, NaN is not equal to itself.
+        /// Two tensors are equal if dtype, shape and elements are. NaN is not equal to itself.
         ///
         /// ```
         /// use ndarray::{Ix1, Ix2, array};
@@ -51,13 +47,12 @@ macro_rules! define_dyn_array {
         }
 
         impl DynArray {
-            /// Makes an array of a buffer. The elements are moved. Only BOOL elements are copied
-            /// once.
+            /// Makes an array of a buffer. The elements are moved, except BOOL, which is copied.
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::Framework`] if ndarray refuses the shape: the product of its non-zero
-            /// dimensions is over `isize::MAX`. Only an empty tensor can have such a shape.
+            /// [`ErrorKind::Framework`] if ndarray refuses the shape of an empty tensor: the
+            /// product of its non-zero dimensions is over `isize::MAX`.
             pub fn from_buf(buf: TensorBuf) -> Result<Self> {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
@@ -106,8 +101,8 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// Returns the memory of the elements. If they are not in C order, the address of this
-            /// `DynArray` identifies them, because no other array owns them.
+            /// Uses the address of this `DynArray` for elements that are not in C order: it alone
+            /// owns them.
             fn storage(&self) -> Option<Storage> {
                 let elements = match self {
                     $(Self::$variant(array) => array_source(array).storage(),)*
@@ -125,14 +120,12 @@ macro_rules! define_dyn_array {
 for_each_array_dtype!(define_dyn_array);
 
 impl DynArray {
-    /// Borrows the array as a view of elements `T` and dimension `D`. The view has the memory
-    /// layout of the array, which need not be C order.
+    /// Borrows the array as a view of elements `T` and dimension `D`, in the memory layout of the
+    /// array.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::WrongDtype`] if the dtype is not `T`'s.
-    /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
-    ///   dimensions is not `D`'s.
+    /// [`ErrorKind::WrongDtype`]; [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim).
     pub fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
         let array = T::borrow(self).ok_or_else(|| wrong_dtype::<T>(self.dtype()))?;
         of_dimension(array.view())
@@ -152,15 +145,12 @@ impl<T: ArrayElement, D: Dimension> From<Array<T, D>> for DynArray {
     }
 }
 
-/// Moves the elements of a buffer into an array. An error if the buffer has another dtype than `T`
-/// or another number of dimensions than `D`.
 pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> Result<Array<T, D>> {
     let dim = dimension::<D>(buf.shape())?;
     Array::from_shape_vec(dim, buf.into_vec::<T>()?).map_err(shape_error)
 }
 
-/// Returns the error for a tensor without the dtype of `T`.
-/// Gives an array the dimension that the caller expects.
+/// Gives an array the dimension that the caller expects, or returns an error with its dtype.
 pub(crate) fn of_dimension<S: RawData, D: Dimension>(
     array: ArrayBase<S, IxDyn>,
 ) -> Result<ArrayBase<S, D>> {
@@ -172,13 +162,12 @@ pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
 }
 
-/// The type of the elements of an array that is read from a file or written to one.
+/// The type of the elements of an array in a file.
 ///
-/// The implementing types are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`],
-/// [`half::bf16`], [`float8::F8E4M3`], [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized
-/// newtypes of [`safetensors_core::element`]. The packed sub-byte types do not implement it: a
-/// value of such a type is a byte and not an element, so an array of them would not have the
-/// tensor's shape. Like [`Element`], this trait is sealed.
+/// These are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`], [`half::bf16`],
+/// [`float8::F8E4M3`], [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized newtypes of
+/// [`safetensors_core::element`]. Like [`Element`], this trait is sealed. Arrays cannot index
+/// sub-byte types.
 ///
 /// The format has no `Complex<f64>`. Save the real and the imaginary part along an additional last
 /// axis. NumPy reads such an array `z` as `z.view(numpy.complex128)[..., 0]`.
@@ -210,11 +199,11 @@ pub trait ArrayElement: Element {
     #[doc(hidden)]
     fn wrap(array: ArrayD<Self>) -> DynArray;
 
-    /// Borrows the array inside. `None` if it has elements of another type.
+    /// Returns `None` for elements of another type.
     #[doc(hidden)]
     fn borrow(array: &DynArray) -> Option<&ArrayD<Self>>;
 
-    /// Moves the array out. `None` if it has elements of another type.
+    /// Returns `None` for elements of another type.
     #[doc(hidden)]
     fn take(array: DynArray) -> Option<ArrayD<Self>>;
 }
@@ -245,8 +234,8 @@ macro_rules! implement_array_element {
 
 for_each_array_dtype!(implement_array_element);
 
-/// Borrows an array of any memory layout as a source to be saved. Transposed, sliced, reversed and
-/// broadcast arrays are written in C order of their logical elements. No array is copied whole.
+/// Borrows an array of any memory layout as a source to be saved, in C order. No array is copied
+/// entirely.
 ///
 /// ```
 /// use ndarray::{Ix1, array, s};
@@ -281,7 +270,6 @@ where
 pub struct ArraySource<'a, T>(ArrayViewD<'a, T>);
 
 impl<'a, T: ArrayElement> ArraySource<'a, T> {
-    /// Borrows an array of any memory layout.
     pub(crate) fn of<D: Dimension>(array: &'a ArrayRef<T, D>) -> Self {
         Self(array.view().into_dyn())
     }
@@ -304,11 +292,8 @@ impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
         strided::write_pieces(self.0.view(), sink)
     }
 
-    /// Returns the memory of the elements, if they are in C order. Two such sources with equal
-    /// address and length are the same.
-    ///
-    /// Returns `None` for another layout, which is then tied to no other tensor: ndarray does not
-    /// expose the allocation of a view.
+    /// Returns `None` for another layout than C order: ndarray does not expose the allocation of a
+    /// view.
     fn storage(&self) -> Option<Storage> {
         let elements = self.0.as_slice()?;
         Some(Storage::whole(elements.as_ptr().addr() as u64, size_of_val(elements) as u64))

@@ -1,5 +1,4 @@
-//! [`FileBytes`]: a file in memory, at an aligned address; [`InMemory`]: the memory that views
-//! borrow.
+//! [`FileBytes`] and [`InMemory`]: the memory that views borrow.
 
 use std::fmt;
 use std::path::Path;
@@ -7,8 +6,7 @@ use std::path::Path;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Error, ErrorKind, ReadAt, Result};
 
-/// Bytes in memory, from which a [`Reader`](crate::Reader) lends views: everything that has them as
-/// `&[u8]`.
+/// Bytes in memory, from which a [`Reader`](crate::Reader) lends views: anything with a `&[u8]`.
 #[diagnostic::on_unimplemented(
     message = "a reader of `{Self}` reads arrays on demand, and has none in memory to borrow",
     label = "cannot lend views",
@@ -19,15 +17,14 @@ pub trait InMemory: AsRef<[u8]> + Send + Sync {}
 #[diagnostic::do_not_recommend]
 impl<B: AsRef<[u8]> + Send + Sync> InMemory for B {}
 
-/// A whole file in memory, made by [`Reader::open_in_memory`](crate::Reader::open_in_memory). Its
-/// address is a multiple of 8, so arrays that are aligned in the file can be borrowed as views.
+/// A file in memory, made by [`Reader::open_in_memory`](crate::Reader::open_in_memory). Its address
+/// is a multiple of 8, so arrays that are aligned in the file can be borrowed.
 pub struct FileBytes {
     words: Vec<u64>,
     len: usize,
 }
 
 impl FileBytes {
-    /// Reads a file whole.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let file = FileSource::open(path)?;
         let failed = |kind: ErrorKind| Error::from(kind).in_path(path);

@@ -1,10 +1,10 @@
-//! The only table of dtypes: which array holds which dtype of the format.
+//! The only table of dtypes.
 
 use safetensors_core::Dtype;
 use safetensors_core::framework::Support;
 
-/// Calls the macro `$then` with one row for each dtype with elements that an array can index. A row
-/// gives the variant of [`DynArray`](crate::DynArray), the type of the elements, and the dtype.
+/// Calls the macro `$then` with rows of a variant of [`DynArray`](crate::DynArray), the type of its
+/// elements, and the dtype.
 macro_rules! for_each_array_dtype {
     ($then:ident) => {
         $then! {
@@ -35,8 +35,6 @@ pub(crate) use for_each_array_dtype;
 
 macro_rules! define_support {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-        /// How ndarray holds a dtype. The dtypes of the table are held as arrays, sub-byte dtypes
-/// as [packed](is_packed) bytes; both are exact.
         pub(crate) fn support(dtype: Dtype) -> Support {
             match dtype {
                 $(Dtype::$dtype => Support::Exact,)*

@@ -1,10 +1,10 @@
-//! Errors of this adapter: a wrong number of dimensions, and a shape that ndarray refuses.
+//! Errors of this adapter.
 
 use ndarray::{Dimension, IxDyn, ShapeError};
 use safetensors_core::Error;
 
-/// The [`Framework`](safetensors_core::framework::Framework) of ndarray. Its tensors are
-/// [`DynArray`](crate::DynArray)s in main memory. It holds every dtype exactly.
+/// ndarray's [`Framework`](safetensors_core::framework::Framework). Its tensors are
+/// [`DynArray`](crate::DynArray)s. It holds every dtype exactly.
 ///
 /// ```
 /// use safetensors_core::framework::Framework;
@@ -19,10 +19,9 @@ use safetensors_core::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ndarray;
 
-/// The tensor has another number of dimensions than the caller expected.
+/// The tensor has another number of dimensions than expected.
 ///
-/// This error is the source of an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+/// It is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected {expected} dimension{}, found {}: shape {found:?}",
@@ -30,13 +29,13 @@ pub struct Ndarray;
     .found.len()
 )]
 pub struct WrongNdim {
-    /// The number of dimensions that the caller expected.
+    /// The expected number of dimensions.
     pub expected: usize,
     /// The tensor's shape.
     pub found: Vec<usize>,
 }
 
-/// Converts a shape to a dimension type of ndarray. An error if the number of dimensions differs.
+/// Converts a shape. Fails if the number of dimensions differs.
 pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     D::from_dimension(&IxDyn(shape)).ok_or_else(|| {
         // Only a dimension type of a fixed number of axes can fail to hold a shape.
@@ -44,13 +43,11 @@ pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     })
 }
 
-/// Returns the error for a tensor that has another number of dimensions than expected.
 pub(crate) fn wrong_ndim(expected: usize, shape: &[usize]) -> Error {
     Error::framework::<Ndarray>(WrongNdim { expected, found: shape.into() })
 }
 
-/// Returns the error for a shape that ndarray refuses, for example because the product of its
-/// non-zero dimensions is over `isize::MAX`.
+/// Wraps ndarray's error, for example for a product of dimensions over `isize::MAX`.
 pub(crate) fn shape_error(error: ShapeError) -> Error {
     Error::framework::<Ndarray>(error)
 }

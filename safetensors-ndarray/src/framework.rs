@@ -1,4 +1,4 @@
-//! [`Ndarray`]: implements core's [`Framework`] for ndarray, so that core can load and save arrays.
+//! [`Framework`] for [`Ndarray`].
 
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};

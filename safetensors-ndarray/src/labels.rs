@@ -1,4 +1,4 @@
-//! Labelled arrays: names of dimensions, and parts that are taken by labels along a coordinate.
+//! Labelled arrays: names of dimensions, and parts by labels along a coordinate.
 //!
 //! A coordinate is an array with one axis and the name of a dimension, as in NetCDF and xarray.
 
@@ -16,9 +16,8 @@ use crate::slice::ArraySlice;
 use crate::{ArrayElement, Ndarray, Reader};
 
 impl<S: ReadAt> Reader<S> {
-    /// Returns the names of the axes of an array; none if the file does not name them. The
-    /// attribute `dimensions` has them, which [`Writer::dimensions`](crate::Writer::dimensions)
-    /// writes.
+    /// Returns the names of the axes of an array from its attribute `dimensions`; none if there is
+    /// none. [`Writer::dimensions`](crate::Writer::dimensions) writes it.
     ///
     /// # Errors
     ///
@@ -35,9 +34,9 @@ impl<S: ReadAt> Reader<S> {
         Ok(names.map_err(|error| array.locate(error))?.unwrap_or_default())
     }
 
-    /// Takes the part of a dimension with labels in a range. The labels are the elements of the
-    /// array that has the name of the dimension, its coordinate. They ascend or descend. From other
-    /// arrays, only the selected bytes and small gaps between them are read.
+    /// Takes the part of a dimension with labels in a range. The labels are the elements of its
+    /// coordinate, the array with the name of the dimension. From other arrays, only the selected
+    /// bytes and small gaps between them are read.
     ///
     /// ```
     /// use ndarray::{Array, Array3, Ix1, Ix3, s};
@@ -64,18 +63,17 @@ impl<S: ReadAt> Reader<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A range compares numbers, so `0..=10` takes the same labels whether they ascend or descend.
-    /// They keep the order of the file. Where labels descend, `10.0..=0.0` takes the same ones, as
-    /// in xarray. Integers are compared exactly, also with floats. A range without labels in it
-    /// selects nothing, and arrays of length 0 are read. If a label occurs several times, all of
-    /// its positions are taken.
+    /// Labels ascend or descend, and keep the order of the file. `0..=10` takes the same labels in
+    /// both cases. Where they descend, so does `10.0..=0.0`, as in xarray. Integers are compared
+    /// exactly, also with floats. A range without labels selects nothing. All positions of an equal
+    /// label are taken.
     ///
     /// # Errors
     ///
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) if the dimension has no
-    /// coordinate; [`WrongNdim`](crate::WrongNdim) if the array of that name has other than one
-    /// axis; [`Framework`](safetensors_core::ErrorKind::Framework) if the labels have no order, or
-    /// ascend and the range begins at its larger end; an error of reading the coordinate.
+    /// coordinate; [`WrongNdim`](crate::WrongNdim) if the coordinate has other than one axis;
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) if the labels have no order, or ascend
+    /// and the range begins at its larger end.
     pub fn select<L: ArrayElement>(
         &self,
         dimension: &str,
@@ -85,15 +83,13 @@ impl<S: ReadAt> Reader<S> {
     }
 }
 
-/// Parts of dimensions that were taken by labels, from which arrays are read. Made by
-/// [`Reader::select`].
+/// Parts of dimensions by labels, from which arrays are read. Made by [`Reader::select`].
 #[derive(Debug)]
 pub struct Selection<'r, S> {
     reader: &'r Reader<S>,
     parts: Vec<Part>,
 }
 
-/// The positions that are taken of a dimension.
 #[derive(Debug)]
 struct Part {
     dimension: String,
@@ -103,7 +99,6 @@ struct Part {
 }
 
 impl Part {
-    /// Takes the labels of a dimension's coordinate that are in a range.
     fn new<L: ArrayElement>(
         name: &str,
         coordinate: &LazyTensor<'_, impl ReadAt>,
@@ -141,15 +136,15 @@ impl<S: ReadAt> Selection<'_, S> {
         Ok(self)
     }
 
-    /// Reads the selected part of an array, which must have every dimension that was selected from.
-    /// A coordinate has only its own dimension, and gives the labels of the part.
+    /// Reads the selected part of an array with every dimension that was selected from, or the
+    /// labels of a coordinate.
     ///
     /// # Errors
     ///
-    /// [`Framework`](safetensors_core::ErrorKind::Framework) if the array does not have such a
-    /// dimension, or the coordinate has another length;
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) and the errors of
-    /// [`Reader::slice`]. Each names the file and the array.
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) if the array lacks such a dimension,
+    /// or the coordinate has another length;
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound); an error of
+    /// [`Reader::slice`].
     pub fn read<T: ArrayElement, D: Dimension>(&self, array: &str) -> Result<Array<T, D>> {
         let array = self.reader.readable(array)?;
         let part = self.slice(&array)?.read::<T>().and_then(of_dimension);
@@ -195,8 +190,7 @@ impl<S: ReadAt> Selection<'_, S> {
         ArraySlice::new(array, &elems.collect::<Vec<_>>()[..])
     }
 
-    /// Returns `true` if an array is the coordinate of a dimension that was selected from, or that
-    /// an array has. It need not name its own dimension.
+    /// Returns `true` for the coordinate of a dimension. It need not name its own dimension.
     fn is_coordinate(&self, array: &LazyTensor<'_, S>, names: &[String]) -> bool {
         match (names, array.shape()) {
             ([name], [_]) => name == array.name(),
@@ -212,7 +206,6 @@ impl<S: ReadAt> Selection<'_, S> {
     }
 }
 
-/// Why a part cannot be taken by labels.
 #[derive(Debug, thiserror::Error)]
 enum LabelError {
     #[error("expected a dimension {dimension:?}, but its dimensions have no names")]
@@ -221,7 +214,7 @@ enum LabelError {
     NoSuchDimension { dimension: String, found: Vec<String> },
     #[error("dimension {dimension:?} has length {found}, but its coordinate has {labels} labels")]
     Length { dimension: String, labels: usize, found: usize },
-    /// The labels neither ascend nor descend, from this position on.
+    /// Labels that neither ascend nor descend, from this position on.
     #[error("labels should ascend or descend: element {position} does neither")]
     Unsorted { position: usize },
     #[error("the labels ascend, but the range goes from {first} down to {last}: swap its ends")]
@@ -239,7 +232,6 @@ enum Labels {
     Float(Vec<f64>),
 }
 
-/// One label.
 #[derive(Clone, Copy, Debug)]
 enum Label {
     Integer(i128),
@@ -288,7 +280,7 @@ impl Labels {
         }
     }
 
-    /// Whether the labels ascend or descend. Equal neighbours do both. An error for other labels.
+    /// Returns the order of the labels, which equal neighbours allow. Fails for other labels.
     fn direction(&self) -> Result<Ordering> {
         let refused = |error| Err(Error::framework::<Ndarray>(error));
         let mut direction = Ordering::Equal;
@@ -307,8 +299,7 @@ impl Labels {
         Ok(direction)
     }
 
-    /// Returns the positions of the labels between two bounds. They are neighbours, because labels
-    /// are sorted.
+    /// Returns the positions between two bounds, which are neighbours because labels are sorted.
     fn positions(&self, bounds: impl RangeBounds<Label>) -> Range<usize> {
         let is_in = |&position: &usize| bounds.contains(&self.get(position));
         let Some(first) = (0..self.len()).find(is_in) else { return 0..0 };
@@ -317,7 +308,6 @@ impl Labels {
     }
 }
 
-/// A bound that the caller gave.
 fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
     let label = |value: &L| {
         let label = Labels::new(TensorBuf::from_vec(vec![1], vec![*value])?)?.get(0);
@@ -333,7 +323,6 @@ fn bound<L: ArrayElement>(bound: Bound<&L>) -> Result<Bound<Label>> {
     })
 }
 
-/// Returns the label at a bound.
 fn end_of(bound: Bound<Label>) -> Option<Label> {
     match bound {
         Bound::Included(label) | Bound::Excluded(label) => Some(label),

@@ -46,13 +46,12 @@
 //!
 //! # Structs of arrays
 //!
-//! With the feature `derive`, a struct of arrays is saved and loaded as a whole:
-//! `#[derive(NamedArrays)]` implements the trait `NamedArrays`. Its documentation has the rules.
+//! With the feature `derive`, `#[derive(NamedArrays)]` implements the trait `NamedArrays`, which
+//! saves and loads a struct of arrays.
 //!
 //! # Checkpoints
 //!
-//! The same files hold the weights of models. They can be loaded and saved at once, with any
-//! content:
+//! The same files hold the weights of models:
 //!
 //! | to | use | the data is |
 //! |---|---|---|
@@ -63,10 +62,9 @@
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | not copied whole |
 //! | save arrays at once with core's options | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
 //!
-//! A [`DynArray`] is a tensor with a dtype that is known only at run time. This crate holds every
-//! dtype of the format exactly, so it never widens. The elements of the sub-byte dtypes (F4,
-//! F6_E2M3, F6_E3M2) share bytes, and no array can index parts of bytes. Such a tensor is a
-//! [`Packed`], which keeps the bytes as they are in the file.
+//! A [`DynArray`] is a tensor with a dtype that is known only at run time. Every dtype of the
+//! format is held exactly. No array can index the sub-byte dtypes (F4, F6_E2M3, F6_E3M2): such a
+//! tensor is a [`Packed`].
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -96,12 +94,10 @@
 //!
 //! # Quantised weights
 //!
-//! The elements of a [quantised weight](safetensors_core::quantized) are codes. [`load`], [`Reader`]
-//! and structs of arrays refuse them, unless [`LoadOptions::quantized`] or [`Reader::quantized`]
-//! asks for the numbers of the weights or for the codes.
-//!
-//! [`ReadArrayExt`] and [`ViewArrayExt`] read one tensor and have no such option. They return codes
-//! only as elements of the codes' own type, which the caller names.
+//! [`load`], [`Reader`] and structs of arrays refuse a [quantised
+//! weight](safetensors_core::quantized), unless [`LoadOptions::quantized`] or [`Reader::quantized`]
+//! asks for its numbers or codes. [`ReadArrayExt`] and [`ViewArrayExt`] return codes as elements of
+//! their own type, which the caller names.
 //!
 //! # Coming from ndarray-npy
 //!
@@ -121,10 +117,8 @@
 //! | `ViewNpyError::MisalignedData` | [`Misaligned`](safetensors_core::ErrorKind::Misaligned) |
 //! | `ReadNpzError::Zip(FileNotFound)` | [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), with the names that are [similar](safetensors_core::Error::similar) |
 //!
-//! An element type that `.npy` has and safetensors does not is `Complex<f64>`. [`ArrayElement`] shows
-//! how to store it as two numbers. The memory layout is not kept: a file has C order, so an array in
-//! Fortran order comes back in C order with the same elements. With the feature `npz`, the module
-//! `npz` reads and writes `.npy` and `.npz` themselves.
+//! [`ArrayElement`] shows how to store `Complex<f64>`, which safetensors lacks. Files have C order,
+//! so an array in Fortran order comes back in C order with the same elements.
 //!
 //! # Coming from ndarray-safetensors
 //!
@@ -139,14 +133,14 @@
 //!
 //! # What this crate does not do
 //!
-//! It converts elements only on request. Reading BF16 as `f32` is an error; call
+//! It converts elements only on request: reading BF16 as `f32` is an error. Call
 //! [`Reader::read_as`] or [`read_array_as`](ReadArrayExt::read_array_as), or set
-//! [`LoadOptions::floats_as`] to convert.
+//! [`LoadOptions::floats_as`].
 //!
 //! It makes no array that owns a mapped file, because ndarray accepts no owner from outside. Keep
 //! the [`Reader`] alive and borrow views of it.
 //!
-//! It compresses nothing. Files can be mapped and read in parts for that.
+//! It does not compress, so that files can be mapped and read in parts.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]

@@ -1,4 +1,4 @@
-//! Loads whole checkpoints as [`DynArray`]s, and single tensors as typed arrays.
+//! Loads checkpoints as [`DynArray`]s, and single tensors as typed arrays.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,11 +15,10 @@ use crate::array::{array_from_buf, wrong_dtype};
 use crate::error::dimension;
 use crate::{ArrayElement, DynArray, Ndarray};
 
-/// Loads every tensor of a checkpoint into a map by name. The path names a file, an index of
-/// shards, or the directory that holds either.
+/// Loads every tensor of a checkpoint by name, in parallel. The path is a file, an index of shards,
+/// or the directory of either.
 ///
-/// The tensors are read in parallel, each into separate memory. The array takes over this memory
-/// without another copy. Only BOOL is copied once more.
+/// Arrays take over the memory that was read into. Only BOOL is copied once.
 ///
 /// ```
 /// use ndarray::array;
@@ -43,13 +42,12 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// Like [`Checkpoint::open`] and [`framework::load`], for example
 /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for [quantised
-/// weights](LoadOptions::quantized). Each names the file, and the tensor if it concerns one.
+/// weights](LoadOptions::quantized).
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// Loads like [`load`], with options, such as the number of reading threads, the conversion of
-/// dtypes, and the treatment of [quantised weights](LoadOptions::quantized).
+/// Loads like [`load`], with options.
 ///
 /// ```
 /// use half::f16;
@@ -77,12 +75,10 @@ pub fn load_with(
     framework::load_path::<Ndarray>(path, &(), options)
 }
 
-/// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, or a [`LazySlice`], a part of
-/// one, as an array.
+/// Reads a [`LazyTensor`], or its part, a [`LazySlice`], as an array.
 ///
-/// The element type and the dimension are compared with the header before any data is read. The
-/// array takes over the memory that the data was read into. Only the elements of BOOL are copied
-/// once more.
+/// Element type and dimension are compared with the header before any data is read. The array takes
+/// over the memory that was read into. Only BOOL is copied once.
 ///
 /// ```
 /// use ndarray::{Array2, Ix1, Ix2};
@@ -107,20 +103,14 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - [`WrongDtype`] if the dtype is not `T`'s. The codes of quantised weights are read as they
-    ///   are: the caller has named their type.
-    /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
-    ///   `D`'s.
-    /// - An error of [`LazyTensor::read`].
-    ///
-    /// Each names the tensor, and the file if there is one.
-    ///
-    /// [`WrongDtype`]: safetensors_core::ErrorKind::WrongDtype
-    /// [`Framework`]: safetensors_core::ErrorKind::Framework
+    /// [`WrongDtype`](safetensors_core::ErrorKind::WrongDtype) if the dtype is not `T`'s;
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) with a
+    /// [`WrongNdim`](crate::WrongNdim); an error of [`LazyTensor::read`]. Codes of quantised
+    /// weights are no error: the caller has named their type.
     fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>>;
 
-    /// Reads the tensor and converts it to an array of elements `T` and dimension `D`, by the rules
-    /// of [`convert`](safetensors_core::convert). Memory holds at most one piece per thread in the
+    /// Reads the tensor and converts it to elements `T`, by the rules of
+    /// [`convert`](safetensors_core::convert). Memory holds at most one piece per thread in the
     /// tensor's own dtype.
     ///
     /// ndarray has no arithmetic for half-precision and 8-bit floats. It has arithmetic for `f32`:
@@ -145,26 +135,21 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// - An error of [`LazyTensor::read_with`], such as [`Quantization`] for codes of a quantised
-    ///   weight, which [`Reader::quantized`](crate::Reader::quantized) reads as numbers.
-    /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
-    ///   `D`'s.
-    ///
-    /// Each names the tensor, and the file if there is one.
-    ///
-    /// [`Framework`]: safetensors_core::ErrorKind::Framework
-    /// [`Quantization`]: safetensors_core::ErrorKind::Quantization
+    /// An error of [`LazyTensor::read_with`], such as
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for codes of a quantised weight,
+    /// which [`Reader::quantized`](crate::Reader::quantized) reads as numbers;
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) with a
+    /// [`WrongNdim`](crate::WrongNdim).
     fn read_array_as<T: ArrayElement, D: Dimension>(
         &self,
         options: &ConvertOptions,
     ) -> Result<Array<T, D>>;
 
-    /// Reads the tensor in the dtype and shape that it has in the file, without conversion.
+    /// Reads the tensor in its own dtype and shape.
     ///
     /// # Errors
     ///
-    /// Like [`LazyTensor::read`], [`DynArray::from_buf`] and [`LazyTensor::refuse_codes`]. Each
-    /// names the tensor, and the file if there is one.
+    /// Like [`LazyTensor::read`], [`DynArray::from_buf`] and [`LazyTensor::refuse_codes`].
     fn read_any(&self) -> Result<DynArray>;
 }
 
@@ -205,8 +190,7 @@ macro_rules! read_arrays {
 read_arrays!(LazyTensor, LazyTensor::locate);
 read_arrays!(LazySlice, |slice: &LazySlice<'_, S>, error| slice.tensor().locate(error));
 
-/// Refuses a tensor of another dtype or number of dimensions than the caller expects, before it is
-/// read.
+/// Refuses another dtype or number of dimensions than expected, before reading.
 pub(crate) fn check<T: ArrayElement, D: Dimension>(dtype: Dtype, shape: &[usize]) -> Result<()> {
     if dtype != T::DTYPE {
         return Err(wrong_dtype::<T>(dtype));

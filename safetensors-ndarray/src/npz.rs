@@ -1,5 +1,5 @@
-//! NumPy's files: arrays of `.npy` files and `.npz` archives, and whole archives as safetensors
-//! files and back. Needs the feature `npz`.
+//! Arrays of NumPy's `.npy` files and `.npz` archives, and archives as safetensors files and back.
+//! Needs the feature `npz`.
 //!
 //! | to | use |
 //! |---|---|
@@ -69,14 +69,13 @@ pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result
     npy::Array::open(path)?.read_array()
 }
 
-/// Writes an array of any memory layout to a `.npy` file, in C order. The path has the old file
-/// until the new one is complete.
+/// Writes an array of any memory layout to a `.npy` file, in C order, atomically.
 ///
 /// # Errors
 ///
 /// [`NoNumpyType`](safetensors_formats::ErrorKind::NoNumpyType) as the
-/// [other](safetensors_core::Error::other) kind of the error, for example for BF16; the errors of
-/// [`AtomicFile::create`] and [`AtomicFile::commit`]. Each names the file.
+/// [other](safetensors_core::Error::other) kind of the error, for example for BF16; an error of
+/// [`AtomicFile::create`] and [`AtomicFile::commit`].
 pub fn write_npy<T: ArrayElement, D: Dimension>(
     path: impl AsRef<Path>,
     array: &ArrayRef<T, D>,
@@ -88,13 +87,11 @@ pub fn write_npy<T: ArrayElement, D: Dimension>(
 ///
 /// # Errors
 ///
-/// [`UnsupportedType`] or [`Fields`] as the [other](safetensors_core::Error::other) kind of the
-/// error, for an array of a type that safetensors lacks; an error of [`Archive::open`],
-/// [`Archive::check`], [`Archive::array`] or [`ReadArrayExt::read_any`]. Each names the file, and
-/// the array if it concerns one.
-///
-/// [`UnsupportedType`]: safetensors_formats::ErrorKind::UnsupportedType
-/// [`Fields`]: safetensors_formats::ErrorKind::Fields
+/// [`UnsupportedType`](safetensors_formats::ErrorKind::UnsupportedType) or
+/// [`Fields`](safetensors_formats::ErrorKind::Fields) as the
+/// [other](safetensors_core::Error::other) kind of the error, for an array of a type that
+/// safetensors lacks; an error of [`Archive::open`], [`Archive::check`], [`Archive::array`] or
+/// [`ReadArrayExt::read_any`].
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     let archive = Archive::open(path)?;
     archive.check()?;
@@ -105,15 +102,13 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     arrays.collect()
 }
 
-/// Writes an archive. The path has the old file until the new one is complete.
-///
-/// `arrays` are names and tensors, such as [`array_source`](crate::array_source)s or a
-/// `&BTreeMap<String, DynArray>`. They are written one after the other, and none is copied whole.
+/// Writes names and tensors, such as [`array_source`](crate::array_source)s or a `&BTreeMap<String,
+/// DynArray>`, to an archive, atomically. They are written one after the other, and none is copied
+/// entirely.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DuplicateTensor`] if a name occurs twice; otherwise like [`write_npy`]. Each names
-/// the file, and the array if it concerns one.
+/// [`ErrorKind::DuplicateTensor`] if a name occurs twice; otherwise like [`write_npy`].
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
     arrays: impl IntoIterator<Item = (N, S)>,
@@ -128,8 +123,8 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     })
 }
 
-/// Writes the arrays of an archive to a safetensors file, under the same names. They pass through
-/// in pieces, so the archive can be larger than memory.
+/// Writes the arrays of an archive to a safetensors file, in pieces, so the archive can be larger
+/// than memory.
 ///
 /// # Errors
 ///
@@ -139,11 +134,7 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
 }
 
 /// Converts like [`to_safetensors`], without the arrays of types that safetensors lacks, such as
-/// texts. Returns the error of each, which names it and its type.
-///
-/// # Errors
-///
-/// Like [`to_safetensors`], except these.
+/// texts. Returns the error of each.
 pub fn to_safetensors_skipping(
     archive: impl AsRef<Path>,
     file: impl AsRef<Path>,
@@ -151,7 +142,6 @@ pub fn to_safetensors_skipping(
     convert(archive.as_ref(), file.as_ref(), true)
 }
 
-/// Writes the arrays of an archive to a file. Returns the errors of the skipped ones.
 fn convert(archive: &Path, file: &Path, skips: bool) -> Result<Vec<Error>> {
     let mut skipped = Vec::new();
     let archive = Archive::open(archive)?;
@@ -176,9 +166,8 @@ fn is_of_no_dtype(error: &Error) -> bool {
     matches!(error.other(), Some(UnsupportedType { .. } | Fields))
 }
 
-/// Writes the arrays of a safetensors file to an archive, under the same names. They pass through
-/// in pieces. An archive has no place for metadata and attributes, so they are skipped. A tied
-/// array is written under each of its names.
+/// Writes the arrays of a safetensors file to an archive, in pieces. An archive has no place for
+/// metadata and attributes, so they are skipped. A tied array is written under each of its names.
 ///
 /// # Errors
 ///
@@ -217,12 +206,11 @@ impl<S: ReadAt> ReadArrayExt for npy::Array<S> {
     }
 }
 
-/// Adds the place of an array to an error.
 fn locate<S: ReadAt>(array: &npy::Array<S>, error: Error) -> Error {
     error.in_tensor(array.name()).in_file(array.file())
 }
 
-/// Writes a file by `write`. The file gets its name once it is complete and on the disk.
+/// Gives the file its name once it is complete and on the disk.
 fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> safetensors_formats::Result<()>,

@@ -2,11 +2,9 @@
 
 use safetensors_core::TensorBuf;
 
-/// A tensor of F4, F6_E2M3 or F6_E3M2. Its elements share bytes.
+/// A tensor of F4, F6_E2M3 or F6_E3M2, with elements that share bytes, which ndarray cannot index.
 ///
-/// ndarray cannot index parts of bytes, so no array has the tensor's shape. The bytes stay as they
-/// are in the file, and are saved bit for bit. [`safetensors_core::convert::widen`] converts them
-/// to F16 exactly.
+/// The bytes stay unchanged. [`safetensors_core::convert::widen`] converts them to F16 exactly.
 ///
 /// ```
 /// use safetensors_core::element::F4Packed;
@@ -27,14 +25,12 @@ use safetensors_core::TensorBuf;
 pub struct Packed(pub(crate) TensorBuf);
 
 impl Packed {
-    /// Returns the buffer, borrowed. It has the dtype, the shape in elements, and the packed bytes
-    /// in C order.
+    /// Returns the buffer, with the shape in elements and the packed bytes in C order.
     pub fn buf(&self) -> &TensorBuf {
         &self.0
     }
 }
 
-/// Two tensors are equal if they have the same dtype, shape and bits.
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
         self.0.dtype() == other.0.dtype()

@@ -1,4 +1,4 @@
-//! [`Reader`]: reads the arrays of a file by name, like `NpzReader`, and borrows views of them.
+//! [`Reader`]: reads the arrays of a file by name, and borrows views of them.
 
 use std::path::Path;
 
@@ -72,8 +72,7 @@ impl Reader {
 }
 
 impl Reader<FileBytes> {
-    /// Reads a complete file, or several, into memory. [Views](Reader::view) then borrow from
-    /// there.
+    /// Reads a file, or several, into memory. [Views](Reader::view) then borrow from there.
     ///
     /// ```
     /// use ndarray::{Ix2, array};
@@ -101,19 +100,19 @@ impl Reader<FileBytes> {
 }
 
 impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
-    /// Opens a file with bytes that are in memory, for example in a `Vec<u8>`, a `&[u8]`, a
-    /// `bytes::Bytes` or a `Mmap`.
+    /// Opens a file with bytes in memory, for example in a `Vec<u8>`, a `&[u8]`, a `bytes::Bytes`
+    /// or a `Mmap`.
     ///
-    /// [Views](Reader::view) need bytes at an aligned address. A `Mmap` and [`FileBytes`] have one.
-    /// A `Vec<u8>` need not.
+    /// [Views](Reader::view) need bytes at an aligned address, as in a `Mmap` and [`FileBytes`],
+    /// but not always in a `Vec<u8>`.
     pub fn from_bytes(bytes: B) -> Result<Self> {
         Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
 }
 
 impl<S: ReadAt> Reader<S> {
-    /// Reads an array of elements `T` and dimension `D`. Any number of dimensions is `IxDyn`, and a
-    /// single number is an array of dimension `Ix0`. Both types can be left to the compiler:
+    /// Reads an array of elements `T` and dimension `D`: `IxDyn` for any number of dimensions,
+    /// `Ix0` for a single number. The compiler can infer both:
     ///
     /// ```
     /// use ndarray::{Array0, Array2, arr0, array};
@@ -137,22 +136,17 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
     /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for a [quantised
-    /// weight](Reader::quantized), as from every other method that reads; otherwise like
-    /// [`ReadArrayExt::read_array`]. Each names the file and the array.
+    /// weight](Reader::quantized), as from every method that reads; otherwise like
+    /// [`ReadArrayExt::read_array`].
     pub fn read<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
         self.readable(name)?.read_array()
     }
 
     /// Reads an array and converts its elements to `T`, for example halves to `f32`.
     ///
-    /// To floats, numbers are rounded once, to the nearest; one that is too large becomes infinity,
-    /// or NaN in a type without infinity. To integers, all must fit: a fraction, NaN or a number
-    /// that is too large is an error. [`ReadArrayExt::read_array_as`] has options for floats.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound); otherwise like
-    /// [`ReadArrayExt::read_array_as`].
+    /// Floats are rounded to the nearest; too large ones become infinity, or NaN in a type without
+    /// infinity. For integers, a fraction, NaN or a number that is too large is an error.
+    /// [`ReadArrayExt::read_array_as`] has options for floats.
     pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
         let array = self.checkpoint.tensor(name)?;
         let options = self.options.clone().all_as(T::DTYPE);
@@ -160,26 +154,18 @@ impl<S: ReadAt> Reader<S> {
         buf.and_then(array_from_buf).map_err(|error| array.locate(error))
     }
 
-    /// Reads an array with the element type and the shape that it has in the file.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound); otherwise like
-    /// [`ReadArrayExt::read_any`].
+    /// Reads an array with the element type and the shape in the file.
     pub fn read_any(&self, name: &str) -> Result<DynArray> {
         let array = self.readable(name)?;
         DynArray::from_buf(array.read()?).map_err(|error| array.locate(error))
     }
 
-    /// Reads an array into an existing array. If that array is in C order, its elements are read
-    /// directly into it.
+    /// Reads an array into an existing array, directly if that is in C order.
     ///
     /// # Errors
     ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
-    /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape) if the array has another shape than
-    /// the one in the file, and the errors of [`read`](Reader::read). After an error of reading,
-    /// some elements may have changed.
+    /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape) if the shapes differ; otherwise like
+    /// [`read`](Reader::read). After an error of reading, some elements may have changed.
     pub fn read_into<T: ArrayElement, D: Dimension>(
         &self,
         name: &str,
@@ -190,11 +176,11 @@ impl<S: ReadAt> Reader<S> {
         ArraySlice::new(&tensor, &all[..])?.read_into(array.into_dyn())
     }
 
-    /// Reads a part of an array, taken by `s![]`, or by a `&[SliceInfoElem]`. Only its bytes are
+    /// Reads a part of an array, given by `s![]`, or by a `&[SliceInfoElem]`. Only its bytes are
     /// read, and gaps of at most 512 bytes between them.
     ///
-    /// The slice means the same as for an array in memory: indices can count from the end, steps can
-    /// be negative, and there can be new axes.
+    /// Indices can count from the end, steps can be negative, and there can be new axes, as for an
+    /// array in memory.
     ///
     /// ```
     /// use ndarray::{Array3, NewAxis, s};
@@ -218,12 +204,11 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// - [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound).
-    /// - [`Framework`](safetensors_core::ErrorKind::Framework) with a [`WrongNdim`](crate::WrongNdim)
-    ///   if the array has another number of axes than the slice.
-    /// - [`IndexOutOfBounds`](safetensors_core::ErrorKind::IndexOutOfBounds), where ndarray panics.
-    /// - [`SliceInsideByte`](safetensors_core::ErrorKind::SliceInsideByte).
-    /// - Like [`read`](Reader::read).
+    /// [`Framework`](safetensors_core::ErrorKind::Framework) with a [`WrongNdim`](crate::WrongNdim)
+    /// if the array has another number of axes than the slice;
+    /// [`IndexOutOfBounds`](safetensors_core::ErrorKind::IndexOutOfBounds), where ndarray panics;
+    /// [`SliceInsideByte`](safetensors_core::ErrorKind::SliceInsideByte); otherwise like
+    /// [`read`](Reader::read).
     pub fn slice<T: ArrayElement, I: SliceArg<IxDyn>>(
         &self,
         name: &str,
@@ -300,9 +285,9 @@ impl<S: ReadAt> Reader<S> {
         self.readable(name)?.rows(numbers)?.read_array()
     }
 
-    /// Borrows an array as a view, in C order. Nothing is copied. The file is in memory, by
-    /// [`open_in_memory`](Reader::open_in_memory) for example, or mapped. Another reader has
-    /// nothing to lend:
+    /// Borrows an array as a view, in C order, without a copy, from a file in memory, for example
+    /// by [`open_in_memory`](Reader::open_in_memory), or mapped. Another reader has nothing to
+    /// lend:
     ///
     /// ```compile_fail,E0277
     /// # fn main() -> safetensors_core::Result<()> {
@@ -314,13 +299,11 @@ impl<S: ReadAt> Reader<S> {
     ///
     /// # Errors
     ///
-    /// - [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound).
-    /// - [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a [quantised
-    ///   weight](Reader::quantized), which [`array`](Reader::array) borrows with [`ViewArrayExt`].
-    /// - Like [`ViewArrayExt::as_array`]: for example
-    ///   [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
-    ///
-    /// Each names the file and the array.
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for the codes of a [quantised
+    /// weight](Reader::quantized), which [`array`](Reader::array) borrows with [`ViewArrayExt`];
+    /// otherwise like [`ViewArrayExt::as_array`]: for example
+    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
     pub fn view<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>>
     where
         S: InMemory,
@@ -338,15 +321,11 @@ impl<S: ReadAt> Reader<S> {
 
     /// Returns the array of this name. Its dtype and shape are known, and its elements are read on
     /// demand.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), naming the file.
     pub fn array(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.checkpoint.tensor(name)
     }
 
-    /// Returns the array of this name. An error for codes that the options refuse.
+    /// Returns the array of this name, or the error for refused codes.
     pub(crate) fn readable(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         let array = self.checkpoint.tensor(name)?;
         array.dtype_plan(&self.options)?;
@@ -420,8 +399,8 @@ impl<S> Reader<S> {
         &self.checkpoint
     }
 
-    /// Returns the names in the order of the file: the order of [`Writer`](crate::Writer)'s calls,
-    /// except that an array that would misalign others, such as seven `bool`s, comes last.
+    /// Returns the names in the order of the file: the order of writing, except that an array that
+    /// would misalign others, such as seven `bool`s, comes last.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())
     }
@@ -436,7 +415,7 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// Returns the metadata of the file, such as a title. A number in it is read by `parse`.
+    /// Returns the metadata of the file, such as a title. `parse` reads a number in it.
     pub fn metadata(&self) -> &Metadata {
         self.checkpoint.metadata()
     }

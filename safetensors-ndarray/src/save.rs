@@ -7,18 +7,15 @@ use safetensors_core::{Result, SaveOptions, ShardOptions, framework};
 
 use crate::{DynArray, Ndarray};
 
-/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
-/// its previous content.
+/// Saves tensors to one file, atomically. `tensors` yields names and tensors, such as a
+/// `&BTreeMap<String, DynArray>`.
 ///
-/// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`.
-/// Arrays in C order are written directly from their memory. Other arrays pass through buffers: two
-/// per thread of 2 to 8 MiB each. With [`SaveOptions::digests`], a buffer has up to 32 MiB if 64
-/// rows need that.
+/// Arrays in C order are written from their memory, others through buffers: two per thread of 2 to
+/// 8 MiB each. With [`SaveOptions::digests`], a buffer has up to 32 MiB if 64 rows need that.
 ///
-/// To save arrays that are not [`DynArray`]s, pass [`array_source`](crate::array_source)s to
-/// [`safetensors_core::save()`].
-///
-/// With [`SaveOptions::tied`], an array that appears under several names is saved once.
+/// For arrays that are not [`DynArray`]s, pass [`array_source`](crate::array_source)s to
+/// [`safetensors_core::save()`]. With [`SaveOptions::tied`], an array under several names is saved
+/// once.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -37,8 +34,7 @@ use crate::{DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// Like [`safetensors_core::save()`]. Each names the file, and the tensor if it concerns one. After
-/// an error the path has its previous content.
+/// Like [`safetensors_core::save()`].
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -47,10 +43,8 @@ pub fn save<'a>(
     framework::save::<Ndarray>(path, tensors, options)
 }
 
-/// Saves arrays to a directory, as a checkpoint with a single file or several shards. See
+/// Saves arrays to a directory, as a single file or several shards. See
 /// [`safetensors_core::save_sharded`] for the names and sizes of the files.
-///
-/// It accepts the same tensors as [`save`] and copies no more than [`save`] does.
 ///
 /// ```
 /// use ndarray::Array2;
@@ -69,8 +63,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Like [`safetensors_core::save_sharded`]. Each names the file or the directory, and the tensor if
-/// it concerns one.
+/// Like [`safetensors_core::save_sharded`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,

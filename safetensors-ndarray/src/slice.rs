@@ -1,4 +1,4 @@
-//! [`ArraySlice`]: a part of a stored array, given by ndarray's `s![]`. Only its bytes are read.
+//! [`ArraySlice`]: a part of a stored array, given by ndarray's `s![]`.
 
 use std::marker::PhantomData;
 
@@ -11,8 +11,7 @@ use crate::array::{array_from_buf, of_dimension};
 use crate::error::wrong_ndim;
 use crate::{ArrayElement, ReadArrayExt};
 
-/// A slice of a stored array. Its shape is known, and its bytes are read on demand, with small gaps
-/// between them.
+/// A slice with a known shape. Its bytes are read on demand.
 pub(crate) struct ArraySlice<'a, S, D> {
     slice: LazySlice<'a, S>,
     /// Axes of the result that are read forwards and reversed afterwards.
@@ -23,7 +22,6 @@ pub(crate) struct ArraySlice<'a, S, D> {
 }
 
 impl<'a, S, D: Dimension> ArraySlice<'a, S, D> {
-    /// Takes a slice without reading it.
     pub(crate) fn new(
         array: &LazyTensor<'a, S>,
         slice: impl SliceArg<IxDyn, OutDim = D>,
@@ -64,20 +62,19 @@ impl<'a, S, D: Dimension> ArraySlice<'a, S, D> {
 }
 
 impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
-    /// Reads the slice. An axis with a negative step has a negative stride in the result.
+    /// Gives an axis with a negative step a negative stride.
     pub(crate) fn read<T: ArrayElement>(&self) -> Result<Array<T, D>> {
         self.arrange(self.slice.read_array::<T, IxDyn>()?)
     }
 
-    /// Reads the slice and converts its elements.
     pub(crate) fn read_as<T: ArrayElement>(&self, options: &LoadOptions) -> Result<Array<T, D>> {
         let buf = self.slice.read_with(&options.clone().all_as(T::DTYPE));
         let array = buf.and_then(array_from_buf::<T, IxDyn>);
         self.arrange(array.map_err(|error| self.slice.tensor().locate(error))?)
     }
 
-    /// Reads the slice into an existing array. If that array is in C order and no step is negative,
-    /// the elements are read directly into it. Otherwise they are read to a buffer first.
+    /// Reads directly into an array in C order if no step is negative, and through a buffer
+    /// otherwise.
     pub(crate) fn read_into<T: ArrayElement>(&self, array: ArrayViewMut<'_, T, D>) -> Result<()> {
         let shape = self.shape();
         if array.shape() != shape {
@@ -98,7 +95,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
         }
     }
 
-    /// Turns the read elements into the result: adds new axes, and reverses axes.
+    /// Adds new axes, and reverses axes.
     fn arrange<T>(&self, mut array: Array<T, IxDyn>) -> Result<Array<T, D>> {
         for &axis in &self.new_axes {
             array = array.insert_axis(axis);
@@ -108,9 +105,9 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     }
 }
 
-/// Returns the indices of an axis as a range with a positive step. A negative step in ndarray goes
-/// backwards from the last index of the range, so the first index here is the one that it meets
-/// last.
+/// Returns the indices of an axis as a range with a positive step.
+// ndarray's negative steps go backwards from the last index, so the first index here is the one
+// that they meet last.
 fn range(
     dim: usize,
     len: usize,

@@ -1,4 +1,4 @@
-//! [`MetadataValue`]: numbers and texts as values of metadata, which are texts in the file.
+//! [`MetadataValue`]: numbers and texts as values of metadata.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use std::borrow::Cow;
 /// | `f32`, `f64` | the shortest decimal that reads as the same bits: `0.1`, `-0.0`, `1e-8`, `inf` |
 /// | NaN | `NaN` |
 ///
-/// Only a NaN of other bits than the usual one is its bits in hexadecimal, `0x7ff8000000000001`,
-/// which `parse` does not read. A struct of arrays does.
+/// A NaN of unusual bits is hexadecimal, such as `0x7ff8000000000001`, which a struct of arrays
+/// reads, and `parse` does not.
 pub trait MetadataValue {
     /// Returns the text in the file.
     #[doc(hidden)]

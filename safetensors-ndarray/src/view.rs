@@ -1,4 +1,4 @@
-//! Views: arrays that borrow a file's bytes. Nothing in this file copies elements.
+//! Views: arrays that borrow a file's bytes.
 
 use ndarray::{ArrayView, Dimension};
 use safetensors_core::{ErrorKind, LazyTensor, Result, TensorView, shape};
@@ -6,10 +6,10 @@ use safetensors_core::{ErrorKind, LazyTensor, Result, TensorView, shape};
 use crate::ArrayElement;
 use crate::error::{dimension, shape_error};
 
-/// Borrows a tensor as an array view, without a copy. [`TensorView`] implements it, and so does
-/// [`LazyTensor`] if the whole file is in memory or mapped.
+/// Borrows a tensor as an array view, without a copy: a [`TensorView`], or a [`LazyTensor`] of a
+/// file in memory or mapped.
 ///
-/// Errors of a [`LazyTensor`] name the tensor and the file. A [`TensorView`] knows neither.
+/// Only errors of a [`LazyTensor`] name the tensor and the file.
 ///
 /// ```
 /// use ndarray::{Ix2, array};
@@ -32,12 +32,10 @@ pub trait ViewArrayExt<'a> {
     ///
     /// # Errors
     ///
-    /// - An error of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`],
-    ///   [`ErrorKind::Misaligned`], [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`].
-    /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
-    ///   dimensions is not `D`'s.
-    /// - [`ErrorKind::Framework`] if ndarray refuses the shape of an empty tensor, because the
-    ///   product of its non-zero dimensions is over `isize::MAX`.
+    /// An error of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`],
+    /// [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`]; [`ErrorKind::Framework`] with a
+    /// [`WrongNdim`](crate::WrongNdim), or for the shape of an empty tensor with a product of
+    /// non-zero dimensions over `isize::MAX`.
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
 }
 
@@ -55,7 +53,6 @@ impl<'a, S: AsRef<[u8]>> ViewArrayExt<'a> for LazyTensor<'a, S> {
     }
 }
 
-/// Returns the elements as an array view of exactly this shape.
 fn view_of_slice<'a, T: ArrayElement, D: Dimension>(
     shape: &[usize],
     elements: &'a [T],

@@ -1,4 +1,4 @@
-//! [`Writer`]: writes arrays to one file, like `NpzWriter`.
+//! [`Writer`]: writes arrays to one file.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -10,11 +10,9 @@ use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorSource};
 use crate::array::ArraySource;
 use crate::{ArrayElement, MetadataValue};
 
-/// Writes arrays and views of any element type, dimension and memory layout to a file. The number
-/// of arrays need not be known at the start.
+/// Writes arrays and views of any element type, dimension and memory layout to a file.
 ///
-/// [`finish`](Writer::finish) gives the file its name. Until then, or if the writer is dropped, the
-/// path keeps the old file.
+/// [`finish`](Writer::finish) gives the file its name. Until then the path keeps the old file.
 ///
 /// ```
 /// use ndarray::{array, s};
@@ -46,13 +44,12 @@ use crate::{ArrayElement, MetadataValue};
 pub struct Writer(GrowingWriter);
 
 impl Writer {
-    /// Begins a new file, without its name yet. [`finish`](Writer::finish) replaces the file that
-    /// the path has then, if there is one.
+    /// Begins a new file, which gets its name by [`finish`](Writer::finish).
     ///
     /// # Errors
     ///
-    /// Like [`GrowingWriter::create`]. Each names the file. For example
-    /// [`SyncedStepsLeft`](safetensors_core::ErrorKind::SyncedStepsLeft) if a run was killed: its
+    /// Like [`GrowingWriter::create`]: for example
+    /// [`SyncedStepsLeft`](safetensors_core::ErrorKind::SyncedStepsLeft) if a run was killed. Its
     /// steps stay, and [`resume`](Writer::resume) goes on with them.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_with(path, &SaveOptions::new())
@@ -64,16 +61,14 @@ impl Writer {
         GrowingWriter::create(path, options).map(Self)
     }
 
-    /// Goes on with the file at a path, wherever an earlier run ended, or begins it.
+    /// Goes on with the file at a path, or begins it.
     ///
-    /// If a run was killed, the file first gets the steps that it had [synced](Writer::sync). All
-    /// arrays and metadata of the file stay, and [`grow`](Writer::grow) goes on with an array of
-    /// it: [`steps`](ArrayAppender::steps) returns how many steps it has. An array that was synced,
-    /// and that this run does not ask for, stays as it is.
+    /// After a kill, the file first gets the steps that the run had [synced](Writer::sync). All
+    /// arrays and metadata stay, and [`grow`](Writer::grow) goes on with an array, which has
+    /// [`steps`](ArrayAppender::steps) steps.
     ///
-    /// The path keeps the old file until [`finish`](Writer::finish) puts the new one in its place.
-    /// A step costs as much as in a new file. `finish` writes the whole file again, old steps
-    /// included, so have space for both; so does the recovery after a kill.
+    /// The path keeps the old file until [`finish`](Writer::finish), which writes the complete file
+    /// again, old steps included, so have space for both. So does the recovery after a kill.
     ///
     /// ```
     /// use ndarray::{Axis, Ix1};
@@ -104,26 +99,23 @@ impl Writer {
     /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The default, 0,
     /// never calls it.
     ///
-    /// The call comes between two passes of the loop that appends, so that all arrays have the steps
-    /// of the same passes, also if one grows in every tenth pass only. A pass is taken to append to
-    /// each array at most once, and always in the order of their first steps. Where it is not clear
-    /// whether a pass ends, as in a loop that also [adds](Writer::add) an array in each pass, the
-    /// call waits until there are twice that many steps. Another kind of loop calls `sync` itself
-    /// when a pass ends.
+    /// The call comes between two passes of the loop that appends, so that all arrays have the
+    /// steps of the same passes. A pass is taken to append to each array at most once, in the order
+    /// of their first steps. Where it is not clear whether a pass ends, as in a loop that also
+    /// [adds](Writer::add) an array in each pass, the call waits until there are twice that many
+    /// steps. Another kind of loop should call `sync` itself.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         Self(self.0.sync_every(steps))
     }
 
-    /// Adds an array or a view of any memory layout. Its elements are written at once, in C order.
-    /// If they are not in C order in memory, they pass through buffers of 2 to 8 MiB. A second
-    /// thread helps with a large array: both gather parts of it and write them.
+    /// Adds an array or a view of any memory layout, and writes it at once. Elements that are not
+    /// in C order pass through buffers of 2 to 8 MiB. A second thread helps with a large array.
     ///
     /// # Errors
     ///
     /// Like [`GrowingWriter::add`]: for example
-    /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor). Each names the file and
-    /// the array.
+    /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor).
     pub fn add<T: ArrayElement, D: Dimension>(
         &self,
         name: &str,
@@ -132,18 +124,17 @@ impl Writer {
         self.0.add(name, &ArraySource::of(array))
     }
 
-    /// Adds any other tensor that can be saved, such as a [`DynArray`](crate::DynArray), a tensor
-    /// of another file, or an array of an npy file.
+    /// Adds any other tensor, such as a [`DynArray`](crate::DynArray), a tensor of another file, or
+    /// an array of an npy file.
     pub fn add_tensor(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.0.add(name, tensor)
     }
 
-    /// Gives an array an attribute: a text, such as its `units`, or a number. The array has been
-    /// added, or grows. The value replaces an earlier one.
+    /// Gives an added or growing array an attribute: a text, such as its `units`, or a number. It
+    /// replaces an earlier value.
     ///
     /// The file's metadata gets an entry `attribute:ARRAY#NAME`, see
-    /// [`attributes`](safetensors_core::header::attributes()). Programs that do not know such
-    /// entries ignore them.
+    /// [`attributes`](safetensors_core::header::attributes()), which other programs ignore.
     ///
     /// # Errors
     ///
@@ -153,15 +144,15 @@ impl Writer {
         self.0.attribute(array, name, value.to_text())
     }
 
-    /// Names the axes of an array that has been added, or grows. An array with one axis and the
-    /// name of a dimension is its coordinate: [`Reader::select`](crate::Reader::select) takes parts
-    /// by its elements.
+    /// Names the axes of an added or growing array. An array with one axis and the name of a
+    /// dimension is its coordinate: [`Reader::select`](crate::Reader::select) takes parts by its
+    /// elements.
     pub fn dimensions(&self, array: &str, names: &[&str]) -> Result<()> {
         self.0.dimensions(array, names)
     }
 
-    /// Adds entries to the metadata of the whole file: texts or numbers. An entry with the key of an
-    /// earlier one replaces it.
+    /// Adds entries to the metadata of the file: texts or numbers. An entry replaces an earlier one
+    /// of its key.
     ///
     /// ```
     /// use ndarray::array;
@@ -191,11 +182,11 @@ impl Writer {
         self.0.metadata(entries.into_iter().map(|(key, value)| (key, value.to_text())));
     }
 
-    /// Begins an array that grows along `axis`. `step_shape` is the shape of a step: the array's
-    /// shape without that axis.
+    /// Begins an array that grows along `axis`. `step_shape` is the array's shape without that
+    /// axis.
     ///
-    /// The number of steps need not be known. Several arrays can grow at the same time, also from
-    /// several threads. Memory holds at most 256 KiB of each.
+    /// Several arrays can grow at the same time, also from several threads. Memory holds at most
+    /// 256 KiB of each.
     ///
     /// ```
     /// use ndarray::{Array2, Axis, Ix1, Ix3};
@@ -220,8 +211,8 @@ impl Writer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// `Axis(0)` is cheapest. Along another axis the elements of a step are not contiguous in the
-    /// file, so [`finish`](Writer::finish) rearranges them.
+    /// `Axis(0)` is cheapest. Along another axis [`finish`](Writer::finish) rearranges the
+    /// elements.
     pub fn grow<T: ArrayElement>(
         &self,
         name: &str,
@@ -233,11 +224,11 @@ impl Writer {
     }
 
     /// Writes all arrays and steps that are new since the last call to a separate file, and waits
-    /// until that file has reached the disk. They survive if the process is killed.
+    /// until it is on the disk, so that they survive a kill.
     ///
-    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
-    /// Every reader can open each of them. [`resume`](Writer::resume) goes on with them, and
-    /// [`finish`](Writer::finish) removes them. Until then, all synced steps are on the disk twice.
+    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on,
+    /// which every reader can open. [`resume`](Writer::resume) goes on with them, and
+    /// [`finish`](Writer::finish) removes them: until then, they are on the disk twice.
     ///
     /// ```
     /// use ndarray::{Axis, Ix1};
@@ -261,19 +252,18 @@ impl Writer {
         self.0.sync()
     }
 
-    /// Completes the file and gives it its name, replacing the old file. Then another writer of the
-    /// path may begin.
+    /// Completes the file and gives it its name, replacing the old file.
     ///
     /// An error loses nothing. Call this again, for example when the disk has space again; arrays
-    /// can be added and appended to before that. Once the file is finished, this does nothing, and
-    /// all other methods fail.
+    /// can be added and appended to before that. Afterwards this does nothing, and all other
+    /// methods fail.
     pub fn finish(&self) -> Result<()> {
         self.0.finish()
     }
 }
 
-/// An array of a [`Writer`] that grows along one axis. It can be cloned and sent to other threads.
-/// All clones append to the one array.
+/// An array of a [`Writer`] that grows along one axis. Clones append to the same array, also in
+/// other threads.
 ///
 /// It borrows nothing, so a struct can have a writer and its arrays:
 ///
@@ -310,7 +300,7 @@ impl Writer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Once the writer is finished or dropped, it takes no more steps.
+/// It takes no more steps once the writer is finished or dropped.
 #[derive(Clone, Debug)]
 pub struct ArrayAppender<T> {
     tensor: GrowingTensor,
@@ -319,24 +309,22 @@ pub struct ArrayAppender<T> {
 }
 
 impl<T: ArrayElement> ArrayAppender<T> {
-    /// Appends one step, of any memory layout. If that fails, the array is as before.
+    /// Appends one step, of any memory layout. If that fails, the array is unchanged.
     ///
     /// # Errors
     ///
     /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape); otherwise like
-    /// [`GrowingTensor::append`]. Each names the file and the array.
+    /// [`GrowingTensor::append`].
     pub fn append<D: Dimension>(&self, step: &ArrayRef<T, D>) -> Result<()> {
         self.tensor.append(&ArraySource::of(step))
     }
 
-    /// Appends one step of an array with steps that are single elements.
-    /// [`append`](ArrayAppender::append) takes steps that are arrays.
+    /// Appends one step that is a single element.
     pub fn push(&self, value: T) -> Result<()> {
         self.append(&aview0(&value))
     }
 
-    /// Appends several steps at once. The array has the axis along which the whole array grows; its
-    /// length there is the number of steps.
+    /// Appends several steps at once. The length of the growing axis is the number of steps.
     ///
     /// ```
     /// use ndarray::{Axis, Ix2, array};

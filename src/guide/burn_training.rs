@@ -10,9 +10,8 @@
 //!
 //! # Modules
 //!
-//! `CheckpointStore` is a `ModuleStore`, so a module has `save_into` and `load_from`. It has every
-//! option of burn-store's `SafetensorsStore` under the same name. The path may be a file or, for
-//! loading, the directory of a sharded checkpoint.
+//! `CheckpointStore` is a `ModuleStore` with every option of burn-store's `SafetensorsStore`. The
+//! path may be a file or, for loading, the directory of a sharded checkpoint.
 //!
 //! ```
 //! use burn::module::Module;
@@ -73,12 +72,11 @@
 //!
 //! burn's own checkpointers write three files an epoch, one by one. Here an epoch is a directory
 //! `epoch-12` with the model, the optimizer, the scheduler and a manifest of digests. It appears
-//! complete or not at all, whenever the process is killed. The lines that differ from a training
-//! with burn's own are those with `epochs`, `with_custom_checkpointers` and `checkpoint(newest)`.
+//! complete or not at all. Only the lines with `epochs`, `with_custom_checkpointers` and
+//! `checkpoint(newest)` differ.
 //!
 //! Keep epochs in a separate directory, here `RUN/checkpoints`: burn's metrics are in
-//! `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory without the manifest of an epoch is
-//! never replaced.
+//! `RUN/train/epoch-12`. A directory without the manifest of an epoch is never replaced.
 //!
 #![cfg_attr(feature = "burn-train", doc = "```")]
 #![cfg_attr(not(feature = "burn-train"), doc = "```ignore")]
@@ -187,15 +185,13 @@
 //! }
 //! ```
 //!
-//! A resumed run repeats what follows the newest complete epoch. It ends with the same bits as a
-//! run that was never stopped, if the order of the data and the random numbers, such as dropout's,
-//! depend on the number of the epoch alone. burn's shuffle depends on the epochs before. The
-//! example `examples/models/examples/burn_train.rs` has a loader that seeds each epoch. It is
-//! killed again and again, and compares every bit.
+//! A resumed run repeats the steps after the newest complete epoch. It ends with the same bits as a
+//! run that was never stopped, if the order of the data and the random numbers depend on the number
+//! of the epoch alone. burn's shuffle depends on the epochs before. The example
+//! `examples/models/examples/burn_train.rs` has a loader that seeds each epoch.
 //!
 //! `safetensors inspect run` lists the epochs of a run, with their sizes and burn's metrics.
-//! `safetensors verify run` compares their files with the manifests, and names the epochs that are
-//! not complete.
+//! `safetensors verify run` names the epochs that are not complete.
 //!
 //! # What goes wrong
 //!
@@ -214,7 +210,6 @@
 //!
 //! # More
 //!
-//! The module `burn::train` has the files, what is copied, and optimizers of PyTorch: a training of
-//! PyTorch goes on here, and one of here there. [`framework::Samples`](crate::framework::Samples)
-//! and `SampleDataset` read directories of samples. [`migration`](crate::burn::migration) lists
-//! burn-store's options and what differs.
+//! The module `burn::train` describes the files, and optimizers of PyTorch.
+//! [`framework::Samples`](crate::framework::Samples) and `SampleDataset` read directories of
+//! samples. [`migration`](crate::burn::migration) lists burn-store's options and the differences.

@@ -11,9 +11,9 @@
 //!
 //! # Loading
 //!
-//! A model of candle takes its weights from a `VarBuilder`. Ours comes from a path, which may be a
-//! file, the index of a sharded checkpoint (`model.safetensors.index.json`), or the directory that
-//! holds either. A model of candle-transformers takes the builder as it takes candle's own.
+//! A model of candle, also of candle-transformers, takes its weights from a `VarBuilder`. This one
+//! comes from a file, the index of a sharded checkpoint (`model.safetensors.index.json`), or the
+//! directory of either.
 //!
 //! ```
 //! use candle_core::{DType, Device, Result, Tensor};
@@ -58,20 +58,17 @@
 //! ```
 //!
 //! Files are not mapped, so no `unsafe` is needed, and a file that shrinks cannot end the process.
-//! Each tensor is read once, by several threads, into the memory that it then owns: a model takes
-//! the memory of its tensors, and at most 256 MiB more while it is built. The `DType` is the
-//! model's. Elements of a file with another one are converted while they are read.
+//! Tensors are read into the memory that they then own, with at most 256 MiB more while the model
+//! is built. Elements of another `DType` than the model's are converted while they are read.
 //!
-//! Functions of this library return an error that names the file and the tensor.
-//! [`into_candle`](crate::candle::IntoCandle) converts it to candle's, for `?`.
+//! [`into_candle`](crate::candle::IntoCandle) converts this library's errors to candle's, for `?`.
 //!
 //! # The server
 //!
-//! This program has no HTTP: `answer` is the function that a handler would call, from any number of
-//! threads. A request takes an `Arc` of the current model, and finishes with it, even if a new one
-//! replaces it in between. A reload compares the version of the file that names the weights, the
-//! index or the only file, and builds the new model next to the old one. So it takes the memory of
-//! both for a moment, and a reload that fails keeps the old model.
+//! `answer` is the function that an HTTP handler would call, from any number of threads. A request
+//! takes an `Arc` of the current model, and finishes with it, even if a new one replaces it. A
+//! reload compares the version of the file that names the weights, the index or the only file, and
+//! builds the new model next to the old one. A reload that fails keeps the old model.
 //!
 //! ```
 //! use std::path::{Path, PathBuf};
@@ -167,26 +164,24 @@
 //! }
 //! ```
 //!
-//! `save_sharded` and `safetensors convert` put each complete file in its place, in such an order
-//! that an opened checkpoint is the old one or the new one, never a mixture. So a server may look
-//! at any moment. Only where a save turns one file into several, or several into one,
-//! [`CheckpointPath::find`](crate::checkpoint::CheckpointPath::find) may find neither for a moment:
-//! then the reload is an error, the old model stays, and the next look finds the new one. Python's
-//! `save_pretrained`, `cp` and `rsync` replace one file after the other. Let
-//! them write to a new directory, and rename a link to it; the server's path is the link. In Rust
+//! `save_sharded` and `safetensors convert` replace files in such an order that an opened
+//! checkpoint is the old one or the new one, never a mixture. Where a save turns one file into
+//! several, or several into one, [`CheckpointPath::find`](crate::checkpoint::CheckpointPath::find)
+//! may find neither for a moment: then the reload is an error, and the next look finds the new one.
+//!
+//! Python's `save_pretrained`, `cp` and `rsync` replace one file after the other, and digests do
+//! not find such a mixture. Let them write to a new directory, and rename a link to it. In Rust
 //! that is `symlink("v2", "next")?` and `rename("next", "current")?`; `ln -sfn` removes the link
-//! first. Each digest covers one tensor, so digests do not find a mixture of two versions.
+//! first.
 //!
 //! A version that was refused is tried again at each look, so a repair is found. Keep its `Version`
-//! and the message to report it once. Only the file that names the weights is compared: a shard that
-//! is replaced alone is not noticed.
+//! to report it once. A shard that is replaced alone is not noticed.
 //!
 //! # Saving while it serves
 //!
 //! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a separate thread. Candle's tensors
-//! share their memory, so clones cost nothing. `wait` returns the error of the save, and the
-//! server's own `reload` finds the new version. A `VarMap` that a training changes at the same time
-//! is saved by `candle::train::save_in_background`, which copies it.
+//! share their memory, so clones cost nothing. `wait` returns the error of the save. A `VarMap`
+//! that is being trained is saved by `candle::train::save_in_background`, which copies it.
 //!
 //! ```
 //! use candle_core::{DType, Device, Result, Tensor};
@@ -224,8 +219,8 @@
 //! | the weights are quantised | `tensor "w": it holds codes of the weight "w", stored as fp8; read its numbers from …`: see [below](#other-checkpoints) |
 //! | the config belongs to other weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
 //!
-//! With `RUST_BACKTRACE`, an error of candle prints a backtrace, too. For a one-line log, print the
-//! `inner` of its `Error::WithBacktrace`.
+//! With `RUST_BACKTRACE`, candle's errors have a backtrace. For a one-line log, print the `inner`
+//! of its `Error::WithBacktrace`.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -261,6 +256,6 @@
 //! | one rank's part of a model | the module [`tensor_parallel`](crate::candle::tensor_parallel) |
 //!
 //! An embedding table need not be in memory: `checkpoint.tensor("embed.weight")?.rows(&ids)?` reads
-//! the rows of a request alone, and `read_tensor` of
-//! [`ReadTensorExt`](crate::candle::ReadTensorExt) makes a tensor of them.
-//! [`migration`](crate::candle::migration) has a replacement for each loader of candle.
+//! the rows of a request, and `read_tensor` of [`ReadTensorExt`](crate::candle::ReadTensorExt)
+//! makes a tensor of them. [`migration`](crate::candle::migration) has a replacement for each
+//! loader of candle.

@@ -1,5 +1,4 @@
-//! The guide: four jobs from start to end, each in a module without items. All code in it runs as
-//! a test.
+//! The guide: four jobs from start to end. All code in it runs as a test.
 //!
 //! | chapter | for | features |
 //! |---|---|---|
@@ -8,9 +7,8 @@
 //! | `science` | computing with ndarray, and keeping labelled arrays that grow | `ndarray` |
 //! | [`operator`] | looking after files of others, with the command `safetensors` | |
 //!
-//! Each chapter has the steps, the possible errors, and their messages. It needs no knowledge of
-//! the format, and links further explanations. Where a chapter writes to a temporary directory,
-//! your program has its own path.
+//! Each chapter has the steps, and the possible errors with their messages. Where it writes to a
+//! temporary directory, your program has its own path.
 
 #[cfg(feature = "burn")]
 pub mod burn_training;

@@ -10,9 +10,8 @@
 //! # Writing steps as they come
 //!
 //! A [`Writer`](crate::ndarray::Writer) takes arrays of any element type and memory layout, and an
-//! array that grows takes its steps one by one. The number of steps need not be known, and memory
-//! holds at most 256 KiB of each array. Names of dimensions and units are metadata, which every
-//! other reader of the format ignores or shows.
+//! array that grows takes its steps one by one. Memory holds at most 256 KiB of each array. Names
+//! of dimensions and units are metadata.
 //!
 //! ```
 //! use std::path::Path;
@@ -101,11 +100,10 @@
 //!
 //! # The state of a program
 //!
-//! With the feature `derive`, a struct is a file. Its arrays are tensors. Numbers, booleans and texts
-//! are entries in the metadata, where `safetensors metadata get` shows them, and every bit of a float
-//! comes back. The file is compared with the struct before anything is read: each field must be
-//! there, and no other array, unless the struct has the attribute `ignore_others`.
-//! [`ndarray::fields`](crate::ndarray::fields) lists the types of fields.
+//! With the feature `derive`, a struct is a file. Its arrays are tensors, and its numbers, booleans
+//! and texts are entries in the metadata. The file must have each field, and no other array, unless
+//! the struct has the attribute `ignore_others`. [`ndarray::fields`](crate::ndarray::fields) lists
+//! the types of fields.
 //!
 #![cfg_attr(feature = "derive", doc = "```")]
 #![cfg_attr(not(feature = "derive"), doc = "```ignore")]
@@ -148,10 +146,9 @@
 //! # When a run is killed
 //!
 //! Until `finish` the path has the earlier file, or none. With `sync_every(50)`, or by
-//! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to separate files next to it,
-//! `heat.safetensors.synced/00000001.safetensors` and so on. Every reader opens each of them. A
-//! program that begins with [`resume`](crate::ndarray::Writer::resume) goes on with them, whenever
-//! the run before was killed:
+//! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to separate files,
+//! `heat.safetensors.synced/00000001.safetensors` and so on, which every reader opens. A program
+//! that begins with [`resume`](crate::ndarray::Writer::resume) goes on with them:
 //!
 //! ```
 //! use ndarray::{Axis, Ix1};
@@ -182,18 +179,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`sync_every`](crate::ndarray::Writer::sync_every) never cuts a pass of such a loop in two; its
-//! page says what it takes for a pass. To read what a killed run has left, call
-//! `Writer::resume(&path)?`, and then read the file. To begin again without it, remove the directory.
+//! [`sync_every`](crate::ndarray::Writer::sync_every) never cuts a pass of such a loop in two. To
+//! read the steps of a killed run, call `Writer::resume(&path)?`, and then read the file. To begin
+//! again without them, remove the directory.
 //!
-//! `finish` writes the whole file again, the old steps too, and the disk needs space for both. If it
-//! fails, for example because the disk is full, call it again when there is space: nothing is lost.
-//! Only one program at a time may add steps to a path. A second writer is an error as soon as it is
-//! made.
+//! `finish` writes the complete file again, old steps included, and the disk needs space for both.
+//! If the disk is full, call it again when there is space: nothing is lost. A second writer of a
+//! path is an error at once.
 //!
 //! # What goes wrong
 //!
-//! Nothing is written of a step that is refused, and the array is as before.
+//! A step that is refused leaves the array unchanged.
 //!
 //! ```
 //! use ndarray::{Array2, Axis, Ix1, Ix2};
@@ -227,14 +223,15 @@
 //!
 //! # Other readers
 //!
-//! Python reads the file with `safetensors.numpy.load_file`, or one array with `safe_open`. NumPy has
-//! no bfloat16: one such array makes `load_file` fail with "data type 'bfloat16' not understood",
-//! until the program has called `import ml_dtypes`.
+//! Python reads the file with `safetensors.numpy.load_file`, or one array with `safe_open`. For
+//! bfloat16, NumPy needs `import ml_dtypes`: otherwise `load_file` fails with "data type 'bfloat16'
+//! not understood".
 //!
-//! The page on [labelled arrays](https://docs.rs/crate/safetensors-bridge/latest/source/docs/labels.md)
-//! has the names of the entries, and a function that gives an `xarray.DataArray` with its labels.
-//! `safetensors manifest heat.safetensors -o heat.json` describes the file for Zarr. xarray then
-//! reads it lazily; it needs `zarr` and `fsspec`, and has bfloat16 as uint16:
+//! The page on [labelled
+//! arrays](https://docs.rs/crate/safetensors-bridge/latest/source/docs/labels.md) has the names of
+//! the entries, and a function that makes an `xarray.DataArray`. `safetensors manifest
+//! heat.safetensors -o heat.json` describes the file for Zarr. xarray then reads it lazily, with
+//! `zarr` and `fsspec`, and bfloat16 as uint16:
 //!
 //! ```python
 //! storage = {"fo": "heat.json", "remote_protocol": "file"}
@@ -242,19 +239,17 @@
 //! heat = xarray.open_dataset("reference://", engine="zarr", backend_kwargs=backend)
 //! ```
 //!
-//! The command shows what is in a file: see [`operator`](super::operator).
+//! The command shows the content of a file: see [`operator`](super::operator).
 //!
 //! # Many files
 //!
-//! A directory of files is a data set, each file a sample, also in directories below it.
-//! [`Samples`](crate::framework::Samples) reads them ahead of the program, in the order of a seed,
-//! and stacks them into batches. Samples of unlike shapes are an error that names the file.
-//! [`only`](crate::framework::Samples::only) reads some arrays of each sample, and
-//! [`metadata`](crate::framework::Samples::metadata) none.
+//! A directory of files is a data set of samples. [`Samples`](crate::framework::Samples) reads them
+//! ahead, in the order of a seed, and stacks them into batches. Samples of unlike shapes are an
+//! error that names the file. [`only`](crate::framework::Samples::only) reads some arrays of each
+//! sample, and [`metadata`](crate::framework::Samples::metadata) none.
 //!
-//! A writer waits until the disk has its file, about 8 ms for each. Many small files are faster
-//! without: 500 samples of 132 KiB took 0.5 s instead of 4.2 s. A power cut may then damage the last
-//! files, which does not matter if a program can write the data set again.
+//! A writer waits until the disk has its file, about 8 ms for each. Without that, 500 samples of
+//! 132 KiB took 0.5 s instead of 4.2 s, but a power cut may damage the last files.
 //!
 //! ```
 //! use ndarray::{Array2, Ix3, arr0};

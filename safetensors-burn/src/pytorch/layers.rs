@@ -3,12 +3,11 @@
 use super::stored::StoredParameter;
 use crate::location::Location;
 
-/// A recurrent layer of burn.
 struct Recurrent {
     layer: &'static str,
     /// The layer that has two of them, `forward` and `reverse`.
     bidirectional: &'static str,
-    /// The gates in the order in which PyTorch's tensors have them.
+    /// The gates in the order of PyTorch's tensors.
     gates: &'static [&'static str],
 }
 
@@ -26,7 +25,7 @@ const RECURRENT: [Recurrent; 3] = [
     Recurrent { layer: "Struct:Rnn", bidirectional: "Struct:BiRnn", gates: &["gate"] },
 ];
 
-/// The projections of an attention in the order in which PyTorch's tensors have them.
+/// The projections in the order of PyTorch's tensors.
 const PROJECTIONS: [&str; 3] = ["query", "key", "value"];
 
 const ATTENTION: &str = "Struct:MultiHeadAttention";
@@ -36,12 +35,8 @@ const LINEAR: &str = "Struct:Linear";
 /// A name on the way to a parameter, and the type that has it as a field.
 type Step<'a> = (&'a str, &'a str);
 
-/// Returns the ways in which a file of PyTorch may store a parameter, at least one. Saving uses the
-/// first. Loading uses the first that the file has.
-///
-/// `is_column` returns whether the saved form of a weight already has PyTorch's layout. It is
-/// called only for linear layers. With `fused`, an attention is stored with its projections in one
-/// tensor.
+/// Returns the ways in which a file of PyTorch may store a parameter. Saving uses the first,
+/// loading the first that the file has.
 pub(crate) fn stored_as(
     location: &Location,
     is_column: impl FnOnce() -> bool,
@@ -80,15 +75,13 @@ pub(crate) fn stored_as(
     }
 }
 
-/// Returns the name of a tensor that PyTorch has next to this parameter, without a parameter in
-/// burn: the number of batches that a batch norm was trained with.
+/// Returns PyTorch's count of batches of a batch norm, which burn lacks.
 pub(crate) fn without_parameter(location: &Location) -> Option<String> {
     let steps = location.steps();
     let is_counted = steps.last() == Some(&(BATCH_NORM, "running_mean"));
     is_counted.then(|| location.sibling("num_batches_tracked"))
 }
 
-/// How PyTorch stores a parameter of a recurrent layer's gate.
 fn gate(steps: &[Step<'_>]) -> Option<StoredParameter> {
     let [parents @ .., (layer, gate), ("Struct:GateController", of), (LINEAR, parameter)] = steps
     else {
@@ -113,8 +106,7 @@ fn gate(steps: &[Step<'_>]) -> Option<StoredParameter> {
     Some(stored.transposed(*parameter == "weight"))
 }
 
-/// How PyTorch stores a parameter of an attention's projection. The steps are those to the linear
-/// layer. Whether the parameter is transposed is left open.
+/// Returns the parameter of a projection. `steps` lead to its linear layer.
 fn projection(steps: &[Step<'_>], parameter: &str) -> Option<StoredParameter> {
     let [parents @ .., (ATTENTION, projection)] = steps else { return None };
     if *projection == "output" {
@@ -125,7 +117,6 @@ fn projection(steps: &[Step<'_>], parameter: &str) -> Option<StoredParameter> {
     Some(StoredParameter::whole(name).part(number, PROJECTIONS.len()))
 }
 
-/// A name below some steps.
 fn joined(steps: &[Step<'_>], name: &str) -> String {
     let names: Vec<_> = steps.iter().map(|(_, name)| *name).chain([name]).collect();
     names.join(".")

@@ -1,4 +1,4 @@
-//! [`Layout`]: which names and shapes the tensors of a file have.
+//! [`Layout`]: the names and shapes of the tensors of a file.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
@@ -8,12 +8,11 @@ use super::stored::StoredParameter;
 use crate::error::catch_panic;
 use crate::location::Location;
 
-/// Which names and shapes the tensors of a file have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Whether the layouts are PyTorch's instead of burn's.
+    /// PyTorch's names and shapes instead of burn's.
     pub(crate) pytorch: bool,
-    /// In files of PyTorch: whether attention is saved with its projections in one tensor.
+    /// An attention's projections are saved in one tensor of PyTorch.
     pub(crate) fused_attention: bool,
 }
 
@@ -24,8 +23,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// Returns the ways in which a file may store a parameter, at least one. Saving uses the first
-    /// of them. `is_column` says whether burn saves the parameter as its transpose.
+    /// Returns the ways in which a file may store a parameter. Saving uses the first.
     pub(crate) fn stored_as(
         self,
         location: &Location,
@@ -39,8 +37,7 @@ impl Layout {
     }
 }
 
-/// Returns `true` if burn saves a parameter as its transpose, as it does with the weight of a
-/// linear layer of `Col` layout. This does not initialize the parameter.
+/// Returns `true` if burn saves a parameter as its transpose. Does not initialize it.
 pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if D != 2 {
         return false;

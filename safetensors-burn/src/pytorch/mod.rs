@@ -1,7 +1,7 @@
 //! Models of PyTorch: their files are loaded into burn's modules, and saved from them.
 //!
-//! [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch) is the option for both ways. The
-//! file then has the names, shapes and values of PyTorch's `state_dict`, and the module has burn's.
+//! With [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch) the file has the names,
+//! shapes and values of PyTorch's `state_dict`, and the module has burn's.
 //!
 //! ```
 //! use burn::module::Module;
@@ -56,34 +56,31 @@
 //! | `BiLstm`, `BiGru`, `BiRnn` | the same, `bidirectional=True` | in addition, names of the reverse direction end in `_reverse` |
 //! | `MultiHeadAttention` | `MultiheadAttention` | query, key and value are parts of `in_proj_weight` and `in_proj_bias`; `output` is `out_proj`; weights are transposed |
 //!
-//! Every other parameter has the same name and shape in both. A layer is recognised by the name of
-//! its type, so a type of your own that is called `Linear` or `LayerNorm` counts as one of these.
-//! Names of enum variants are not part of paths, because PyTorch has none.
+//! Every other parameter has the same name and shape in both. Layers are recognised by the names of
+//! their types, so your own `Linear` or `LayerNorm` counts, too. Names of enum variants are not
+//! part of paths.
 //!
-//! All of these are tested with weights, inputs and outputs of PyTorch. To get its outputs, a
-//! module also needs its settings, which no file has: the epsilon of norms, the activation, and
-//! for `Gru` the default `reset_after`.
+//! All are tested with weights, inputs and outputs of PyTorch. For the same outputs, a module also
+//! needs settings that no file has: the epsilon of norms, the activation, and for `Gru` the default
+//! `reset_after`.
 //!
-//! A tensor that holds several parameters is read once and split. It is an error if the module has
-//! only some of them, on loading as on saving. So `Lstm` with `input_forget` has no form in
-//! PyTorch, and neither has an attention with a bias in only some projections, unless its
-//! projections are [separate](crate::CheckpointStore::fused_attention).
+//! It is an error if the module has only some of the parameters in a tensor. So `Lstm` with
+//! `input_forget` has no form in PyTorch, and neither has an attention with a bias in only some
+//! projections, unless they are [separate](crate::CheckpointStore::fused_attention).
 //!
-//! Adapters see tensors in the layout of burn. On loading they come after the change of layout, on
-//! saving before it. A parameter that an adapter renames is saved under its new name.
+//! Adapters see tensors in the layout of burn.
 //! [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter) and
-//! [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) transpose linear layers too, so they are
-//! not needed here. Together with them, loading and saving are errors.
+//! [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) transpose linear layers too, so using them
+//! here is an error.
 //!
 //! On loading, filters match the paths of the module. On saving, they match the names of PyTorch,
 //! so that a tensor of several parameters is saved completely or not at all.
 //!
 //! # Recipes for names
 //!
-//! The fields of a module may have other names than in PyTorch.
-//! [`with_key_remapping`](crate::CheckpointStore::with_key_remapping) bridges that. On loading its
-//! rules change the file's names, on saving they change the module's. So each way has separate
-//! rules.
+//! If the fields of a module have other names than in PyTorch, add rules with
+//! [`with_key_remapping`](crate::CheckpointStore::with_key_remapping). Loading and saving need
+//! separate rules.
 //!
 //! | file | on loading | on saving |
 //! |---|---|---|
@@ -94,20 +91,16 @@
 //!
 //! ## Transformer layers
 //!
-//! For `TransformerEncoder`, the rules on loading are these. On saving, `.mha.` becomes
-//! `.self_attn.`, and so on.
+//! The layers do not record the order of their norms, so this crate cannot choose these rules. For
+//! `TransformerEncoder` on loading:
 //!
 //! - `\.self_attn\.` → `.mha.`, `\.linear1\.` → `.pwff.linear_inner.`, `\.linear2\.` →
 //!   `.pwff.linear_outer.`
 //! - `\.norm(\d)\.` → `.norm_$1.` with `norm_first=False`, which is the default.
-//! - `\.norm1\.` → `.norm_2.`, `\.norm2\.` → `.norm_1.` with `norm_first=True`. burn numbers these
-//!   norms in another order.
+//! - `\.norm1\.` → `.norm_2.`, `\.norm2\.` → `.norm_1.` with `norm_first=True`.
 //!
-//! For `TransformerDecoder`, the attention to the encoder is `multihead_attn` in PyTorch and
-//! `cross_attn` in burn, and `self_attn` is the same. With `norm_first=True`, `norm1` is `norm_3`,
-//! `norm2` is `norm_1`, and `norm3` is `norm_2`.
-//!
-//! The layers do not record the order of their norms, so this crate cannot choose the rules.
+//! For `TransformerDecoder`, PyTorch's `multihead_attn` is `cross_attn`, and `self_attn` is the
+//! same. With `norm_first=True`, `norm1` is `norm_3`, `norm2` is `norm_1`, and `norm3` is `norm_2`.
 //!
 //! ## BERT and sentence-transformers
 //!
@@ -146,7 +139,7 @@
 //!     .with_key_remapping(r"\.attention\.(query|key|value)\.", ".attention.self.$1.");
 //! ```
 //!
-//! The example `burn_bert` of safetensors-bridge has the whole model.
+//! The example `burn_bert` of safetensors-bridge has the complete model.
 
 mod layers;
 mod layout;

@@ -2,46 +2,38 @@
 
 use burn::tensor::Shape;
 
-/// How a file stores a parameter: in which tensor, in which part of it, and whether transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredParameter {
-    /// The name of the tensor.
     pub(crate) tensor: String,
-    /// The position of the parameter among the equal parts of the tensor along its first dimension.
+    /// The position among the equal parts of the tensor's first dimension.
     pub(crate) part: usize,
-    /// The number of these parts.
     pub(crate) parts: usize,
     /// Whether the part, a matrix, is the transpose of the parameter.
     pub(crate) transposed: bool,
 }
 
 impl StoredParameter {
-    /// A tensor that has the values of the parameter as they are.
+    /// Makes a tensor that is the parameter.
     pub(crate) fn whole(tensor: String) -> Self {
         Self { tensor, part: 0, parts: 1, transposed: false }
     }
 
-    /// Sets whether the matrix in the file is the transpose of the parameter.
     pub(crate) fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
 
-    /// Makes it one of several equal parts of the tensor.
     pub(crate) fn part(self, part: usize, parts: usize) -> Self {
         Self { part, parts, ..self }
     }
 
-    /// Returns `true` if the tensor holds other parameters too.
     pub(crate) fn is_part(&self) -> bool {
         self.parts > 1
     }
 
-    /// Returns `true` if the tensor is the parameter as it is.
     pub(crate) fn is_as_in_module(&self) -> bool {
         !self.is_part() && !self.transposed
     }
 
-    /// Returns the shape of the tensor for a parameter of this shape.
     pub(crate) fn shape_in_file(&self, parameter: &Shape) -> Shape {
         let mut shape = self.turned(parameter);
         if let Some(rows) = shape.first_mut() {
@@ -50,9 +42,7 @@ impl StoredParameter {
         Shape::from(shape)
     }
 
-    /// Returns the shape of the parameter for a tensor of this shape. `None` if the tensor cannot
-    /// be divided into the parts, if it must be transposed and is not a matrix, or if the product
-    /// of its dimensions overflows before one of them is 0.
+    /// Returns `None` if the tensor cannot be divided or transposed, or if its size overflows.
     pub(crate) fn shape_in_module(&self, tensor: &Shape) -> Option<Shape> {
         let mut part = tensor.to_vec();
         match part.first_mut() {

@@ -5,11 +5,11 @@ use bytemuck::Pod;
 
 use super::stored::StoredParameter;
 
-/// The side of a tile, in elements. A tile of the widest elements fits the first cache.
+/// The side, in elements, of square tiles.
+// A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
-/// Returns the data of a parameter, copied out of the data of the tensor that stores it. Data of a
-/// wrong shape is returned as it is.
+/// Copies a parameter out of its tensor. Data of a wrong shape is returned unchanged.
 pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     let Some(shape) = stored.shape_in_module(tensor.shape()) else { return tensor };
     let bytes = tensor.as_bytes();
@@ -19,7 +19,6 @@ pub(crate) fn take(tensor: TensorData, stored: &StoredParameter) -> TensorData {
     copied(part, columns, shape, &tensor).unwrap_or(tensor)
 }
 
-/// Returns the data of a parameter, transposed if it is stored so.
 pub(crate) fn put(parameter: TensorData, stored: &StoredParameter) -> TensorData {
     let &[rows, columns] = &parameter.shape()[..] else { return parameter };
     if !stored.transposed {
@@ -29,9 +28,8 @@ pub(crate) fn put(parameter: TensorData, stored: &StoredParameter) -> TensorData
     copied(parameter.as_bytes(), Some(columns), shape, &parameter).unwrap_or(parameter)
 }
 
-/// A copy of some elements, of the dtype of `of`, in memory that is aligned for them. With a number
-/// of columns, they are a matrix in rows, and the copy is its transpose. `None` if the elements do
-/// not fill the shape.
+/// Copies elements into aligned memory, with the dtype of `of`, transposed if `columns` is set.
+/// `None` if the elements do not fill the shape.
 fn copied(
     elements: &[u8],
     columns: Option<usize>,
@@ -49,7 +47,6 @@ fn copied(
     TensorData::try_from_bytes(bytes, shape, dtype).ok()
 }
 
-/// Copies elements of `W` bytes, the size of `E`.
 fn words<E: Pod + Send + Sync, const W: usize>(from: &[u8], columns: Option<usize>) -> Bytes {
     let from = from.as_chunks::<W>().0;
     let mut words = vec![E::zeroed(); from.len()];
@@ -61,10 +58,8 @@ fn words<E: Pod + Send + Sync, const W: usize>(from: &[u8], columns: Option<usiz
     Bytes::from_elems(words)
 }
 
-/// Transposes a matrix in rows of this many columns.
-///
-/// It goes tile by tile, through a copy of the tile. So each loaded line of the cache is used
-/// completely, also in matrices with rows that are a power of two bytes apart.
+/// Transposes tile by tile.
+// So each line of the cache that is loaded is used completely.
 fn transpose<const W: usize>(from: &[[u8; W]], to: &mut [[u8; W]], columns: usize) {
     let rows = from.len() / columns;
     let mut tile = [[[0; W]; TILE]; TILE];
@@ -92,14 +87,12 @@ mod tests {
 
     use super::*;
 
-    /// Makes a tensor with elements that are numbered from 0.
     fn numbered(dtype: DType, shape: &[usize]) -> TensorData {
         let count: usize = shape.iter().product();
         let bytes = (0..count).flat_map(|i| (i as u64).to_le_bytes()[..dtype.size()].to_vec());
         TensorData::from_bytes_vec(bytes.collect(), shape.to_vec(), dtype)
     }
 
-    /// Returns the bytes of the element at a position, in a matrix of this many columns.
     fn at(data: &TensorData, columns: usize, row: usize, column: usize) -> &[u8] {
         let width = data.dtype().size();
         &data.as_bytes()[(row * columns + column) * width..][..width]

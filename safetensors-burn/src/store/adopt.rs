@@ -10,18 +10,13 @@ use safetensors_core::Result;
 use crate::error::catch_panic;
 use crate::location::Location;
 
-/// The new value of a parameter.
 pub(crate) struct NewValue {
     pub(crate) data: TensorData,
     /// `None` if the parameter keeps its id.
     pub(crate) id: Option<ParamId>,
 }
 
-/// Returns a clone of `module` in which each parameter with a path in `values` has that value, on
-/// the same device as before.
-///
-/// The data must have the kinds and shapes of the parameters. Whether parameters require gradients
-/// stays unchanged. `module` itself does not change. Cloning a module copies no tensor.
+/// Returns a clone of `module`, on the same device, with values of the same kinds and shapes.
 pub(crate) fn adopt<M: Module>(
     module: &M,
     values: HashMap<String, NewValue>,

@@ -14,25 +14,21 @@ use super::names::Naming;
 use super::pack::{self, PackTensor};
 use super::place::{StorePlace, StoredTensor};
 
-/// An open checkpoint, with its tensors by their renamed names. Headers are parsed only when the
-/// catalog is opened.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     checkpoint: Arc<Checkpoint<Box<dyn ReadAt>>>,
     tensors: BTreeMap<String, PackTensor>,
-    /// From the name in the catalog to the name in the file, where the two differ.
+    /// Names in the file by names in the catalog, where they differ.
     in_file: BTreeMap<String, String>,
-    /// The names in the catalog that are aliases: the tensor was saved under another name.
+    /// Names under which tied tensors are not saved.
     aliases: BTreeSet<String>,
-    /// The ids that were saved, by the names in the file.
+    /// The saved ids by the names in the file.
     ids: Ids,
     naming: Naming,
-    /// How tensors are read.
     options: LoadOptions,
 }
 
 impl Catalog {
-    /// Opens the checkpoint. With `with_ids`, tensors have the ids that were saved for them.
     pub(crate) fn open(
         place: &StorePlace,
         naming: Naming,
@@ -75,13 +71,10 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Returns the id that was saved for a parameter that is a part of a tensor, by its path in the
-    /// module.
     pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
         self.ids.get(&format!("{}{path}", self.naming.prefix)).copied().map(ParamId::from)
     }
 
-    /// Adds a tensor under a name.
     fn add(&mut self, tensor: &StoredTensor<'_>, name: String, id: Option<u64>) -> Result<()> {
         let described =
             pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), id, &self.options);
@@ -97,32 +90,28 @@ impl Catalog {
         Ok(())
     }
 
-    /// Returns the number of tensors of the checkpoint, with those without the prefix.
+    /// Counts all tensors, with or without the prefix.
     pub(crate) fn len(&self) -> usize {
         self.checkpoint.len()
     }
 
-    /// Returns the tensors by the names that the module uses. A tensor that was saved once under
-    /// several names is listed under each of them.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {
         &self.tensors
     }
 
-    /// Returns the names of the tensors that `used` does not mention under any of their names.
     pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
         let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
         let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
         own.filter(|name| !used.contains(self.name_in_file(name))).cloned().collect()
     }
 
-    /// Returns the error for codes of a quantised weight that the options refuse.
     pub(crate) fn refused(&self, name: &str) -> Option<Error> {
         let error = self.tensor(name).ok()?.dtype_plan(&self.options).err()?;
         matches!(error.kind(), ErrorKind::Quantization { .. }).then_some(error)
     }
 
-    /// Returns the error for the first of these names that a quantised weight has, which is stored
-    /// as tensors of other names. With `only_refused`, of the weights that the options refuse.
+    /// Returns the error for the first of these names that is a quantised weight, stored as tensors
+    /// of other names.
     pub(crate) fn stored_otherwise(
         &self,
         missing: &BTreeSet<String>,
@@ -145,22 +134,18 @@ impl Catalog {
         Ok(None)
     }
 
-    /// Returns the name that a tensor has in its file.
     fn name_in_file<'a>(&'a self, name: &'a str) -> &'a str {
         self.in_file.get(name).map_or(name, String::as_str)
     }
 
-    /// Returns the tensor of this name in the catalog. Nothing is read yet.
     pub(crate) fn tensor(&self, name: &str) -> Result<StoredTensor<'_>> {
         self.checkpoint.tensor(self.name_in_file(name))
     }
 
-    /// Reads tensors of the checkpoint in parallel.
     pub(crate) fn read(&self, tensors: &[StoredTensor<'_>]) -> Result<Vec<TensorBuf>> {
         read_tensors(tensors, &self.options)
     }
 
-    /// Adds to an error the file of the tensor of this name.
     pub(crate) fn locate(&self, name: &str, error: Error) -> Error {
         match self.tensor(name) {
             Ok(tensor) => tensor.locate(error),

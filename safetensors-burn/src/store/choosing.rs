@@ -7,16 +7,13 @@ use super::CheckpointStore;
 
 /// # Which parameters
 ///
-/// Filters are compared with names. On loading these are the paths of the parameters in the module.
-/// On saving they are the names that the adapter makes of the paths
-/// ([`with_to_adapter`](CheckpointStore::with_to_adapter)): with
-/// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) the filter `gamma` then matches nothing,
-/// because the adapter calls such a parameter `weight`. Rules for names come after the filters.
-/// burn-store does the same.
+/// Filters are compared with names: on loading the paths of the parameters in the module, on saving
+/// the names that the [adapter](CheckpointStore::with_to_adapter) makes of them, such as `weight`
+/// for `gamma`. Rules for names come after the filters.
 ///
-/// A parameter is selected if one filter matches, or if there is no filter. One that is not
-/// selected is neither missing nor changed. So a file of a few parameters, such as LoRA's,
-/// is made and loaded with the same filter:
+/// A parameter is selected if one filter matches, or if there is no filter. Others are neither
+/// missing nor changed. So a file of a few parameters, such as LoRA's, is saved and loaded with the
+/// same filter:
 ///
 /// ```
 /// use burn::module::{Initializer, Module, Param};
@@ -53,8 +50,7 @@ use super::CheckpointStore;
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 impl CheckpointStore {
-    /// Loads or saves only the parameters with names that match the filter. Replaces all filters
-    /// that were given before.
+    /// Selects the parameters with names that match the filter. Replaces all filters.
     #[must_use]
     pub fn filter(mut self, filter: PathFilter) -> Self {
         self.filter.paths = filter;
@@ -62,10 +58,10 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves the parameters with names that match a regular expression.
+    /// Selects the parameters with names that match a regular expression.
     ///
-    /// A pattern that is not a regular expression is an error when the store is used:
-    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    /// A bad pattern is a [`StoreError::Pattern`](crate::StoreError::Pattern) when the store is
+    /// used.
     #[must_use]
     pub fn with_regex(mut self, pattern: impl AsRef<str>) -> Self {
         if let Some(pattern) = self.compile(pattern.as_ref()) {
@@ -74,38 +70,35 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves the parameters with names that match one of several regular expressions, see
-    /// [`with_regex`](CheckpointStore::with_regex).
+    /// Selects by several regular expressions, see [`with_regex`](CheckpointStore::with_regex).
     #[must_use]
     pub fn with_regexes(self, patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         patterns.into_iter().fold(self, |store, pattern| store.with_regex(pattern))
     }
 
-    /// Loads or saves the parameter of this name.
+    /// Selects the parameter of this name.
     #[must_use]
     pub fn with_full_path(mut self, path: impl Into<String>) -> Self {
         self.filter.paths = self.filter.paths.with_full_path(path);
         self
     }
 
-    /// Loads or saves the parameters of these names.
+    /// Selects the parameters of these names.
     #[must_use]
     pub fn with_full_paths(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.filter.paths = self.filter.paths.with_full_paths(paths);
         self
     }
 
-    /// Loads or saves the parameters for which the predicate returns `true`. Its first argument is
-    /// the name. Its second argument lists the types that contain the parameter, outermost first
-    /// and joined with dots: `Struct:Model.Struct:Linear`. burn-store leaves it empty on saving.
+    /// Selects the parameters for which the predicate returns `true`. It gets the name, and the
+    /// types that contain the parameter, outermost first: `Struct:Model.Struct:Linear`.
     #[must_use]
     pub fn with_predicate(mut self, predicate: fn(&str, &str) -> bool) -> Self {
         self.filter.paths = self.filter.paths.with_predicate(predicate);
         self
     }
 
-    /// Loads or saves the parameters for which one of several predicates returns `true`, see
-    /// [`with_predicate`](CheckpointStore::with_predicate).
+    /// Selects by several predicates, see [`with_predicate`](CheckpointStore::with_predicate).
     #[must_use]
     pub fn with_predicates(
         mut self,
@@ -115,7 +108,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves all parameters. The other filters then have no effect.
+    /// Selects all parameters. The other filters then have no effect.
     #[must_use]
     pub fn match_all(mut self) -> Self {
         self.filter.paths = self.filter.paths.match_all();
@@ -125,14 +118,14 @@ impl CheckpointStore {
 
 /// # Names
 ///
-/// Loading applies the rules to the file's names, before they are compared with the module's.
-/// Saving applies them to the module's names, before they are written. It is an error if two
-/// tensors get the same name.
+/// Rules change the file's names on loading, and the module's names on saving. It is an error if
+/// two tensors get the same name.
 impl CheckpointStore {
-    /// Makes the module a part of the model in the file, such as its `encoder`. The names of its
-    /// tensors in the file begin with `prefix` and a dot, and the rest of the file is not looked
-    /// at. Rules and filters see the names without it. A save writes a file of this part alone:
-    /// with [`overwrite`](CheckpointStore::overwrite) it replaces the file of the whole model.
+    /// Makes the module a part of the model in the file, such as its `encoder`: names in the file
+    /// begin with `prefix` and a dot. Rules and filters see the names without it.
+    ///
+    /// A save writes a file of this part alone: with [`overwrite`](CheckpointStore::overwrite) it
+    /// replaces the file of the entire model.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -160,8 +153,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Replaces all rules for names by these pairs of a compiled pattern and a replacement.
-    /// burn-store's `KeyRemapper` has them in its public field `patterns`.
+    /// Replaces all rules by these pairs of a pattern and a replacement, such as the public field
+    /// `patterns` of burn-store's `KeyRemapper`.
     ///
     /// ```
     /// use regex::Regex;
@@ -181,8 +174,8 @@ impl CheckpointStore {
     /// Replaces each match of the pattern in names. The replacement may refer to groups (`$1`).
     /// Several rules apply one after the other.
     ///
-    /// A pattern that is not a regular expression is an error when the store is used:
-    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    /// A bad pattern is a [`StoreError::Pattern`](crate::StoreError::Pattern) when the store is
+    /// used.
     #[must_use]
     pub fn with_key_remapping(
         mut self,
@@ -196,11 +189,11 @@ impl CheckpointStore {
         self
     }
 
-    /// Sets whether the entries of lists get consecutive numbers on loading, after the rules for
-    /// names. Off by default.
+    /// Sets whether the entries of lists get consecutive numbers on loading, after the rules. Off
+    /// by default.
     ///
-    /// PyTorch's `nn.Sequential` counts layers without parameters, and burn's `Vec` of layers with
-    /// parameters does not: `fc.0`, `fc.2` and `fc.4` become `fc.0`, `fc.1` and `fc.2`.
+    /// PyTorch's `nn.Sequential` counts layers without parameters, and burn's `Vec` does not:
+    /// `fc.0`, `fc.2` and `fc.4` become `fc.0`, `fc.1` and `fc.2`.
     #[must_use]
     pub fn map_indices_contiguous(mut self, map: bool) -> Self {
         self.naming.map_indices = map;
@@ -208,13 +201,12 @@ impl CheckpointStore {
         self
     }
 
-    /// Keeps the numbers of lists with a name that matches a regular expression. The name of a list
-    /// is the part before the number, with the old numbers of the lists around it: `flows` for
-    /// `flows.2.weight`, `flows.2.layers` for `flows.2.layers.0.weight`. Each list is decided on
-    /// alone.
+    /// Keeps the numbers of lists with a name that matches a regular expression. The name is the
+    /// part before the number, with the old numbers: `flows` for `flows.2.weight`, `flows.2.layers`
+    /// for `flows.2.layers.0.weight`.
     ///
-    /// A pattern that is not a regular expression is an error when the store is used:
-    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    /// A bad pattern is a [`StoreError::Pattern`](crate::StoreError::Pattern) when the store is
+    /// used.
     #[must_use]
     pub fn map_indices_contiguous_except(mut self, pattern: impl AsRef<str>) -> Self {
         if let Some(pattern) = self.compile(pattern.as_ref()) {
@@ -224,7 +216,7 @@ impl CheckpointStore {
         self
     }
 
-    /// Compiles a pattern, or keeps the error for when the store is used.
+    /// Keeps an error for when the store is used.
     fn compile(&mut self, pattern: &str) -> Option<Regex> {
         match Regex::new(pattern) {
             Ok(pattern) => Some(pattern),

@@ -3,11 +3,9 @@
 use burn_store::PathFilter;
 use regex::Regex;
 
-/// burn's path filter, and regular expressions. A parameter is selected if any of them matches, or
-/// if none is given.
-///
-/// The expressions are kept apart, because `PathFilter` has them only with a feature of burn-store
-/// that depends on the `safetensors` crate.
+/// Selects parameters by any of its filters, or all.
+// `PathFilter` has regular expressions only with a feature of burn-store that depends on the
+// `safetensors` crate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub(crate) paths: PathFilter,
@@ -15,8 +13,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Returns `true` if a parameter is selected: by its name, and by the types that contain it,
-    /// outermost first.
+    /// Selects by the name and the types that contain the parameter, outermost first.
     pub(crate) fn matches(&self, name: &str, containers: &[String]) -> bool {
         if self.paths.is_empty() && self.patterns.is_empty() {
             return true;

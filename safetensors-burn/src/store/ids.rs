@@ -1,9 +1,5 @@
-//! The ids of parameters, in the metadata of a file.
-//!
-//! burn finds the state of an optimizer by the ids of the parameters. The format has no place for
-//! them, so they are one entry of the metadata: a JSON object with the id of each tensor, by the
-//! tensor's name in the file. In the layout of PyTorch a tensor may hold several parameters. Their
-//! ids are recorded by their paths in the module. No other reader gives this key a meaning.
+//! The ids of parameters, in the metadata of a file: by tensors, or by paths if PyTorch's layout
+//! has several parameters in a tensor.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +9,9 @@ use safetensors_core::{Error, Result};
 
 use crate::StoreError;
 
-/// The ids of tensors, by the names of the tensors in the file. Sorted, so that the same ids give
-/// the same text.
+/// The ids by name, sorted, so that the same ids give the same text.
 pub(crate) type Ids = BTreeMap<String, u64>;
 
-/// Reads the entry.
 pub(crate) fn read(metadata: &Metadata) -> Result<Ids> {
     match metadata.get(KEY) {
         Some(text) => serde_json::from_str(text).map_err(malformed),
@@ -25,7 +19,6 @@ pub(crate) fn read(metadata: &Metadata) -> Result<Ids> {
     }
 }
 
-/// Returns the text of the entry.
 pub(crate) fn to_json(ids: &Ids) -> Result<String> {
     serde_json::to_string(ids).map_err(malformed)
 }

@@ -3,17 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// The new numbers of the entries of each list. A list is the part before a number in a name: `fc`
-/// in `fc.2.weight`.
-///
-/// PyTorch's `nn.Sequential` also counts layers without parameters, so its names have gaps. burn
-/// counts the layers of a `Vec` without them.
+/// The new numbers of the entries of each list, such as `fc` in `fc.2.weight`.
 #[derive(Debug, Default)]
 pub(crate) struct Renumbering(HashMap<String, BTreeMap<u64, usize>>);
 
 impl Renumbering {
-    /// Counts the entries of the lists in these names. A list that `keep` matches keeps its
-    /// numbers. The lists around a list count by their old numbers: `blocks.4.layers`.
+    /// Counts the entries of lists that `keep` does not match. Outer lists count by their old
+    /// numbers: `blocks.4.layers`.
     pub(crate) fn of<'a>(
         names: impl IntoIterator<Item = &'a str>,
         keep: impl Fn(&str) -> bool,
@@ -34,7 +30,6 @@ impl Renumbering {
         Self(lists)
     }
 
-    /// Returns the name with new numbers.
     pub(crate) fn apply(&self, name: &str) -> String {
         let mut new = String::with_capacity(name.len());
         let mut done = 0;
@@ -50,17 +45,14 @@ impl Renumbering {
     }
 }
 
-/// A part of a name that is a number.
 struct Number<'a> {
-    /// The part before it in the name, without the dot.
     list: &'a str,
-    /// Its bytes in the name.
     place: Range<usize>,
     value: u64,
 }
 
-/// Returns the parts of a name that are numbers, at most 32. Later ones stay unchanged: their lists
-/// could take far more memory than the name.
+/// Returns at most 32 numbers of a name.
+// The lists of more could take far more memory than the name.
 fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
     const MOST: usize = 32;
     let mut next = 0;

@@ -16,7 +16,6 @@ use super::read::{read, steps};
 use crate::StoreError;
 
 impl CheckpointStore {
-    /// Loads the parameters of a module that pass the filter.
     pub(super) fn load_module(&mut self, module: &mut impl ModuleSnapshot) -> Result<ApplyResult> {
         let checked = pack::check_adapter(&*self.from_adapter, self.layout);
         checked.map_err(|error| self.place.locate(error))?;
@@ -42,8 +41,7 @@ impl CheckpointStore {
         Ok(result)
     }
 
-    /// Fails if the filter selects none of the parameters, or the prefix none of the tensors, even
-    /// if parameters may be missing.
+    /// Fails if nothing is selected, even if parameters may be missing.
     fn refuse_nothing(&self, plan: &LoadPlan, parameters: usize, catalog: &Catalog) -> Result<()> {
         let nothing = |found| Error::from(ErrorKind::NothingSelected { found });
         let error = if plan.result.skipped.len() == parameters {
@@ -57,7 +55,6 @@ impl CheckpointStore {
         Err(self.place.locate(error))
     }
 
-    /// An error if the plan has a problem that the options do not allow.
     fn check(&self, plan: &mut LoadPlan, catalog: &Catalog) -> Result<()> {
         if let Some(error) = plan.refused.take() {
             return Err(error);
@@ -81,7 +78,6 @@ impl CheckpointStore {
     }
 }
 
-/// Says in an error that some parameters have their new values already.
 fn partly_loaded(error: Error, loaded: usize, total: usize) -> Error {
     if loaded == 0 {
         return error;

@@ -40,77 +40,57 @@ use crate::{Burn, StoreError};
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
 /// It has every option of burn-store's `SafetensorsStore`, under the same name. The module
-/// [`migration`](crate::migration) lists them, and the differences.
-///
-/// A pattern that is not a regular expression is an error when the store is used.
+/// [`migration`](crate::migration) lists the differences.
 ///
 /// # Loading
 ///
-/// - The path may be a file, an index of shards (`*.json`), or the directory that holds either.
-/// - Headers are parsed once. Tensors are read in parallel, each once.
-/// - All tensors are checked and read before the module changes. If loading fails, the module stays
-///   unchanged. During loading, memory holds the new and the old values. With
-///   [`max_extra_memory`](CheckpointStore::max_extra_memory) it does not, but then a load that
-///   fails late may have changed a part of the module.
-/// - Loading does not initialize parameters that have no value yet. So a module that was just made
-///   by `init` has no old values.
-///
-/// A store opens its checkpoint when it first needs it, and keeps it open. Only a new store sees
-/// files that another program puts at the path later.
+/// - The path may be a file, an index of shards (`*.json`), or the directory of either. It stays
+///   open after the first use: only a new store sees newer files.
+/// - If loading fails, the module stays unchanged. So memory holds new and old values, unless
+///   [`max_extra_memory`](CheckpointStore::max_extra_memory) is set. A module that was just made by
+///   `init` has no old values, and loading does not initialize them.
 ///
 /// # Saving
 ///
 /// - A file appears complete or not at all.
-/// - A file that exists is not replaced, unless [`overwrite`](CheckpointStore::overwrite) asks for
-///   it. burn-store has the same default, and programs that come from there rely on it to keep
-///   their checkpoints: a replaced file is lost.
+/// - A file that exists is not replaced, unless [`overwrite`](CheckpointStore::overwrite) is set.
 /// - With [`max_shard_size`](CheckpointStore::max_shard_size) the store writes shards.
-/// - A parameter that the module has under several paths is saved once, see *Tied parameters*.
-/// - It is an error if the filters leave nothing to save.
 ///
 /// # Ids of parameters
 ///
-/// burn finds gradients and the state of an optimizer by the ids of parameters, and a new module
-/// has new ids. A module keeps its ids when it is loaded, as with burn-store's `SafetensorsStore`.
-/// So one file can be loaded into two modules that are trained together, and into a module with an
-/// optimizer that already has state.
+/// burn finds gradients and the state of an optimizer by the ids of parameters. A module keeps its
+/// ids when it is loaded, so one file can be loaded into two modules that are trained together, and
+/// into a module with an optimizer that already has state.
 ///
-/// A save records the ids, and [`param_ids(true)`](CheckpointStore::param_ids) restores them, as
-/// burn's own records and `BurnpackStore` do. Set it to go on with an optimizer that was saved with
-/// the module. Without it, that optimizer would silently find no state. The checkpointers of the
-/// module `train` need no option.
+/// To go on with an optimizer that was saved with the module, set
+/// [`param_ids(true)`](CheckpointStore::param_ids), which restores the saved ids: otherwise the
+/// optimizer silently finds no state. The checkpointers of the module `train` need no option.
 ///
-/// The ids are one entry of the metadata, `safetensors_bridge.param_ids`: a JSON object with the id
-/// (an unsigned 64-bit integer) of each tensor by its name in the file. Other readers ignore it. A
-/// tensor that is renamed in the file loses its id. With [`pytorch`](CheckpointStore::pytorch), ids
-/// of parameters that share a tensor are recorded by the path of the parameter.
+/// The metadata entry `safetensors_bridge.param_ids` is a JSON object with the id (an unsigned
+/// 64-bit integer) of each tensor by its name in the file. A tensor that is renamed in the file
+/// loses its id.
 ///
 /// # Tied parameters
 ///
-/// A module can have one parameter under several paths, for example as its embedding and as its
-/// output layer. The parameter is saved once, under the first of its names in sorted order. The
-/// metadata lists the other names, as in files of `safetensors.torch.save_model`. Loading finds the
-/// tensor under all of its names, in files of both origins. If the file ties two parameters that
-/// the module does not tie, both parameters get the tensor.
+/// A parameter that a module has under several paths is saved once, under the first of its names in
+/// sorted order. The metadata lists the other names, as in files of `safetensors.torch.save_model`.
+/// Loading finds the tensor under all of its names.
 ///
-/// Two parameters are tied if they have the same id and would be saved as the same bits. Parameters
-/// with an id that occurs several times are read from their device once more, to compare the bits.
-/// A clone of a module has the same ids; once one of the two has changed, they are saved apart.
+/// Two parameters are tied if they have the same id and the same bits, which are read from their
+/// device once more. A clone of a module has the same ids; once one of the two has changed, they
+/// are saved apart.
 ///
-/// Readers that do not know this convention miss the other names: burn-store, candle and the
-/// `safetensors` crate among them. [`save_options`](CheckpointStore::save_options) without
-/// [`tied`](SaveOptions::tied) save the parameter under each of its names for them.
+/// burn-store, candle and the `safetensors` crate miss the other names. For them, give
+/// [`save_options`](CheckpointStore::save_options) without [`tied`](SaveOptions::tied).
 ///
 /// # Dtypes
 ///
-/// A parameter takes over the dtype that its tensor has in the file: after a load of an F16 file,
-/// burn panics at an input of F32 (`dtype mismatch`).
-/// [`load_options`](CheckpointStore::load_options) can convert tensors while they are read, as with `LoadOptions::new().floats_as(Dtype::F32)`. A
-/// [`FloatCastAdapter`](crate::FloatCastAdapter), given to
-/// [`with_from_adapter`](CheckpointStore::with_from_adapter), converts them afterwards.
+/// A parameter takes over the dtype of its tensor: after a load of an F16 file, burn panics at an
+/// input of F32 (`dtype mismatch`). To convert, set [`load_options`](CheckpointStore::load_options)
+/// such as `LoadOptions::new().floats_as(Dtype::F32)`.
 ///
-/// A [quantised weight](safetensors_core::quantized) is an error, also where it is stored under other
-/// names than the parameter's. [`LoadOptions::quantized`] reads its numbers instead, or the codes.
+/// A [quantised weight](safetensors_core::quantized) is an error, unless [`LoadOptions::quantized`]
+/// reads its numbers or its codes.
 ///
 /// ```
 /// use burn::module::Module;
@@ -153,7 +133,6 @@ pub struct CheckpointStore {
     place: StorePlace,
     filter: Filter,
     naming: Naming,
-    /// The first pattern that is not a regular expression.
     bad_pattern: Option<regex::Error>,
     load_options: LoadOptions,
     save_options: SaveOptions,
@@ -172,20 +151,20 @@ pub struct CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// Makes a store for a path. It opens nothing yet.
+    /// Makes a store for a path, without opening it.
     ///
     /// To load, the path is a file, an index of shards or a directory, as for
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save, the path is a file. With
-    /// [`max_shard_size`](CheckpointStore::max_shard_size) the store saves to a directory.
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save, it is a file, or a
+    /// directory with [`max_shard_size`](CheckpointStore::max_shard_size).
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
         Self::at(StorePlace::Path(path.into()))
     }
 
-    /// Makes a store in memory, for the bytes of a file, or for a module to be saved. The bytes are
-    /// not copied.
+    /// Makes a store in memory from the bytes of a file, which are not copied, or for a module to
+    /// be saved.
     ///
-    /// It replaces its bytes at each save, and always has one file:
-    /// [`max_shard_size`](CheckpointStore::max_shard_size) has no effect.
+    /// Each save replaces its bytes. [`max_shard_size`](CheckpointStore::max_shard_size) has no
+    /// effect.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -207,9 +186,9 @@ impl CheckpointStore {
         Self::at(StorePlace::Memory(bytes.map(Bytes::from)))
     }
 
-    /// Makes a store that loads from a checkpoint that is already open: from a bucket, from files in
-    /// memory, or from a server or in a browser, where the tensors have been [fetched] before. It
-    /// does not save.
+    /// Makes a store that loads from an open checkpoint: from a bucket, from files in memory, or
+    /// from a server or in a browser, where the tensors have been [fetched] before. It does not
+    /// save.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -272,7 +251,6 @@ impl CheckpointStore {
         Err(self.place.locate(error.into()))
     }
 
-    /// An error if an option was given a pattern that is not a regular expression.
     fn check_patterns(&self) -> Result<()> {
         match &self.bad_pattern {
             None => Ok(()),
@@ -280,7 +258,6 @@ impl CheckpointStore {
         }
     }
 
-    /// Returns the checkpoint, opened at the first call.
     fn catalog(&mut self) -> Result<&Arc<Catalog>> {
         self.check_patterns()?;
         match self.catalog {
@@ -296,7 +273,6 @@ impl CheckpointStore {
 }
 
 impl Default for CheckpointStore {
-    /// A store in memory without bytes, as `from_bytes(None)` makes it.
     fn default() -> Self {
         Self::from_bytes(None)
     }
@@ -305,17 +281,14 @@ impl Default for CheckpointStore {
 impl ModuleStore for CheckpointStore {
     type Error = Error;
 
-    /// Saves the module's parameters that pass the filter: to one file or to shards, atomically, or
-    /// to memory.
+    /// Saves the module's parameters that pass the filter, atomically.
     ///
     /// # Errors
     ///
     /// [`FileExists`](safetensors_core::ErrorKind::FileExists) unless
     /// [`overwrite`](CheckpointStore::overwrite) is set;
-    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter leaves no
-    /// parameter; [`StoreError::IndexDestination`]; [`StoreError::Pattern`];
-    /// [`StoreError::Panicked`] if the backend or an adapter panics; an error of
-    /// [`safetensors_core::save()`] or [`save_sharded`](safetensors_core::save_sharded).
+    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter selects no
+    /// parameter; a [`StoreError`]; an error of [`safetensors_core::save()`].
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.save_module(module)
     }
@@ -327,12 +300,8 @@ impl ModuleStore for CheckpointStore {
     ///
     /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter selects no
     /// parameter or the [`prefix`](CheckpointStore::prefix) no tensor;
-    /// [`ApplyError`](crate::ApplyError) or [`StoreError::Transposed`] for the first tensor that
-    /// does not fit its parameter; [`StoreError::Missing`];
-    /// [`Quantization`](safetensors_core::ErrorKind::Quantization); [`StoreError::ParamIds`] and
-    /// [`StoreError::NoParamIds`] with [`param_ids(true)`](CheckpointStore::param_ids);
-    /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; an error of
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) or of
+    /// [`ApplyError`](crate::ApplyError) for the first tensor that does not fit its parameter;
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization); a [`StoreError`]; an error of
     /// [`load_with`](crate::load_with).
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         self.load_module(module)

@@ -1,5 +1,5 @@
-//! The only file that makes and reads a [`burn_pack::Tensor`](burn_store::burn_pack::Tensor). It is
-//! the type in which burn-store's adapters and the `ModuleStore` trait pass tensors.
+//! The only file that makes and reads a [`burn_pack::Tensor`](burn_store::burn_pack::Tensor), the
+//! type that burn-store's adapters and the `ModuleStore` trait pass.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,6 @@ use burn::module::{Module, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
-/// A named tensor of run-time dtype and shape. Its bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::framework::{Framework, write_native};
@@ -27,13 +26,11 @@ use crate::pytorch::{Layout, StoredParameter, is_column, put, take};
 use crate::save::DataSource;
 use crate::{Burn, StoreError, dtype, load};
 
-/// Bytes of a file are read and written in pieces of this length, which stay in the processor's
-/// cache. A multiple of the length of every element.
+/// A length that stays in the processor's cache, a multiple of the length of every element.
 const PIECE: usize = 256 << 10;
 
-/// A tensor of a checkpoint under the name that the module uses, with the id that was saved for it.
-/// Its bytes are read each time they are requested, with these options, which must be made for
-/// burn. If the options do not allow a widening that the tensor needs, only reading it is an error.
+/// Makes a tensor with bytes that are read each time they are requested. `options` must be made for
+/// burn.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
@@ -68,7 +65,7 @@ fn read_from<S: ReadAt>(
     Ok(data.map_err(|error| tensor.locate(error))?.into_bytes())
 }
 
-/// Holds the bytes of a tensor that were read in advance. They can be taken once.
+/// Bytes that were read in advance. They can be taken once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AheadBytes(Arc<Mutex<Option<Bytes>>>);
 
@@ -82,10 +79,8 @@ impl AheadBytes {
     }
 }
 
-/// Makes the tensor of a parameter: the part of `source` that stores it, under the path of the
-/// parameter, adapted to the containers of the parameter. The bytes of `source` come from `slot`
-/// the first time, and are read after that. `None` if a tensor with the shape of `source` cannot
-/// store the parameter in this form.
+/// Makes the tensor of a parameter. `slot` gives the bytes of `source` the first time; they are
+/// read after that. Returns `None` if the shape of `source` does not fit.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: AheadBytes,
@@ -119,7 +114,6 @@ pub(crate) fn shared(data: TensorData) -> Result<TensorData> {
     load::from_bytes(Bytes::from_shared(bytes, AllocationProperty::Native), shape.to_vec(), dtype)
 }
 
-/// Bytes of burn as the owner of shared bytes.
 struct Owner(Bytes);
 
 impl AsRef<[u8]> for Owner {
@@ -128,7 +122,6 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// An error if the adapter transposes linear layers too, although the layout does so.
 pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Result<()> {
     if !layout.pytorch {
         return Ok(());
@@ -145,8 +138,7 @@ pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Resu
     }
 }
 
-/// Returns the path of a parameter under the name that the adapter has for it. `None` if the
-/// adapter has no other name.
+/// Returns `None` if the adapter keeps the name.
 pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
     let module_type = ModuleContext::new(location.containers()).module_type()?;
     adapter
@@ -154,31 +146,28 @@ pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter)
         .map(|name| location.sibling(&name))
 }
 
-/// Produces the bytes of a tensor without consuming it.
+/// Reads without consuming the tensor.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
     catch_panic(|| tensor.to_bytes())?.map_err(Error::framework::<Burn>)
 }
 
-/// Converts a tensor to `TensorData`. Its bytes are produced now if they were not before.
 pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
     catch_panic(|| bridge::into_data(tensor))?.map_err(Error::framework::<Burn>)
 }
 
-/// The parameters of a module, as tensors for a file.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// The tensors with names that pass the filter, each with the id of its parameter.
+    /// The tensors with the ids of their parameters.
     pub(crate) tensors: Vec<(ParamId, PackTensor)>,
     /// The number of all parameters.
     pub(crate) found: usize,
-    /// The tensors that are made of several parameters, each with the id of the first of these.
+    /// Tensors of several parameters, with the id of the first one.
     pub(crate) joined: Vec<(ParamId, PackTensor)>,
-    /// The ids of these parameters, by their path in the module.
+    /// The paths and ids of these parameters.
     pub(crate) parts: Vec<(String, ParamId)>,
 }
 
-/// Adapts the parameters of a module for a file of this layout, and selects the ones with names in
-/// the file that pass the filter. The data stays on its device until it is written.
+/// Collects parameters by their names in the file. The data stays on its device.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
@@ -208,11 +197,10 @@ struct Collector<'a> {
     adapter: &'a dyn ModuleAdapter,
     layout: Layout,
     collected: Collected,
-    /// The parameters that are parts of a tensor of the file, by its name.
+    /// The parts by the name of the tensor.
     parts: BTreeMap<String, Vec<ParameterPart>>,
 }
 
-/// A parameter that is a part of a tensor, in the form that it has there.
 struct ParameterPart {
     stored: StoredParameter,
     id: ParamId,
@@ -270,7 +258,7 @@ impl Collector<'_> {
     }
 }
 
-/// Returns the tensor made of these parts, with the id of the first one. Adds the ids of all.
+/// Returns the tensor with the id of the first part. Adds the ids of all.
 fn join(
     name: &str,
     ids: &mut Vec<(String, ParamId)>,
@@ -318,8 +306,7 @@ fn join(
 
 visit_parameters!(Collector<'_>);
 
-/// A tensor of a module or of a record as a [`TensorSource`]. Its data is copied from its device, or
-/// read from its file, when it is written.
+/// A tensor with data that is copied from its device, or read from its file, when it is written.
 pub(crate) struct PackSource {
     tensor: PackTensor,
     dtype: Dtype,
@@ -327,8 +314,7 @@ pub(crate) struct PackSource {
 }
 
 impl PackSource {
-    /// An error that names the tensor, if the format lacks its dtype. `tie` is the same number for
-    /// all tensors that are tied.
+    /// Takes a number `tie` that tied tensors share.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
         match dtype::to_file(tensor.dtype) {
             Ok(dtype) => Ok(Self { tensor, dtype, tie }),
@@ -336,7 +322,6 @@ impl PackSource {
         }
     }
 
-    /// Writes bytes that are read from a file when they are used.
     fn write_pieces(&self, bytes: &Bytes, sink: &mut Sink<'_>) -> Result<()> {
         for start in (0..bytes.len()).step_by(PIECE) {
             let end = bytes.len().min(start + PIECE);
@@ -367,7 +352,7 @@ impl TensorSource for PackSource {
         DataSource::new(&data)?.write_to(sink)
     }
 
-    /// Returns the number of the tie instead of an address, because the data may be on a device.
+    /// Returns the number of the tie instead of an address: the data may be on a device.
     fn storage(&self) -> Option<Storage> {
         let byte_len = shape::byte_len(self.dtype, &self.tensor.shape).ok()?;
         Some(Storage::whole(self.tie, byte_len))

@@ -7,8 +7,7 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
 
-/// The kind of a parameter's elements. Their width may differ from that in the file, because a
-/// parameter takes over the dtype that it loads.
+/// The kind of elements. A load may change their width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Float,
@@ -17,7 +16,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns `true` if a tensor of `dtype` can become a parameter of this kind.
     pub(crate) fn accepts(self, dtype: DType) -> bool {
         match self {
             Self::Float => dtype.is_float() || matches!(dtype, DType::QFloat(_)),
@@ -27,7 +25,6 @@ impl Kind {
         }
     }
 
-    /// Returns the dtype that parameters of this kind have on a device by default.
     pub(crate) fn default_dtype(self, device: &Device) -> DType {
         let settings = device.settings();
         match self {
@@ -38,21 +35,20 @@ impl Kind {
     }
 }
 
-/// One parameter of a module.
 #[derive(Debug)]
 pub(crate) struct Parameter {
     pub(crate) location: Location,
     pub(crate) id: ParamId,
     pub(crate) kind: Kind,
-    /// The dtype, for messages. A parameter without a value has the default dtype of its device.
+    /// The dtype for messages. A parameter without a value has the default dtype of its device.
     pub(crate) dtype: DType,
     /// The shape of the saved form.
     pub(crate) shape: Shape,
-    /// How a file may store the parameter. The first of these that it has counts.
+    /// How a file may store the parameter. The first that the file has counts.
     pub(crate) stored_as: Vec<StoredParameter>,
 }
 
-/// Returns the parameters of a module in the order of its fields.
+/// Returns the parameters in the order of the fields.
 pub(crate) fn parameters(
     module: &impl Module,
     skip_enum_variants: bool,

@@ -1,4 +1,4 @@
-//! [`StorePlace`]: where a store loads from and saves to: the disk, memory, an open checkpoint.
+//! [`StorePlace`]: the disk, memory, or an open checkpoint.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,25 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Re
 
 use crate::StoreError;
 
-/// Stands for the path of a file in memory, in errors.
+/// The path of bytes in memory, in errors.
 const IN_MEMORY: &str = "bytes in memory";
 
-/// A tensor of the checkpoint of a store.
 pub(crate) type StoredTensor<'a> = LazyTensor<'a, Box<dyn ReadAt>>;
 
-/// An open checkpoint with quantised weights as numbers, or the reason why it cannot be read.
+/// A checkpoint with quantised weights as numbers.
 type Opened = Result<Checkpoint<Computed<Box<dyn ReadAt>>>>;
 
-/// The place of a store's checkpoint.
 #[derive(Debug)]
 pub(crate) enum StorePlace {
     /// A file, an index or a directory.
     Path(PathBuf),
-    /// The bytes of a file. `None` until a module is saved.
+    /// `None` until a module is saved.
     Memory(Option<Bytes>),
-    /// A checkpoint that is open already, and its path. Each load reads the same files.
+    /// Each load reads the same files.
     Open(Box<Opened>, PathBuf),
 }
 
 impl StorePlace {
-    /// A checkpoint that is open already.
     pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
         let first = checkpoint.files().first().map(|file| file.path());
         let path = checkpoint.index_path().or(first).unwrap_or(Path::new("")).to_owned();
@@ -39,8 +36,7 @@ impl StorePlace {
         Self::Open(Box::new(as_stored), path)
     }
 
-    /// Opens the checkpoint. Reads only headers, and the description of quantised weights that are
-    /// read as numbers.
+    /// Reads only headers, and the description of quantised weights that are read as numbers.
     pub(crate) fn open(&self, options: &LoadOptions) -> Result<Checkpoint<Box<dyn ReadAt>>> {
         match self {
             Self::Path(path) => into_view(Checkpoint::open(path)?, options),
@@ -59,7 +55,6 @@ impl StorePlace {
         }
     }
 
-    /// Adds the path to an error.
     pub(crate) fn locate(&self, error: Error) -> Error {
         match self {
             Self::Path(path) | Self::Open(_, path) => error.in_path(path),

@@ -13,37 +13,32 @@ use super::parameters::{Kind, Parameter};
 use crate::pytorch::{StoredParameter, without_parameter};
 use crate::{Burn, StoreError};
 
-/// The tensors that will be loaded, and the result that will be returned.
 pub(crate) struct LoadPlan {
     pub(crate) matches: Vec<Match>,
     pub(crate) result: ApplyResult,
-    /// The first error of `result`, with the path of the parameter and the file of the tensor.
+    /// The first error of `result`, with parameter and file.
     pub(crate) mismatch: Option<Error>,
-    /// The error for codes of a quantised weight that a parameter would get.
+    /// The error for codes of a quantised weight.
     pub(crate) refused: Option<Error>,
-    /// The names of the tensors that the checkpoint lacks.
     pub(crate) missing: BTreeSet<String>,
-    /// The error if the checkpoint has a tensor with parts that the module lacks.
+    /// The error for a tensor with parts that the module lacks.
     pub(crate) other_parts: Option<Error>,
 }
 
-/// A tensor and the parameter of the same kind and shape that it goes into.
 pub(crate) struct Match {
-    /// The parameter's path in the module.
     pub(crate) path: String,
     /// The tensor's name in the catalog.
     pub(crate) name: String,
     pub(crate) kind: Kind,
     own_id: ParamId,
-    /// The id that the parameter gets; `None` if it keeps its own.
+    /// `None` if the parameter keeps its id.
     pub(crate) new_id: Option<ParamId>,
     pub(crate) slot: AheadBytes,
     pub(crate) tensor: PackTensor,
-    /// Whether the parameter has a copy of the tensor's data, or of a part of it.
+    /// Whether the parameter has a copy of data.
     pub(crate) is_copied: bool,
 }
 
-/// The tensor of a parameter.
 struct Found<'c> {
     stored: StoredParameter,
     name: &'c str,
@@ -51,8 +46,7 @@ struct Found<'c> {
 }
 
 impl<'c> Found<'c> {
-    /// Finds the tensor of a parameter by the names in the layout of the file, or by the name that
-    /// the adapter has for the parameter.
+    /// Finds a tensor by the layout's names, or by the adapter's.
     fn find(
         parameter: &Parameter,
         catalog: &'c Catalog,
@@ -71,7 +65,6 @@ impl<'c> Found<'c> {
     }
 }
 
-/// The parameters that are parts of a tensor, by its name.
 #[derive(Default)]
 struct Parts<'c>(BTreeMap<&'c str, (usize, Vec<String>)>);
 
@@ -83,7 +76,7 @@ impl<'c> Parts<'c> {
         }
     }
 
-    /// Returns the error if the checkpoint has a tensor with parts that the module lacks.
+    /// Fails for a tensor with parts that the module lacks.
     fn incomplete(self, catalog: &Catalog) -> Option<Error> {
         let mut parts = self.0.into_iter();
         let (name, (expected, found)) =
@@ -94,10 +87,6 @@ impl<'c> Parts<'c> {
 }
 
 impl LoadPlan {
-    /// Finds the tensor of each parameter by the names in the layout of the file. If there is none,
-    /// finds it by the name that the adapter has for the parameter.
-    ///
-    /// A parameter that the filter leaves out is neither loaded nor missing.
     pub(crate) fn new(
         parameters: &[Parameter],
         catalog: &Catalog,
@@ -160,8 +149,7 @@ impl LoadPlan {
         }
     }
 
-    /// Adds a tensor and its parameter, or the reason why the tensor does not fit it. Returns
-    /// whether it fits.
+    /// Returns whether the tensor fits the parameter.
     fn add(
         &mut self,
         parameter: &Parameter,
@@ -210,11 +198,9 @@ impl LoadPlan {
         false
     }
 
-    /// Drops new ids that would give one id to two parameters that have two ids now. burn finds
-    /// gradients and the state of an optimizer by the id, so it would mix them up.
-    ///
-    /// A parameter that does not get its new id keeps its own, which another one may be about to
-    /// get. So this goes on until nothing is dropped.
+    /// Drops new ids that would give one id to two parameters with different ids.
+    // burn would mix up their states. A parameter without its new id keeps its own, so this repeats
+    // until nothing is dropped.
     fn keep_ids_apart(&mut self, of_others: &BTreeSet<ParamId>) {
         loop {
             let stay = self.matches.iter().filter(|found| found.new_id.is_none());
@@ -237,8 +223,7 @@ impl LoadPlan {
     }
 }
 
-/// Returns the tensor if it can become the value of a parameter. It is made of `source`, the tensor
-/// in the file; there is none if `source` has no shape for the parameter.
+/// Returns why a tensor does not fit. `source` is the tensor in the file.
 fn misfit(
     parameter: &Parameter,
     path: &str,
@@ -265,8 +250,7 @@ fn misfit(
     })
 }
 
-/// A better error for a matrix that would fit if it were transposed. `source` is the tensor in the
-/// file, before the adapter.
+/// Returns a better error for a matrix that fits transposed. `source` is the tensor in the file.
 fn transposed(
     error: &ApplyError,
     source: &PackTensor,

@@ -14,9 +14,8 @@ use super::place::StoredTensor;
 use super::plan::Match;
 use crate::Burn;
 
-/// Divides tensors into steps of at most `limit` bytes, in the file or as loaded, whichever are
-/// more. A tensor with more bytes takes a separate step. Parameters that share a tensor are in one
-/// step, so that it is read once.
+/// Divides tensors into steps of at most `limit` bytes, in the file or as loaded. Parameters that
+/// share a tensor are in one step, so that it is read once.
 pub(crate) fn steps(matches: Vec<Match>, catalog: &Catalog, limit: u64) -> Result<Vec<Vec<Match>>> {
     let mut of_one_tensor: BTreeMap<_, (u64, Vec<Match>)> = BTreeMap::new();
     for found in matches {
@@ -43,8 +42,7 @@ pub(crate) fn steps(matches: Vec<Match>, catalog: &Catalog, limit: u64) -> Resul
     Ok(steps)
 }
 
-/// Reads tensors in parallel, each once, and adapts them. Returns the new values by the paths of the
-/// parameters.
+/// Reads each tensor once, in parallel. Returns the values by parameter paths.
 pub(crate) fn read(matches: Vec<Match>, catalog: &Catalog) -> Result<HashMap<String, NewValue>> {
     let tensors =
         matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
@@ -77,8 +75,7 @@ pub(crate) fn read(matches: Vec<Match>, catalog: &Catalog) -> Result<HashMap<Str
     values.collect()
 }
 
-/// Returns the data if a parameter of this kind can take it. Integers for a boolean parameter must
-/// all be 0 or 1.
+/// Refuses integers other than 0 and 1 for a boolean.
 fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
     if kind == Kind::Bool && !data.dtype().is_bool() {
         let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);

@@ -13,7 +13,6 @@ use super::ties::ties;
 use crate::StoreError;
 
 impl CheckpointStore {
-    /// Saves the parameters of a module that pass the filter.
     pub(super) fn save_module(&mut self, module: &impl ModuleSnapshot) -> Result<()> {
         self.check_patterns()?;
         if !matches!(self.place, StorePlace::Open(..)) {
@@ -41,7 +40,6 @@ impl CheckpointStore {
         }
     }
 
-    /// Returns the tensors to save, by their names in the file, and how to save them.
     fn sources(
         &self,
         module: &impl ModuleSnapshot,

@@ -6,11 +6,9 @@ use safetensors_core::Result;
 
 use super::pack::{self, PackTensor};
 
-/// Gives each tensor a number. Tensors of the same parameter get the same number.
-///
-/// A parameter that a module has under several paths has one id. But two parameters with the same
-/// id may differ: a clone of a module keeps the ids and may have been trained further. So tensors
-/// with the same id are compared bit by bit, in the form in which they are saved.
+/// Gives tensors of the same parameter the same number.
+// A clone of a module has the same ids, and may have been trained further, so their saved bits are
+// compared.
 pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
     let mut by_id: Vec<(ParamId, usize)> =
         tensors.iter().enumerate().map(|(position, (id, _))| (*id, position)).collect();

@@ -1,13 +1,7 @@
-//! Groups saves of records: the ones that belong to one attempt to save an epoch.
-//!
-//! burn's checkpointers get the number of the epoch and nothing else. If the records of an epoch
-//! are saved several times, the first saves of all records belong together, then the second ones.
-//! burn asks all three checkpointers each time, each in a separate thread, so counting is exact.
-//!
-//! A program that calls the checkpointers one after the other stops at the first error, so counting
-//! alone would mix the records of two attempts. Such a program saves all records in one thread.
-//! After a failed attempt in one thread, the record that came first must be saved again before the
-//! others can be. It begins a new attempt, which the other records of that thread join.
+//! Groups the saves of records by attempt to save an epoch.
+// burn's loop asks all three checkpointers each time, so the nth saves of all records belong
+// together. A program that calls them in one thread stops at the first error. It must save the
+// record that came first again, which begins a new attempt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,23 +12,21 @@ use safetensors_core::save::AtomicDirectory;
 use super::RecordKind;
 use super::manifest::EpochFile;
 
-/// The attempts to save one epoch.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    /// How many saves of each record have begun. The number of an attempt counts from 1.
+    /// The number of saves that have begun. The first attempt is 1.
     begun: BTreeMap<RecordKind, u64>,
-    /// The attempts that are running, and failed ones until a later one succeeds.
+    /// Attempts that run, and failed ones until a later one succeeds.
     all: BTreeMap<u64, Attempt>,
 }
 
-/// One save of all records of an epoch.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// The record that began to be saved first, and its thread.
+    /// The record that was begun first, and its thread.
     first: (RecordKind, ThreadId),
-    /// `None` if it could not be created, and after a failure.
+    /// `None` after a failure.
     pub(super) directory: Option<Arc<AtomicDirectory>>,
-    /// The records with a save that has ended; `None` for one that failed.
+    /// `None` for a save that failed.
     pub(super) ended: BTreeMap<RecordKind, Option<EpochFile>>,
 }
 
@@ -45,8 +37,8 @@ impl Attempt {
 }
 
 impl Attempts {
-    /// Begins the save of a record. Returns the number of its attempt; `None` if the attempt before
-    /// has failed and this record is not the one to begin with.
+    /// Returns the number of the attempt; `None` if the attempt before has failed and another
+    /// record must begin.
     pub(super) fn begin(
         &mut self,
         part: RecordKind,
@@ -72,21 +64,20 @@ impl Attempts {
         Some((number, attempt))
     }
 
-    /// Returns how many saves of a record have begun.
     fn begun(&self, part: RecordKind) -> u64 {
         self.begun.get(&part).copied().unwrap_or_default()
     }
 
-    /// Returns the first record of an attempt that failed in this same thread, and how many of its
-    /// saves have begun.
+    /// Returns the first record of an attempt that failed in this thread, and how many of its saves
+    /// have begun.
     fn begun_after_failure(&self, number: u64, thread: ThreadId) -> Option<(RecordKind, u64)> {
         let attempt = self.all.get(&number).filter(|attempt| attempt.has_failed())?;
         let (first, its_thread) = attempt.first;
         (its_thread == thread).then(|| (first, self.begun(first)))
     }
 
-    /// Ends the save of a record. Returns the attempt if this was its last record and none has
-    /// failed. A failed attempt gives up its directory at once, and with it the room on the disk.
+    /// Ends the save of a record. A failed attempt gives up its directory, and its room on the
+    /// disk.
     pub(super) fn end(&mut self, number: u64, part: RecordKind, entry: Option<EpochFile>) -> Ended {
         let Some(attempt) = self.all.get_mut(&number) else { return Ended::Failed };
         attempt.ended.insert(part, entry);
@@ -106,15 +97,14 @@ impl Attempts {
         }
     }
 
-    /// Notes that the epoch was not put in place although all records were saved.
+    /// Notes that the epoch was not put in place.
     pub(super) fn fail(&mut self, number: u64) {
         if let Some(attempt) = self.all.get_mut(&number) {
             attempt.ended.values_mut().for_each(|entry| *entry = None);
         }
     }
 
-    /// Forgets an attempt that succeeded, and the failed ones before it. Returns whether no other
-    /// is left.
+    /// Forgets this attempt and the failed ones before it. Returns `true` if no other is left.
     pub(super) fn forget(&mut self, number: u64) -> bool {
         // An earlier attempt that failed is superseded. One that is under way may still complete.
         self.all
@@ -123,12 +113,10 @@ impl Attempts {
     }
 }
 
-/// The effect of the end of a record's save on its attempt.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// Other records are not saved yet.
     Waiting,
-    /// All records are saved: these files, in this directory.
     Complete(BTreeMap<String, EpochFile>, Arc<AtomicDirectory>),
     /// All records have ended, and one has failed.
     Failed,

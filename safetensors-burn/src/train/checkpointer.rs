@@ -22,25 +22,17 @@ use super::state::new_ids;
 /// Saves and restores one record of each epoch: the model's, the optimizer's or the scheduler's.
 /// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
 ///
-/// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
-///   in place. So an epoch needs all three records.
-/// - With [`Epochs::checkpointers`], `save` copies a model that is not on a GPU once, so that
-///   tensors of another shape than in the module are not lost, and no tensor of burn's own
-///   optimizers after the first record. burn copies any other record twice: [`Epochs::staging`]
-///   lists these, and copies them once.
-/// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
-///   all of them again, in the same order. burn's loop ends the training.
+/// - `save` puts the epoch in place with the last of the three records. If one fails, the others
+///   give an error: save all of them again, in the same order.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
-///   the one that was saved or restored last, are kept until another one is in place: a run that is
-///   killed in between can be resumed. After a save that failed, deletions wait for one that
-///   succeeds. A deletion that fails is tried again after each save; the next `delete` returns the
-///   reason.
-/// - `restore` checks the lengths and headers of all files of the epoch, reads the record, and
-///   compares each tensor with its digest. All three records must be of the same save.
+///   the one that was saved or restored last, stay until another one is saved. A deletion that
+///   fails is tried again after each save; the next `delete` returns the reason.
+/// - `restore` checks the lengths and headers of all files of the epoch, and the digest of each
+///   tensor that it reads. All records must be of the same save.
 ///
 /// # Errors
 ///
-/// burn has its own error type, with the error of this crate in it:
+/// burn's error type has the error of this crate in it:
 ///
 /// ```
 /// use burn::train::checkpoint::{Checkpointer, CheckpointerError};
@@ -57,7 +49,6 @@ use super::state::new_ids;
 pub struct SafetensorsCheckpointer<R> {
     shared: Arc<Shared>,
     part: RecordKind,
-    /// The module that records are restored for.
     module: Option<Arc<Parameters>>,
     codec: Box<dyn Codec<R>>,
 }
@@ -84,7 +75,7 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         self.codec.read(self.open(epoch)?).map_err(|error| error.in_path(path))
     }
 
-    /// Opens the record, and compares the records of the epoch with the module.
+    /// Compares the records of the epoch with the module.
     fn open(&self, epoch: usize) -> Result<RecordFile> {
         let (manifest, made) = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
@@ -138,8 +129,6 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     }
 }
 
-/// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
-/// scheduler.
 pub(super) type Checkpointers = (
     SafetensorsCheckpointer<ModuleRecord>,
     SafetensorsCheckpointer<OptimizerRecord>,
@@ -147,44 +136,41 @@ pub(super) type Checkpointers = (
 );
 
 impl Epochs {
-    /// Makes the checkpointers for burn's `with_custom_checkpointers`, of this module. An epoch of
-    /// another model is an error that lists all differences, for any record that is restored first.
-    /// So nothing changes. burn's loop panics with that error: [`check`](Epochs::check) returns it
-    /// before the launch. The records get the ids of this module's parameters. So the state of the
-    /// optimizer meets its parameters, even if the weights come from elsewhere.
+    /// Makes the checkpointers of this module, in the order of burn's `with_custom_checkpointers`:
+    /// model, optimizer, scheduler.
     ///
-    /// - The model must have the names and shapes of the module, and the dtypes in which the module
-    ///   is saved. A parameter without a value has the default dtype of its device.
-    /// - If the optimizer has states, the model must have the parameter of at least one of them:
-    ///   otherwise the error is [`NoStateInUse`](super::EpochError::NoStateInUse).
-    /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
-    ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
-    ///   may have any.
+    /// Restored records get the ids of this module's parameters, so the optimizer finds its state,
+    /// even if the weights come from elsewhere. They must fit the module:
     ///
-    /// A parameter that gets another id in the middle of a training, as by loading weights, leaves
-    /// its old state in burn's optimizer. burn never uses it again, and begins with a new state at
-    /// the next step. These checkpointers do not restore the old one, so a resumed training does
-    /// the same. Parameters that were tied when they were saved are tied again, under one id.
+    /// - The model must have its names and shapes, and the dtypes in which it is saved. A parameter
+    ///   without a value has the default dtype of its device.
+    /// - If there are states, one of them must belong to a parameter of the model: otherwise the
+    ///   error is [`NoStateInUse`](super::EpochError::NoStateInUse).
+    /// - The tensors of burn's optimizers must have the shape and the dtype of their parameter, or
+    ///   F32 for a parameter of half precision.
+    ///
+    /// A parameter that gets another id during a training, for example by loading weights, loses
+    /// its state in burn's optimizer. That state is not restored.
     ///
     /// # Errors
     ///
-    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch belongs to another model.
+    /// Restoring any record fails with [`ErrorKind::Mismatches`], with all differences, if the
+    /// epoch belongs to another model. burn's loop panics with that error: [`check`](Epochs::check)
+    /// returns it before the launch.
     pub fn checkpointers(&self, module: &impl Module) -> Checkpointers {
         self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
     }
 
-    /// Makes checkpointers that know no module: for a program that has none, or to restore burn's
-    /// own ids of parameters. Each save copies the model once more than with
-    /// [`checkpointers`](Epochs::checkpointers), and burn panics if the record of another model is
-    /// loaded.
+    /// Makes checkpointers that know no module, for example to restore burn's own ids of
+    /// parameters. Each save copies the model once more, and burn panics if the record of another
+    /// model is loaded.
     pub fn checkpointers_without_module(&self) -> Checkpointers {
         self.make_checkpointers(None)
     }
 
-    /// Checks that an epoch can be restored for this module, by its headers: the names, shapes and
-    /// dtypes of the model, and of the state of the optimizer. Call it before the launch of a
-    /// training that goes on after this epoch, because burn panics if it cannot be restored.
-    /// [`verify`](Epochs::verify) compares the data with the digests.
+    /// Checks by the headers that an epoch can be restored for this module. Call it before a launch
+    /// that resumes this epoch, because burn would panic. [`verify`](Epochs::verify) compares the
+    /// data.
     ///
     /// ```
     /// use burn::nn::LinearConfig;
@@ -201,7 +187,7 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// Like restoring with [`checkpointers`](Epochs::checkpointers), without the ones about data.
+    /// [`ErrorKind::Mismatches`] with all differences from the module.
     pub fn check(&self, epoch: usize, module: &impl Module) -> Result<()> {
         self.checkpointers(module).0.open(epoch).map(drop)
     }
@@ -218,7 +204,7 @@ impl Epochs {
     }
 }
 
-/// burn's error type holds other errors only within the system's error type.
+/// Wraps the error: burn's type holds other errors only within the system's error type.
 fn for_burn(error: Error) -> CheckpointerError {
     let kind = match error.kind() {
         ErrorKind::Io(error) => error.kind(),

@@ -16,12 +16,10 @@ use super::states::Known;
 use super::taker::Taker;
 use super::unpacked::Unpacked;
 
-/// Unpacks the records of a kind, and makes them from files.
 pub(super) trait Codec<R>: Debug + Send + Sync {
-    /// Unpacks a record. If burn copies its tensors, a file in `staging` has the copy.
+    /// Unpacks a record. A file in `staging` has the tensors that burn copies.
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked>;
 
-    /// Reads a record.
     fn read(&self, file: RecordFile) -> Result<R>
     where
         R: Record,
@@ -30,7 +28,7 @@ pub(super) trait Codec<R>: Debug + Send + Sync {
     }
 }
 
-/// Records of few bytes, such as the scheduler's.
+/// The codec of records of few bytes, such as the scheduler's.
 #[derive(Debug)]
 pub(super) struct PlainCodec;
 
@@ -40,10 +38,9 @@ impl<R: Record> Codec<R> for PlainCodec {
     }
 }
 
-/// Records of a module.
 #[derive(Debug)]
 pub(super) struct ModuleCodec {
-    /// Takes the tensors of the module, if it is known and they can be taken without a copy.
+    /// `None` for an unknown module, or one with tensors that burn copies.
     taker: Option<Taker>,
 }
 
@@ -67,11 +64,10 @@ impl Codec<ModuleRecord> for ModuleCodec {
     }
 }
 
-/// Records of an optimizer.
 #[derive(Debug, Default)]
 pub(super) struct OptimizerCodec {
-    /// The content of the last record, if burn can be asked for the tensors of the next one. It is
-    /// not known from a file: the training may go on with another optimizer.
+    /// The form of the last record.
+    // Not known from a file: training may go on with another optimizer.
     last: Mutex<Option<Known>>,
 }
 

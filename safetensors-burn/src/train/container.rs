@@ -1,9 +1,6 @@
 //! burnpack containers in memory: the form in which burn's records give and take their content.
-//!
-//! Records hide their tensors. `Checkpoint::checkpoint_into_bytes` makes a container of a record,
-//! and `checkpoint_from_bytes` makes a record of a container. burn's reader reads them. They are
-//! written here, so that all tensors are read from a file into their places at once. The format is
-//! documented in `burn_pack`; this is the only file that knows it.
+//! `burn_pack` documents the format; only this file knows it.
+// They are written here, and not by burn, so that tensors are read from a file into their places.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 
-/// The content of a container without the bytes of its tensors.
+/// A container without the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Content {
     pub(super) tensors: BTreeMap<String, Described>,
@@ -27,19 +24,17 @@ pub(super) struct Content {
     pub(super) scalars: BTreeMap<String, Scalar>,
 }
 
-/// A tensor of a container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Described {
     pub(super) dtype: DType,
     pub(super) shape: Vec<u64>,
-    /// Where its bytes begin and end, counted from the start of the data.
+    /// The place in the data.
     pub(super) data_offsets: (u64, u64),
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) param_id: Option<u64>,
 }
 
 impl Described {
-    /// Makes a tensor without a place yet.
     pub(super) fn new(dtype: DType, shape: &[usize], param_id: Option<u64>) -> Self {
         let shape = shape.iter().map(|&len| len as u64).collect();
         Self { dtype, shape, data_offsets: (0, 0), param_id }
@@ -52,12 +47,8 @@ impl Described {
 }
 
 impl Content {
-    /// Gives each tensor its place in a container, in the order of the names. Returns the part of a
-    /// container before its data, and the length of the data.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::ShapeOverflow`], which no content of a real record causes.
+    /// Gives tensors their places, in the order of the names. Returns the part before the data, and
+    /// the length of the data.
     pub(super) fn lay_out(&mut self) -> Result<(Vec<u8>, u64)> {
         let mut end = 0_u64;
         for tensor in self.tensors.values_mut() {
@@ -77,12 +68,7 @@ impl Content {
     }
 }
 
-/// Makes a container of this content. `fill` gets the memory of all data, and writes each tensor to
-/// its place, which [`Described::data_offsets`] has.
-///
-/// # Errors
-///
-/// An error of `fill`, [`Content::lay_out`] or [`check_limits`]; [`ErrorKind::TooLargeForMemory`].
+/// Makes a container. `fill` writes each tensor to its [place](Described::data_offsets).
 pub(super) fn build(
     content: &mut Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,
@@ -111,12 +97,8 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
-/// Checks the limits of burn's reader. Its writer checks none of them, so without these checks an
-/// epoch could be saved and never be restored.
-///
-/// # Errors
-///
-/// [`EpochError::TooManyTensors`].
+/// Checks a limit of burn's reader.
+// burn's writer does not, so an epoch could be saved and never be restored.
 pub(super) fn check_count(found: usize) -> Result<()> {
     if found > MAX_TENSOR_COUNT {
         return Err(EpochError::TooManyTensors { found, limit: MAX_TENSOR_COUNT }.into());
@@ -124,12 +106,7 @@ pub(super) fn check_count(found: usize) -> Result<()> {
     Ok(())
 }
 
-/// [`check_count`] for the rest of the limits. `metadata_len` is the length of the content in a
-/// container.
-///
-/// # Errors
-///
-/// [`EpochError::MetadataTooLarge`]; [`EpochError::TensorTooLarge`], which names the tensor.
+/// Checks the other limits of burn's reader. `metadata_len` is the length of the content.
 pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
     check_count(content.tensors.len())?;
     let limit = MAX_METADATA_SIZE as usize;
@@ -155,7 +132,6 @@ mod tests {
     use super::super::unpacked::Unpacked;
     use super::*;
 
-    /// Tensors in the order of their names, which is the order of their data.
     fn tensors() -> Vec<(&'static str, DType, Vec<usize>, Option<u64>)> {
         vec![
             ("7.m", DType::F32, vec![3, 5], Some(7)),
@@ -182,7 +158,6 @@ mod tests {
             .with_metadata("7", "layer.weight")
     }
 
-    /// A container has the same bytes as from burn's own writer.
     #[test]
     fn a_container_is_that_of_burn() {
         let expected = writer().into_bytes().unwrap();
@@ -206,7 +181,6 @@ mod tests {
         assert_eq!(Reader::from_bytes(found).unwrap().into_tensors().unwrap().len(), 5);
     }
 
-    /// Tensors of these names and lengths.
     fn of_lengths(tensors: impl Iterator<Item = (String, u64)>) -> Content {
         let tensors = tensors.map(|(name, len)| {
             let data_offsets = (7, 7 + len);
@@ -231,8 +205,7 @@ mod tests {
         assert_eq!(error.tensor(), Some("w"));
     }
 
-    /// A container with a header that gives a tensor this length. burn's own reader refuses the
-    /// same ones, so this fails when burn changes its limit.
+    /// Fails when burn changes its limit.
     #[test]
     fn a_record_with_a_tensor_that_burn_refuses_is_refused() {
         for (len, fits) in [(MAX_TENSOR_SIZE as u64, true), (MAX_TENSOR_SIZE as u64 + 1, false)] {

@@ -16,25 +16,20 @@ impl Epochs {
     /// Saves each `count`th epoch completely, and the epochs between as their difference from the
     /// last complete one. With 1, the default, all are complete.
     ///
-    /// Restoring gives the same bits, by all methods of this module. How much space this saves
-    /// depends on the training: weights that are frozen, or change little, take little; the moments
-    /// of an optimizer that trains everything change completely. A file that would not be smaller
-    /// is complete, and is then the base of the next one. So is a file without a possible delta,
-    /// for example because its base is damaged: that is no error. The file of the scheduler is
-    /// always complete, and so are all files where the file system has no hard links. A delta is
-    /// the directory `model.delta` or `optimizer.delta`, with a link to the base below `epoch-N`.
+    /// Restoring gives the same bits. Only weights that are frozen or change little save space.
+    /// Some files are always complete: the scheduler's, files that a delta would not make smaller,
+    /// and all files where the file system has no hard links.
     ///
-    /// No epoch loses its base: the directory of each has a second name of the base's file. So
-    /// epochs can be deleted at any time, in any order, by any program. The base takes its space
-    /// once, until the last epoch that needs it is deleted. Copies of several epochs have a copy of
-    /// the base each, unless the program keeps hard links, as `cp -a` and `rsync -H` do.
+    /// A delta is the directory `model.delta` or `optimizer.delta`, with a hard link to its base.
+    /// So epochs can be deleted in any order, by any program. Copies have a base each, unless the
+    /// program keeps hard links, as `cp -a` and `rsync -H` do.
     ///
-    /// A save takes the space of a complete epoch in addition, while it runs. So does restoring,
-    /// in the directory of [`staging`](Epochs::staging) if there is one.
+    /// Saving and restoring take the space of a complete epoch in addition; restoring in the
+    /// directory of [`staging`](Epochs::staging) if there is one.
     ///
-    /// A program without the feature `delta`, or of an older release, passes over such epochs:
-    /// [`newest`](Epochs::newest) finds an older one there, or none. Other programs read the file
-    /// that `safetensors delta apply` makes, here for epoch 4 with epoch 1 as its base:
+    /// A program without the feature `delta`, or of an older release, [passes
+    /// over](Epochs::passed_over) such epochs. Other programs read the file that `safetensors delta
+    /// apply` makes, here for epoch 4 with epoch 1 as its base:
     ///
     /// ```text
     /// safetensors delta apply epoch-4/model.delta/epoch-1 epoch-4/model.delta whole
@@ -54,7 +49,6 @@ impl Epochs {
         self
     }
 
-    /// Returns the newest complete epoch before another one.
     fn complete_before(&self, epoch: usize) -> Option<(usize, Manifest)> {
         // An epoch that cannot be read now is not compared with.
         let numbers = self.numbers().unwrap_or_default().into_iter().rev();
@@ -63,8 +57,7 @@ impl Epochs {
     }
 }
 
-/// The whole files that were made of the deltas of an epoch, in a hidden directory that goes with
-/// them.
+/// The complete files of deltas, in a hidden directory that goes with them.
 #[derive(Debug)]
 pub(super) struct WholeFiles {
     files: BTreeMap<String, File>,
@@ -72,11 +65,7 @@ pub(super) struct WholeFiles {
 }
 
 impl WholeFiles {
-    /// Applies the deltas of an epoch, which checks all tensors of them and of their bases.
-    ///
-    /// # Errors
-    ///
-    /// An error of [`DeltaOf::check`](linked::DeltaOf::check), or of opening and applying a delta.
+    /// Applies the deltas, which checks all tensors of them and their bases.
     pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
@@ -92,7 +81,6 @@ impl WholeFiles {
         Ok(Self { files, _directory: directory })
     }
 
-    /// Returns the files, by name.
     pub(super) fn files(&self) -> &BTreeMap<String, File> {
         &self.files
     }
@@ -101,13 +89,11 @@ impl WholeFiles {
 #[cfg(feature = "delta")]
 pub(super) use saving::reduce;
 
-/// Without the feature, all files are whole.
 #[cfg(not(feature = "delta"))]
 pub(super) fn reduce(_: &Epochs, _: usize, _: &Path, file: EpochFile) -> Result<EpochFile> {
     Ok(file)
 }
 
-/// Making a delta of a file that was just saved.
 #[cfg(feature = "delta")]
 mod saving {
     use std::collections::BTreeSet;
@@ -120,7 +106,6 @@ mod saving {
     use super::*;
     use crate::train::linked::{DeltaOf, Stored, directory_name, link_in};
 
-    /// The file that a new one is compared with.
     struct Base {
         epoch: usize,
         path: PathBuf,
@@ -128,8 +113,8 @@ mod saving {
     }
 
     impl Base {
-        /// Finds the nearest complete file of this name before an epoch: the previous epoch's, or
-        /// its base. `None` if the new file should be complete.
+        /// Finds the complete file of the previous epoch, or its base. `None` if the new file
+        /// should be complete.
         fn of(epochs: &Epochs, epoch: usize, name: &str) -> Option<Self> {
             if epochs.whole_every <= 1 {
                 return None;
@@ -148,13 +133,7 @@ mod saving {
         }
     }
 
-    /// Replaces a file that was just saved by a delta, unless it is to be whole, or is smaller so,
-    /// or the delta cannot be made: a damaged base is no reason to lose the epoch.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io) if a delta that is not used cannot be
-    /// removed.
+    /// Replaces a file by its delta, if it has a smaller one.
     pub(in crate::train) fn reduce(
         epochs: &Epochs,
         epoch: usize,
@@ -178,7 +157,7 @@ mod saving {
         }
     }
 
-    /// Makes the delta of a file. `None` if it has no smaller one.
+    /// Returns `None` if the delta is not smaller.
     fn make(base: &Base, epoch: usize, path: &Path, directory: &Path) -> Result<Option<DeltaOf>> {
         // The epoch is synchronised as a whole.
         let options = Options::new()

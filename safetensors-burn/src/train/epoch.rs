@@ -25,8 +25,8 @@ impl Epoch {
         self.number
     }
 
-    /// Returns the reason why the epoch is not complete; `None` if all files are there, with the
-    /// lengths and the headers of the manifest.
+    /// Returns why the epoch is not complete; `None` if all files have the lengths and headers of
+    /// the manifest.
     pub fn problem(&self) -> Option<&Error> {
         self.manifest.as_ref().err()
     }
@@ -35,13 +35,12 @@ impl Epoch {
         self.manifest.is_ok()
     }
 
-    /// Returns `true` if something is wrong with the content. An epoch of another version may be
-    /// complete.
+    /// Returns `true` if the content is wrong. An epoch of another version may be complete.
     pub(super) fn is_broken(&self) -> bool {
         self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
     }
 
-    /// The epoch, or an error if its files could not be read (it may be complete).
+    /// Fails if the files could not be read: the epoch may be complete.
     pub(super) fn readable(self) -> Result<Self> {
         match self.manifest {
             Err(error) if !is_of_content(&error) => Err(error),
@@ -50,8 +49,7 @@ impl Epoch {
     }
 }
 
-/// Returns `true` if an error is about the content of an epoch. Others may be gone the next time,
-/// such as too many open files.
+/// Returns `false` for errors that may be gone the next time, such as too many open files.
 fn is_of_content(error: &Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
 

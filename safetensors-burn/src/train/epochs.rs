@@ -17,18 +17,14 @@ use super::linked::{self, PREFIX, directory_name};
 use super::manifest::{Manifest, is_own, refuse_foreign};
 use super::staging;
 
-/// The directory of a training run. Each epoch is a directory in it, such as `epoch-12`.
+/// The directory of a training run, with a directory such as `epoch-12` for each epoch.
 ///
-/// Choose a directory for epochs alone, such as `RUN/checkpoints`. burn keeps the metrics of a
-/// training in `RUN/train/epoch-12` and `RUN/valid/epoch-12`. A directory of such a name without
-/// the manifest of an epoch is neither replaced nor deleted: saving that epoch is
-/// [an error](EpochError::Foreign).
+/// Choose a directory for epochs alone, such as `RUN/checkpoints`: burn keeps its metrics in
+/// `RUN/train/epoch-12`. A directory without the manifest of an epoch is never replaced or deleted:
+/// saving that epoch is [an error](EpochError::Foreign). A link is passed over, and a save of the
+/// same epoch replaces only the link.
 ///
-/// An epoch that is a link is passed over. It is not deleted, and a save of the same epoch replaces
-/// the link, not the directory that it leads to.
-///
-/// Several processes may save to the same directory. Each epoch is then the one that was put in
-/// place last. The [module](super) has an example.
+/// Several processes may save to the same directory: the last one replaces the epoch.
 #[derive(Clone, Debug)]
 pub struct Epochs {
     directory: PathBuf,
@@ -39,7 +35,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Opens the epochs of a directory, which the first save creates.
+    /// Opens a directory of epochs, which the first save creates.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -50,29 +46,22 @@ impl Epochs {
         }
     }
 
-    /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
+    /// Sets a directory in memory, such as `/dev/shm` on Linux, which makes some saves faster.
     ///
-    /// Most records are saved from the memory that burn has them in. A model is also copied once,
-    /// until burn has given all of its tensors. burn gives the others away as bytes, for which it
-    /// copies all tensors twice, or as a file. With this directory, each of them is first a file
-    /// there, and is then copied to the epoch. So there is one copy in memory instead of two. These
-    /// are:
+    /// burn gives some records only as bytes, for which it copies all tensors twice, or as a file.
+    /// With this directory they are files there first, and are copied once:
     ///
-    /// - all records of a model on a device with separate memory, such as a GPU;
-    /// - all records of a model by
-    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), and records of a
-    ///   model with other parameters than the one that [`checkpointers`](Epochs::checkpointers)
-    ///   got, or with one of more than 8 dimensions;
-    /// - the first record of an optimizer with states, also after a restore, and each with more or
-    ///   fewer tensors than the last one;
-    /// - all records of an optimizer that is not burn's own, and of L-BFGS, which has state that
-    ///   belongs to no parameter;
-    /// - the next one after burn has failed to give a record away, or a device has.
+    /// - records of a model on a device with separate memory, such as a GPU;
+    /// - records of a model by
+    ///   [`checkpointers_without_module`](Epochs::checkpointers_without_module), with other
+    ///   parameters than the module, or with one of more than 8 dimensions;
+    /// - the first record of an optimizer with states, also after a restore, and each with another
+    ///   number of tensors;
+    /// - records of L-BFGS and of optimizers that are not burn's;
+    /// - the next one after burn or a device has failed.
     ///
-    /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
-    /// The leftovers of a killed process are removed by the next save of any run of the same user.
-    /// Restoring an epoch that is a delta makes its complete files there, and fails if they have no
-    /// room.
+    /// Without enough room there, saves and restoring deltas fail. The next save of any run of the
+    /// same user removes leftovers of a killed process.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -86,21 +75,19 @@ impl Epochs {
         self
     }
 
-    /// Sets whether [`newest`](Epochs::newest) and [`passed_over`](Epochs::passed_over) also read
-    /// all tensors, and pass over an epoch with a changed byte, as [`verify`](Epochs::verify) finds
-    /// it. Off by default: restoring such an epoch is an error, with which burn's loop panics.
+    /// Sets whether [`newest`](Epochs::newest) and [`passed_over`](Epochs::passed_over) also
+    /// [`verify`](Epochs::verify) all tensors. Off by default: restoring an epoch with a changed
+    /// byte is an error, with which burn's loop panics.
     #[must_use]
     pub fn digests(mut self, compare: bool) -> Self {
         self.digests = compare;
         self
     }
 
-    /// Returns the directory for records on their way. `None` if they go through burn's bytes.
     pub(super) fn staging_directory(&self) -> Option<&Path> {
         self.staging.as_deref()
     }
 
-    /// Makes a hidden directory for files of an epoch while it is restored.
     pub(super) fn hidden_directory(&self, epoch: usize) -> Result<AtomicDirectory> {
         match &self.staging {
             Some(staging) => staging::directory_in(staging),
@@ -113,12 +100,7 @@ impl Epochs {
         self.directory.join(directory_name(epoch))
     }
 
-    /// Makes the hidden directory of an epoch that is saved. Removes the leftovers of killed
-    /// processes first.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Foreign`], before anything is written; an error of [`AtomicDirectory`].
+    /// Removes the leftovers of killed processes first.
     pub(super) fn create(&self, epoch: usize) -> Result<AtomicDirectory> {
         let path = self.path(epoch);
         DirectoryPlace::clean(&path);
@@ -126,11 +108,7 @@ impl Epochs {
         AtomicDirectory::create(path)
     }
 
-    /// Puts an epoch in place, and removes an older one of that number.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Foreign`]; the errors of [`DirectoryPlace`] and [`AtomicDirectory`].
+    /// Puts an epoch in place of an older one of that number.
     pub(super) fn put(&self, epoch: usize, new: AtomicDirectory) -> Result<()> {
         // This may take long, so it comes before the place is held.
         let new = new.sync()?;
@@ -139,7 +117,7 @@ impl Epochs {
         place.put(new)
     }
 
-    /// Returns the place of an epoch that may be replaced or deleted; `None` if there is none.
+    /// Returns the place of an epoch that may be replaced or deleted.
     fn hold(&self, epoch: usize) -> Result<Option<DirectoryPlace>> {
         let path = self.path(epoch);
         // Without an epoch there may be no directory to hold a place in, either.
@@ -151,7 +129,7 @@ impl Epochs {
         Ok(Some(place))
     }
 
-    /// The numbers of all epochs, sorted, whether they are complete or not.
+    /// Returns the numbers of all epochs, sorted, complete or not.
     pub(super) fn numbers(&self) -> Result<Vec<usize>> {
         let failed = |error| Error::io(error, &self.directory);
         let entries = match fs::read_dir(&self.directory) {
@@ -179,8 +157,7 @@ impl Epochs {
         Ok(numbers)
     }
 
-    /// Removes the leftovers of killed processes, also of epochs that no process saves or deletes
-    /// any more. Errors are ignored, because leftovers do no harm.
+    /// Removes leftovers, also of epochs that no process saves any more.
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
@@ -190,13 +167,11 @@ impl Epochs {
         }
     }
 
-    /// Returns all epochs, the oldest first. An epoch that is not complete says
-    /// [why](Epoch::problem).
+    /// Returns all epochs, the oldest first; none if the directory does not exist.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the directory cannot be read. A directory that does not exist has no
-    /// epochs.
+    /// [`ErrorKind::Io`] if the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Epoch>> {
         Ok(self.numbers()?.into_iter().map(|number| self.describe(number)).collect())
     }
@@ -205,7 +180,6 @@ impl Epochs {
         Epoch::new(number, self.read(number))
     }
 
-    /// Describes an epoch, and compares its data if [`digests`](Epochs::digests) asks for it.
     fn examine(&self, number: usize) -> Epoch {
         let epoch = self.describe(number);
         if !self.digests || !epoch.is_complete() {
@@ -217,8 +191,7 @@ impl Epochs {
         }
     }
 
-    /// Reads the manifest of an epoch that is there, and checks the lengths and headers of all
-    /// files.
+    /// Checks the lengths and headers of all files.
     pub(super) fn read(&self, number: usize) -> Result<Manifest> {
         let path = self.path(number);
         if path.is_symlink() {
@@ -234,19 +207,17 @@ impl Epochs {
         }
     }
 
-    /// Returns the newest complete epoch, from which training can be resumed; `None` if there is
-    /// none. With [`digests`](Epochs::digests), its data is compared, too. Epochs that are not
-    /// complete, epochs of another version, and links are [passed over](Epochs::passed_over).
+    /// Returns the newest complete epoch, from which training can be resumed. Other epochs, other
+    /// versions and links are [passed over](Epochs::passed_over).
     ///
     /// # Errors
     ///
-    /// Like [`list`](Epochs::list), and [`ErrorKind::Io`] if the system fails to read a newer
-    /// epoch, which may well be complete.
+    /// [`ErrorKind::Io`] if the system fails to read the directory or a newer epoch, which may well
+    /// be complete.
     pub fn newest(&self) -> Result<Option<usize>> {
         self.newest_by(|number| self.examine(number))
     }
 
-    /// Returns the newest epoch that is complete by its headers.
     pub(super) fn newest_complete(&self) -> Result<Option<usize>> {
         self.newest_by(|number| self.describe(number))
     }
@@ -262,8 +233,7 @@ impl Epochs {
         Ok(None)
     }
 
-    /// Returns the epochs that [`newest`](Epochs::newest) passes over, because they are newer and
-    /// not complete: a training that is resumed repeats and replaces them. Each has the
+    /// Returns the incomplete epochs that [`newest`](Epochs::newest) passes over, each with the
     /// [reason](Epoch::problem).
     ///
     /// ```
@@ -304,9 +274,8 @@ impl Epochs {
         Ok(())
     }
 
-    /// Deletes an epoch. If the process is killed during that, the epoch is complete, or a hidden
-    /// directory is left. Returns `false` if there is no such epoch, or only a link. Fails if a
-    /// directory is there that has no manifest of an epoch.
+    /// Deletes an epoch, or returns `false` for a link or nothing. A kill leaves it complete, or
+    /// hidden.
     pub(super) fn delete(&self, epoch: usize) -> Result<bool> {
         // It may have only hidden names, and would come back.
         DirectoryPlace::clean(self.path(epoch));
@@ -316,10 +285,10 @@ impl Epochs {
         }
     }
 
-    /// Deletes all epochs after this one. If the process is killed during that, each is complete,
-    /// or a hidden directory is left. Links stay. A run that goes back to an older epoch, and is
-    /// then killed before it reaches the newest one again, would otherwise resume the abandoned
-    /// epochs. Returns the numbers of the deleted epochs, the newest first.
+    /// Deletes all epochs after this one, except links. Returns their numbers, the newest first.
+    ///
+    /// A run that goes back to an older epoch needs this: if it is killed early, it would resume a
+    /// later one.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -332,8 +301,8 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// Like [`list`](Epochs::list), and [`EpochError::Foreign`] if one of the directories has no
-    /// manifest of an epoch. Nothing is deleted then.
+    /// [`EpochError::Foreign`] if one of the directories has no manifest of an epoch;
+    /// [`ErrorKind::Io`]. Nothing is deleted then.
     pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
         let mut later = self.numbers()?;
         later.retain(|number| *number > epoch);
@@ -343,15 +312,16 @@ impl Epochs {
         later.filter_map(|number| deleted(number, self.delete(number))).collect()
     }
 
-    /// Deletes all epochs except the newest `last` complete ones and the ones in `others`, such as
-    /// the best one. Incomplete epochs that are older than the newest complete one are deleted,
-    /// too. Links stay, and so do epochs of another version and directories without a manifest.
-    /// Returns the numbers of the deleted epochs.
+    /// Deletes all epochs except the newest `last` complete ones and the `others`, such as the best
+    /// one. Returns their numbers.
+    ///
+    /// Incomplete epochs are deleted if they are older than the newest complete one. Links, epochs
+    /// of another version, and directories without a manifest stay.
     ///
     /// # Errors
     ///
-    /// Like [`list`](Epochs::list), and [`ErrorKind::Io`] if the system fails to read an epoch.
-    /// Nothing is deleted then.
+    /// [`ErrorKind::Io`] if the system fails to read the directory or an epoch. Nothing is deleted
+    /// then.
     pub fn delete_all_but(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
         // Everything is read before anything is deleted: an epoch that cannot be read now may be
         // one of those to be kept.
@@ -377,17 +347,12 @@ impl Epochs {
         Ok(deleted)
     }
 
-    /// Returns `true` if something is wrong with the content of an epoch of ours. One of another
-    /// version may be complete.
+    /// Returns `true` for a broken epoch of this version. Others may be complete.
     fn is_broken(&self, epoch: &Epoch) -> bool {
         epoch.is_broken() && is_own(&self.path(epoch.number())).unwrap_or(false)
     }
 
-    /// Reads the manifest of an epoch, and its digest. The files are not looked at.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::NotFound`], and errors of [`Manifest::read`].
+    /// Does not look at the files.
     pub(super) fn manifest(&self, epoch: usize) -> Result<(Manifest, Digest)> {
         let path = self.path(epoch);
         if !path.is_dir() {
@@ -402,20 +367,17 @@ impl Epochs {
     }
 }
 
-/// Returns the number of an epoch if it was deleted.
 fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
     result.map(|is_deleted| is_deleted.then_some(number)).transpose()
 }
 
-/// Returns the number of an epoch by the name of its directory.
 fn number(name: &OsStr) -> Option<usize> {
     let text = name.to_str()?.strip_prefix(PREFIX)?;
     // `epoch-07` would be saved as `epoch-7`, next to it.
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }
 
-/// Returns the number of the epoch that a hidden directory belongs to, such as
-/// `.epoch-12.aB3dE6.tmp`.
+/// Parses names such as `.epoch-12.aB3dE6.tmp`.
 fn hidden_number(name: &OsStr) -> Option<usize> {
     let (owner, _) = name.to_str()?.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?;
     number(owner.as_ref())

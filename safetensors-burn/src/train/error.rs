@@ -6,10 +6,9 @@ use safetensors_core::framework::NameList;
 
 use crate::Burn;
 
-/// Why an epoch could not be saved or restored, in addition to the errors of core.
-///
-/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
-/// which also names the file or the directory.
+/// Why an epoch could not be saved or restored: the source of an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), which names the file or the
+/// directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EpochError {
@@ -19,26 +18,25 @@ pub enum EpochError {
         /// The numbers of the epochs that the directory has.
         found: Vec<usize>,
     },
-    /// The directory of the epoch has no manifest. It was written by another program, or copied in
+    /// The directory of the epoch has no manifest: another program wrote it, or it was copied in
     /// part.
     #[error("expected the file {manifest}, found none: this is no complete epoch")]
     NoManifest {
         /// The name of the manifest.
         manifest: &'static str,
     },
-    /// Something other than an epoch is where one is to be saved or deleted. It stays: another
-    /// program may have made it.
+    /// The path of an epoch has something else, which stays.
     #[error(
         "this should be an epoch with its manifest.json, found {found}. It stays, because another \
          program may have made it: keep epochs in a directory of their own, such as \
          run/checkpoints (burn keeps its metrics in run/train and run/valid)"
     )]
     Foreign {
-        /// The file or directory that is there.
+        /// A description of it.
         found: String,
     },
-    /// The epoch is a link. It may lead to a directory that another program uses, so it is neither
-    /// resumed nor deleted, and a save of the same epoch replaces only the link.
+    /// The epoch is a link. It is neither resumed nor deleted, and a save of the same epoch
+    /// replaces only the link.
     #[error("this is a link, which is passed over: move the epoch itself here to use it")]
     Link,
     /// The manifest is malformed.
@@ -47,14 +45,13 @@ pub enum EpochError {
         /// The reason.
         problem: String,
     },
-    /// The epoch was saved by another release, which has another version of the manifest, or it has
-    /// deltas, and the feature `delta` is off.
+    /// The manifest is of another release, or has deltas, which the feature `delta` reads.
     #[error(
         "the manifest should have version {expected}, found version {found} (2 has deltas, which \
          the feature `delta` reads)"
     )]
     Version {
-        /// The newest version that this build reads.
+        /// The newest readable version.
         expected: u32,
         /// The version in the manifest.
         found: u32,
@@ -62,9 +59,9 @@ pub enum EpochError {
     /// The manifest belongs to another epoch.
     #[error("the manifest should be that of epoch {expected}, found epoch {found}")]
     OtherEpoch {
-        /// The epoch that the name of the directory says.
+        /// The epoch in the name of the directory.
         expected: usize,
-        /// The epoch that the manifest says.
+        /// The epoch in the manifest.
         found: usize,
     },
     /// The epoch has no such record.
@@ -83,7 +80,7 @@ pub enum EpochError {
         /// The length of the file.
         found: u64,
     },
-    /// The header of a file is not the one that the manifest was made for.
+    /// A file has another header than the manifest says.
     #[error("the header has changed: its XXH3-128 should be {expected}, found {found}")]
     Header {
         /// The digest in the manifest.
@@ -91,73 +88,69 @@ pub enum EpochError {
         /// The digest of the header.
         found: String,
     },
-    /// The base of a file that is kept as a delta is missing, or is not the one that the delta was
-    /// made of.
+    /// The base of a delta is missing, or another file.
     #[error(
         "the base, of epoch {base}, should be a file of {expected} as the XXH3-128 of its header, \
          found {}", .found.as_deref().unwrap_or("none")
     )]
     Base {
-        /// The epoch that the file is a delta of.
+        /// The epoch of the base.
         base: usize,
         /// The length and the digest in the manifest.
         expected: String,
-        /// The length and the digest of the present file; `None` if there is none.
+        /// The length and the digest of the present file, if any.
         found: Option<String>,
     },
-    /// Another process replaced the epoch after one of its records was restored.
+    /// Another process replaced the epoch while its records were restored.
     #[error("the epoch was replaced after another record of it was restored: restore all again")]
     Replaced,
-    /// The file is no record of a checkpointer: a metadata entry is missing or malformed.
+    /// A metadata entry of a record is missing or malformed.
     #[error("the file is no record: {key:?} in the metadata should be {expected}")]
     NotARecord {
         /// The key of the entry.
         key: &'static str,
-        /// The form that its value should have.
+        /// The expected form of its value.
         expected: String,
     },
-    /// The record has more tensors than burn can restore.
+    /// The record exceeds burn's limit of tensors.
     #[error("the record has {found} tensors, over burn's limit of {limit}")]
     TooManyTensors {
-        /// The most tensors of a record.
+        /// The limit.
         limit: usize,
-        /// The tensors of this record.
+        /// The number of tensors.
         found: usize,
     },
-    /// A tensor has more bytes than burn can restore.
+    /// A tensor exceeds burn's limit of bytes.
     #[error("the tensor has {found} bytes, over burn's limit of {limit}")]
     TensorTooLarge {
-        /// The most bytes of a tensor.
+        /// The limit in bytes.
         limit: u64,
-        /// The bytes of this tensor.
+        /// The length in bytes.
         found: u64,
     },
-    /// The record has longer metadata than burn can restore: the names, shapes and paths of its
-    /// tensors, and its numbers.
+    /// The names, shapes, paths and numbers of the record exceed burn's limit of bytes.
     #[error("the names and numbers of the record have {found} bytes, over burn's limit of {limit}")]
     MetadataTooLarge {
-        /// The most bytes of the metadata.
+        /// The limit in bytes.
         limit: usize,
-        /// The bytes of the metadata.
+        /// The length in bytes.
         found: usize,
     },
-    /// The optimizer has states, and the model of the epoch has no parameter of any of their ids.
-    /// Weights may have been loaded just before the epoch was saved, so that burn itself would
-    /// start over. Or a copy of the model was saved, such as averaged weights.
+    /// The model has no parameter with a state in the optimizer. It may be a copy, such as averaged
+    /// weights, or weights were loaded just before the save.
     #[error(
         "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
          begin with a new optimizer, or restore burn's own ids by \
          `Epochs::checkpointers_without_module`"
     )]
     NoStateInUse {
-        /// The number of parameters that the optimizer has a state of.
+        /// The number of parameters with a state.
         found: usize,
     },
-    /// Another record of the epoch could not be saved, so the epoch is not saved.
+    /// Another record of the epoch could not be saved.
     #[error("the epoch is not saved, because another record of it could not be saved")]
     OtherFailed,
-    /// burn could not make bytes of a record, or a record of bytes, or has not given all of a
-    /// record.
+    /// burn could not make or read the bytes of a record, or has not given all of a record.
     #[error("the record: {0}")]
     Record(String),
 }
@@ -168,7 +161,6 @@ impl From<EpochError> for Error {
     }
 }
 
-/// Returns the epochs of a directory, in a message.
 fn listed(epochs: &[usize]) -> String {
     match epochs {
         [] => "none".into(),
@@ -177,7 +169,6 @@ fn listed(epochs: &[usize]) -> String {
     }
 }
 
-/// Returns the error of a record that burn could not take apart or make.
 pub(super) fn of_record(error: impl Into<RecordError>) -> Error {
     let text = match error.into() {
         RecordError::Io(text) | RecordError::Validation(text) => text,

@@ -1,4 +1,4 @@
-//! Files of epochs that are kept as deltas: the difference from the file of an older epoch.
+//! Files of epochs that are kept as the difference from the file of an older epoch.
 //!
 //! ```text
 //! epoch-4/model.delta/model.safetensors.index.json       what differs: see `safetensors-delta`
@@ -6,8 +6,7 @@
 //!                     epoch-1/model.safetensors          the base: a hard link to that of epoch 1
 //! ```
 //!
-//! The base is always a whole file. Its second name keeps it on the disk for as long as a delta
-//! needs it, so any epoch can be deleted at any time, in any order.
+//! The base is a complete file. Its hard link keeps it on the disk while a delta needs it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,24 +20,20 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EpochError;
 
-/// The name of the file of a base, and of the complete file made from it.
+/// The name of a base, and of the complete file made from it.
 pub(super) const FILE: &str = "model.safetensors";
 
-/// How the name of the directory of an epoch begins.
 pub(super) const PREFIX: &str = "epoch-";
 
-/// The facts that show that a file is there and complete.
+/// Identifies a complete file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
-    /// Its length.
     pub(super) bytes: u64,
-    /// The XXH3-128 of its header, which has the digests of all its tensors. For an index, the
-    /// XXH3-128 of its text.
+    /// Covers the digests of all tensors. For an index, of its text.
     pub(super) header_xxh3_128: String,
 }
 
 impl Stored {
-    /// Describes a file.
     pub(super) fn of(path: &Path) -> Result<Self> {
         let file = open(path)?;
         let bytes = file.metadata().map_err(|error| Error::io(error, path))?.len();
@@ -46,11 +41,7 @@ impl Stored {
         Ok(Self { bytes, header_xxh3_128: digest.to_string() })
     }
 
-    /// Opens a file, and checks its length and its header.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Length`], [`EpochError::Header`], [`ErrorKind::Io`]; each names the file.
+    /// Checks the length and the header.
     pub(super) fn open(&self, path: &Path) -> Result<File> {
         self.try_open(path).map_err(|error| error.in_path(path))
     }
@@ -72,25 +63,18 @@ impl Stored {
     }
 }
 
-/// A file that is kept as a delta.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeltaOf {
     /// The epoch of the base's file.
     pub(super) epoch: usize,
-    /// How many epochs were saved since then, with this one.
+    /// The number of saves since the base, with this epoch.
     pub(super) saved_since: usize,
     pub(super) base: Stored,
-    /// The files of the delta.
     pub(super) files: BTreeMap<String, Stored>,
 }
 
 impl DeltaOf {
-    /// Checks the lengths and headers of the delta and its base. `path` is the path of the file
-    /// that was saved.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Base`]; an error of [`Stored::open`].
+    /// Checks the delta of the file that was saved at `path`.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         let directory = directory_of(path);
         for (name, file) in &self.files {
@@ -100,7 +84,6 @@ impl DeltaOf {
         self.base.open(&link).map(drop).or_else(|error| self.base_error(&link, error))
     }
 
-    /// Explains an error about the base.
     fn base_error(&self, link: &Path, error: Error) -> Result<()> {
         let found = match error.kind() {
             ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -122,35 +105,27 @@ pub(super) fn directory_name(epoch: usize) -> String {
     format!("{PREFIX}{epoch}")
 }
 
-/// Returns the directory of the delta that replaces a file.
 pub(super) fn directory_of(path: &Path) -> PathBuf {
     path.with_extension("delta")
 }
 
-/// Returns the second name of the base in the directory of a delta.
 pub(super) fn link_in(directory: &Path, base: usize) -> PathBuf {
     directory.join(directory_name(base)).join(FILE)
 }
 
-/// Compares all tensors of a delta and of its base with their digests. `path` is the path of the
-/// file that was saved.
-///
-/// # Errors
-///
-/// An error of [`DeltaOf::check`], or of opening and applying a delta.
+/// Compares all tensors with their digests. `path` is the file that was saved.
 pub(super) fn verify(path: &Path, delta: &DeltaOf) -> Result<()> {
     delta.check(path)?;
     applying::verify(&directory_of(path))
 }
 
-/// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
+/// Opens a regular file: opening a FIFO could wait for ever.
 pub(super) fn open(path: &Path) -> Result<File> {
     Ok(FileSource::open(path)?.file().try_clone().map_err(ErrorKind::Io)?)
 }
 
 pub(super) use applying::apply;
 
-/// Applies deltas that are there.
 #[cfg(feature = "delta")]
 mod applying {
     use std::path::Path;
@@ -159,7 +134,7 @@ mod applying {
     use safetensors_core::{Checkpoint, Error, Result};
     use safetensors_delta::{Options, open_linked};
 
-    /// Makes the file `model.safetensors` in a new directory.
+    /// Makes `model.safetensors` in a new directory.
     pub(in crate::train) fn apply(delta: &Path, to: &Path) -> Result<()> {
         let (base, chain) = open_linked(delta)?;
         let applied = chain.apply(&base, to, &Options::new().durable(false));
@@ -171,14 +146,13 @@ mod applying {
         chain.verify(&base, &Options::new()).or_else(|error| blame(&base, error))
     }
 
-    /// A delta does not know whether it is itself wrong or its base. The base has digests.
+    /// Returns the error of the base, if the base is damaged.
     fn blame(base: &Checkpoint, error: Error) -> Result<()> {
         digest::verify(base, &DigestOptions::new().require_digests(true))?;
         Err(error)
     }
 }
 
-/// Without the feature, no manifest that has deltas is read.
 #[cfg(not(feature = "delta"))]
 mod applying {
     use std::path::Path;

@@ -1,4 +1,4 @@
-//! The manifest of an epoch: its files, and the facts that show that they are complete.
+//! The manifest of an epoch: its files, and how to check that they are complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,27 +15,22 @@ use serde::{Deserialize, Serialize};
 use super::linked::{DeltaOf, Stored};
 use super::{EpochError, RecordKind};
 
-/// The name of the manifest in the directory of an epoch. It is the first one by name, so it goes
-/// last where the file system cannot rename directories, and files are removed one by one.
+/// The name of the manifest.
+// The first name of all, so that it goes last where files are removed one by one.
 pub(super) const NAME: &str = "manifest.json";
 
 const FORMAT: &str = "safetensors-bridge epoch";
 
-/// The version of a manifest without deltas.
 const VERSION: u32 = 1;
 
-/// The version of a manifest with deltas. Releases that cannot read them pass over the epoch, and
-/// do not delete it.
+/// Releases that cannot read deltas pass over the epoch, and do not delete it.
 const VERSION_WITH_DELTAS: u32 = 2;
 
-/// The versions that are read.
 const VERSIONS: RangeInclusive<u32> =
     VERSION..=if cfg!(feature = "delta") { VERSION_WITH_DELTAS } else { VERSION };
 
-/// A manifest is far shorter than this.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The files of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     format: String,
@@ -44,19 +39,14 @@ pub(super) struct Manifest {
     pub(super) files: BTreeMap<String, EpochFile>,
 }
 
-/// The part that every version of the manifest has.
+/// The part that every version has.
 #[derive(Deserialize)]
 struct Outline {
     format: String,
     version: u32,
 }
 
-/// Fails unless a path has an epoch with its manifest, of any version, an empty directory, a link,
-/// or nothing: nothing else is replaced or deleted.
-///
-/// # Errors
-///
-/// [`EpochError::Foreign`], [`ErrorKind::Io`].
+/// Allows an epoch of any version, an empty directory, a link, or nothing.
 pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
     let found = match found(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -65,7 +55,6 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<()> {
     found.map_or(Ok(()), |found| Err(Error::from(EpochError::Foreign { found }).in_path(path)))
 }
 
-/// Describes a file or directory that is foreign.
 fn found(path: &Path) -> io::Result<Option<String>> {
     let kind = fs::symlink_metadata(path)?.file_type();
     // Another program may use the directory that a link leads to. A save replaces only the link, so
@@ -87,7 +76,7 @@ fn found(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(format!("a directory with {}", NameList(&names))))
 }
 
-/// Returns `true` if a directory has the manifest of an epoch, which may be broken otherwise.
+/// Returns `true` even if the manifest is broken.
 pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(directory)?.is_symlink() {
         return Ok(false);
@@ -97,15 +86,12 @@ pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
     Ok(outline.is_ok_and(|outline| outline.format == FORMAT))
 }
 
-/// A file of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EpochFile {
-    /// Also of a file that has become a delta: as it was saved.
+    /// The file as it was saved, even if it has become a delta.
     #[serde(flatten)]
     pub(super) stored: Stored,
-    /// The number of its tensors.
     pub(super) tensors: usize,
-    /// The delta that is there instead of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<DeltaOf>,
 }
@@ -116,7 +102,6 @@ impl EpochFile {
         Ok(Self { stored: Stored::of(path)?, tensors, delta: None })
     }
 
-    /// Checks the lengths and headers of the file or delta.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         match &self.delta {
             Some(delta) => delta.check(path),
@@ -132,7 +117,6 @@ impl Manifest {
         Self { format: FORMAT.into(), version, epoch, files }
     }
 
-    /// Writes the manifest into the directory of the epoch, which is not in place yet.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(NAME);
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
@@ -140,14 +124,7 @@ impl Manifest {
         written.map_err(|error| Error::io(error, &path))
     }
 
-    /// Reads the manifest of an epoch. Also returns its digest, which differs for epochs of other
-    /// content.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::NoManifest`], [`EpochError::BadManifest`], [`EpochError::Version`],
-    /// [`EpochError::OtherEpoch`], [`EpochError::NoRecord`], [`ErrorKind::Io`]; each names the
-    /// directory or the manifest.
+    /// Returns the manifest and its digest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
         let file = beside::open(directory, NAME)?.ok_or_else(|| {
             Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
@@ -196,20 +173,17 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns the error for an epoch without this record.
     pub(super) fn no_record(&self, part: RecordKind) -> Error {
         let found = self.files.keys().cloned().collect();
         EpochError::NoRecord { name: part.file_name().into(), found }.into()
     }
 
-    /// Checks the lengths and headers of all files. Fails like [`EpochFile::check`].
     pub(super) fn check(&self, directory: &Path) -> Result<()> {
         self.files.iter().try_for_each(|(name, file)| file.check(&directory.join(name)))
     }
 
-    /// Opens all files, and checks their lengths and headers. So the checked files are the files
-    /// that are read, even if others replace them. Deltas are opened as the complete files made of
-    /// them. Fails like [`Stored::open`].
+    /// Checks the files that it opens, so others may replace them. Deltas are opened as complete
+    /// files.
     pub(super) fn open(
         &self,
         directory: &Path,

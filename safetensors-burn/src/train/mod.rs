@@ -1,9 +1,8 @@
 //! Checkpoints of burn's training loop, which survive a kill at any moment.
 //!
-//! burn's `SupervisedTraining` saves three records after each epoch: the model's, the optimizer's
-//! and the learning rate scheduler's. burn's own checkpointers write three files, so a kill can
-//! leave an epoch that has only one or two of them. Here an epoch is a directory, which appears
-//! complete or not at all:
+//! burn's `SupervisedTraining` saves three records after each epoch: model, optimizer and learning
+//! rate scheduler. burn's own checkpointers write three files, so a kill can leave only one or two
+//! of them. Here an epoch is a directory, which appears complete or not at all:
 //!
 //! ```text
 //! checkpoints/epoch-12/model.safetensors
@@ -65,65 +64,50 @@
 //!
 //! # The files
 //!
-//! All of them are safetensors files, which every reader of the format opens. Tensors have names
-//! that a person can read: `encoder.weight` in the model, and `encoder.weight.momentum.moment_1` in
-//! the optimizer, where burn has the random id of the parameter instead of its path. The metadata
-//! has the ids, and the numbers and booleans of the record, each with its type and all its bits.
-//! The restored record is the same, bit for bit. [`CheckpointStore`](crate::CheckpointStore) and
-//! other libraries load `model.safetensors` as any model.
+//! All are safetensors files with readable names: `encoder.weight` in the model, and
+//! `encoder.weight.momentum.moment_1` in the optimizer, where burn has the random id of the
+//! parameter. The metadata has the ids, numbers and booleans. The restored record is the same, bit
+//! for bit. [`CheckpointStore`](crate::CheckpointStore) and other libraries load
+//! `model.safetensors`.
 //!
-//! With the feature `delta`, `Epochs::whole_every` keeps each nth epoch complete. Another one has a
-//! directory such as `model.delta` instead of a file, with its base in it. The checkpointers
-//! restore it. Other readers refuse it, until `safetensors delta apply`, or `open_linked` and
-//! `Chain::apply` of `safetensors-delta`, has made the file.
+//! With the feature `delta`, `Epochs::whole_every` keeps only each nth epoch complete.
 //!
 //! # When the process is killed
 //!
-//! The three records are written into a hidden directory, at the same time. The checkpointer that
-//! is last writes the manifest, waits until all of it is on the disk, and renames the directory. An
-//! older epoch of that number is moved aside just before, and removed afterwards: in between, a
-//! reader finds the epoch before. A killed process leaves the hidden directory, which the next save
-//! removes. If it was killed in between, the next look at the epochs puts the new one in place.
+//! The records are written into a hidden directory. The last checkpointer writes the manifest,
+//! waits until all of it is on the disk, renames the directory, and removes an older epoch of that
+//! number. The next save or look at the epochs repairs or removes leftovers.
 //!
 //! A resumed run repeats the steps after the newest complete epoch. It ends with the same bits if
-//! the order of the data and the random numbers, for example of dropout, depend on the epoch alone.
-//! The example `burn_train` of the repository shows how, and proves it with kills.
+//! the order of the data and the random numbers depend on the epoch alone, as in the example
+//! `burn_train` of the repository.
 //!
-//! The newest epoch is the one with the highest number. A run that goes back to an older epoch must
-//! therefore delete the later ones first, with [`Epochs::delete_after`]. Otherwise a run that is
-//! killed before it gets past them resumes the abandoned epochs.
+//! The newest epoch has the highest number. A run that goes back to an older epoch must first call
+//! [`Epochs::delete_after`].
 //!
 //! # When an epoch cannot be saved
 //!
-//! The epochs on the disk stay, and none is deleted until a later one is saved. [`KeepEpochs`] asks
-//! again then. burn's own strategies ask once, so an epoch of theirs may stay for good. burn stops
-//! the training, and its loop returns the error with the model. A panic of burn or of a device
-//! while a record is saved is an error like others; it would otherwise end the thread of the
-//! checkpointer, and with it the process.
+//! burn's loop stops and returns the error with the model. The epochs on the disk stay until a
+//! later one is saved. [`KeepEpochs`] deletes old ones then; burn's own strategies ask once, so an
+//! epoch of theirs may stay for good.
 //!
 //! # While the training goes on
 //!
-//! burn's loop runs each checkpointer in a thread, also these: its `AsyncCheckpointer`. A record
-//! shares the memory of the model until a step of the training changes the model. So a save takes
-//! memory for one more copy of the state at most, and no time of the training, unless the next
-//! epoch ends before it, or the strategy deletes an epoch: burn hands over that request only after
-//! the save. Without the loop, `AsyncCheckpointer::new(model)` wraps one of these in a thread. It
-//! cannot return an error: if a save fails, its thread panics.
+//! burn's loop runs each checkpointer in a thread (`AsyncCheckpointer`). A record shares the memory
+//! of the model until a training step changes the model, so a save takes at most one more copy of
+//! the state. Training waits only if the next epoch ends before the save, or if the strategy
+//! deletes an epoch. Without the loop, `AsyncCheckpointer::new(model)` makes such a thread, which
+//! panics if a save fails.
 //!
 //! # To PyTorch and back
 //!
 //! [`load_pytorch_optimizer`] makes a record of the state of a PyTorch optimizer, and
 //! [`save_pytorch_optimizer`] saves a record for PyTorch.
 //!
-//! # What this does not do
+//! # Limits
 //!
-//! Quantised tensors have no dtype in the format, so saving one is an error that names it. burn
-//! restores at most 100,000 tensors of a record, 10 GiB of a tensor, and 100 MiB of names and
-//! numbers, so saving more is an error. After every error the epochs on the disk are as before.
-//!
-//! [`Epochs::checkpointers`] compares the records with the module first, and [`Epochs::check`] does
-//! so before the launch. They know neither the optimizer of the training, nor the shapes of the
-//! state of an optimizer that is not burn's.
+//! It is an error to save a quantised tensor, which has no dtype in the format, or more than burn
+//! restores: 100,000 tensors of a record, 10 GiB of a tensor, 100 MiB of names and numbers.
 
 mod attempts;
 mod checkpointer;
@@ -155,7 +139,6 @@ pub use error::EpochError;
 pub use pytorch::{load_pytorch_optimizer, save_pytorch_optimizer};
 pub use strategy::KeepEpochs;
 
-/// Which record of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RecordKind {
     Model,

@@ -18,40 +18,35 @@ use crate::location::{Location, visit_parameters};
 use crate::pytorch::{Layout, StoredParameter, is_column};
 use crate::store::Kind;
 
-/// The parameters of a module.
 #[derive(Debug)]
 pub(super) struct Parameters {
-    /// Paths are made as burn's records make them.
+    /// Makes paths as burn's records do.
     location: Location,
     all: BTreeMap<String, Parameter>,
-    /// The device of the first parameter.
     device: Option<Device>,
 }
 
-/// A parameter of a module.
 #[derive(Debug)]
 pub(super) struct Parameter {
     pub(super) id: u64,
-    /// The shape in the record of the module.
     saved_shape: Vec<usize>,
-    /// The shape in the module, which the gradient has, too.
+    /// The shape in the module, and of the gradient.
     pub(super) shape: Vec<usize>,
-    /// The dtype in the module, by its name in the format, which the gradient has, too. A parameter
-    /// without a value has the default dtype of its device. `None` if the format lacks the dtype.
+    /// The dtype in the module, and of the gradient. A parameter without a value has the default
+    /// dtype of its device. `None` if the format lacks it.
     pub(super) dtype: Option<Dtype>,
-    /// Whether an optimizer may train it: it is a float, and not a frozen one or a buffer.
+    /// A float that is neither frozen nor a buffer.
     pub(super) is_trained: bool,
     location: Location,
-    /// The dtype in the record of the module, which differs if the parameter is converted when it
-    /// is saved. `None` if that cannot be known.
+    /// Differs if the parameter is converted when it is saved. `None` if unknown.
     saved_dtype: Option<Dtype>,
 }
 
-/// The parameters by the ids that an epoch has for them, each with its path.
+/// Parameters and their paths by the ids of an epoch.
 pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
 
 impl Parameter {
-    /// Returns the ways in which a file of PyTorch may store the parameter, at least one.
+    /// Returns at least one way.
     pub(super) fn stored_as(&self) -> Vec<StoredParameter> {
         // The tensors of a state have the shape of the gradient, in which no matrix is in columns.
         let layout = Layout { pytorch: true, ..Layout::default() };
@@ -67,8 +62,7 @@ impl Parameters {
         parameters
     }
 
-    /// Takes the tensors that the record of the module has. `None` if there is no parameter, or if
-    /// burn copies them.
+    /// Returns `None` if there is no parameter, or if burn copies them.
     pub(super) fn taker(&self) -> Option<Taker> {
         let shapes = self.all.iter().map(|(path, parameter)| {
             // A quantised tensor has no dtype.
@@ -77,7 +71,7 @@ impl Parameters {
         Taker::new(shapes.collect::<Option<_>>()?, self.device.as_ref()?)
     }
 
-    /// Returns the parameters by their ids, each with its paths: several if it is tied.
+    /// Returns parameters with their paths. A tied one has several.
     pub(super) fn by_id(&self) -> BTreeMap<u64, Vec<(&str, &Parameter)>> {
         let mut by_id = BTreeMap::<_, Vec<_>>::new();
         for (path, parameter) in &self.all {
@@ -86,13 +80,11 @@ impl Parameters {
         by_id
     }
 
-    /// Returns the parameter of a path, with the path.
     pub(super) fn get(&self, path: &str) -> Option<(&str, &Parameter)> {
         self.all.get_key_value(path).map(|(path, parameter)| (path.as_str(), parameter))
     }
 
-    /// Returns the parameter that takes the place of each id of a model. A tied parameter has
-    /// several paths under one id. It stays one, and gets the id of its first path.
+    /// Returns the parameter that replaces each id of a model, for a tied one by its first path.
     pub(super) fn owners(&self, model: &Content) -> Owners<'_> {
         let mut owners = Owners::new();
         for (path, parameter) in &self.all {
@@ -105,11 +97,6 @@ impl Parameters {
         owners
     }
 
-    /// Compares the record of a module with this module.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) with all differences.
     pub(super) fn check(&self, record: &RecordFile) -> Result<()> {
         let found: BTreeMap<&str, (Dtype, &[usize])> =
             record.tensors().map(|t| (t.name(), (t.dtype(), t.shape()))).collect();
@@ -129,8 +116,8 @@ impl Parameters {
         Mismatch::refuse(mismatches)
     }
 
-    /// Gives the record of a module, which has been [compared](Parameters::check), the ids of this
-    /// module. Parameters that were tied when they were saved get one id.
+    /// Gives a record that has been [compared](Parameters::check) the ids of this module. Tied
+    /// parameters get one id.
     pub(super) fn adapt_model(&self, model: &mut RecordFile) {
         let content = model.content();
         let owners = self.owners(&content);
@@ -182,9 +169,8 @@ impl Parameters {
     }
 }
 
-/// Returns the dtype in which a parameter without a value will be saved. This does not initialize
-/// it: a small value is loaded and saved in its place. `None` if the functions of the parameter
-/// refuse so small a value.
+/// Tries it with a small value, without initializing the parameter. `None` if its functions refuse
+/// that value.
 fn saved_dtype<const D: usize, K: Basic>(param: &Param<Tensor<D, K>>) -> Option<DType>
 where
     Tensor<D, K>: BurnParameter,

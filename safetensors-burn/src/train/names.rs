@@ -1,8 +1,7 @@
-//! Names that a person can read, for state that burn names by numbers.
+//! Readable names for state that burn names by the random ids of parameters.
 //!
-//! burn names the state of an optimizer by the id of the parameter: `"1337.momentum.moment_1"`. Ids
-//! are random numbers. In the file, the path of the parameter takes the place of the id:
-//! `"encoder.weight.momentum.moment_1"`. The id of each path is in the metadata of the file.
+//! `"1337.momentum.moment_1"` is `"encoder.weight.momentum.moment_1"` in the file. The metadata has
+//! the id of each path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +10,20 @@ use safetensors_core::{Error, Result};
 use super::EpochError;
 use super::container::Content;
 
-/// The scalar in which burn keeps the number of dimensions of a parameter.
+/// burn's scalar for the number of dimensions of a parameter.
 pub(super) const RANK: &str = "__rank";
 
-/// Which ids the parameters have.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ids {
-    /// By the names of tensors, as in the record of a module.
+    /// Ids by the names of tensors, as in a module's record.
     OfTensors(BTreeMap<String, u64>),
-    /// By the paths that names begin with, as in the record of an optimizer. A parameter without a
-    /// known path has its id as the path.
+    /// Ids by the paths that names begin with, as in an optimizer's record. An unknown path is the
+    /// id.
     OfPaths(BTreeMap<String, u64>),
 }
 
 impl Ids {
-    /// Separates the ids from a content, and replaces them by paths in the names if they can be
-    /// restored from those without doubt.
+    /// Separates the ids, and replaces them by paths if `join` can restore them.
     pub(super) fn separate(content: &Content) -> (Self, Content) {
         if let Some(ids) = paths(content) {
             let ids = Self::OfPaths(ids);
@@ -43,7 +40,7 @@ impl Ids {
         (ids, without_ids(content.clone()))
     }
 
-    /// Puts the ids back into a content. This reverses [`separate`](Ids::separate).
+    /// Reverses [`separate`](Ids::separate).
     pub(super) fn join(&self, content: Content) -> Content {
         let Content { tensors, scalars, mut metadata } = content;
         let tensors = tensors.into_iter().map(|(name, mut tensor)| {
@@ -64,7 +61,6 @@ impl Ids {
         Content { tensors, scalars, metadata }
     }
 
-    /// Returns the name of a tensor in burn's record, and its id.
     pub(super) fn in_record(&self, name: &str) -> (String, Option<u64>) {
         match self {
             Self::OfTensors(ids) => (name.into(), ids.get(name).copied()),
@@ -75,7 +71,6 @@ impl Ids {
         }
     }
 
-    /// Returns the ids by tensor or by path.
     pub(super) fn all(&self) -> &BTreeMap<String, u64> {
         match self {
             Self::OfTensors(ids) | Self::OfPaths(ids) => ids,
@@ -83,8 +78,7 @@ impl Ids {
     }
 }
 
-/// Other ids for the parameters of a record with names that begin with ids, by the ids that were
-/// saved. `None` drops the parameter's part of the record. Ids that are not listed stay.
+/// New ids by saved ids. `None` drops a parameter; ids that are not listed stay.
 #[derive(Debug, Default)]
 pub(super) struct NewIds(BTreeMap<u64, Option<u64>>);
 
@@ -99,13 +93,12 @@ impl NewIds {
         self.0.get(&id).copied().unwrap_or(Some(id))
     }
 
-    /// Returns the name of a tensor or a scalar with the new id; `None` if it is dropped.
+    /// Returns `None` if the name is dropped.
     pub(super) fn rename(&self, name: &str) -> Option<String> {
         let Some((id, rest)) = split_id(name) else { return Some(name.into()) };
         Some(format!("{}.{rest}", self.get(id)?))
     }
 
-    /// Gives a content the new ids.
     pub(super) fn apply(&self, content: Content) -> Content {
         let Content { tensors, scalars, metadata } = content;
         let tensors = tensors.into_iter().filter_map(|(name, mut tensor)| {
@@ -125,8 +118,7 @@ impl NewIds {
     }
 }
 
-/// Returns the id of each path, for a content with names that begin with ids; `None` for any other
-/// content. An id without a path is its own path.
+/// Returns `None` unless all names begin with ids.
 fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     // Weights that are loaded in the middle of a training may give a parameter another id. burn
     // keeps the state of the old id, so both ids have the path of the parameter.
@@ -152,7 +144,7 @@ fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
     (!paths.is_empty()).then_some(paths)
 }
 
-/// Returns the content with paths instead of ids; `None` if two names would become one.
+/// Returns `None` if two names would become one.
 fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     let paths: BTreeMap<u64, &str> =
         ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
@@ -174,7 +166,7 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
     all_there.then(|| without_ids(named))
 }
 
-/// Returns `true` if two contents are the same, with all bits of their floats.
+/// Compares all bits of floats.
 fn is_same(a: &Content, b: &Content) -> bool {
     let mut bytes = [Vec::new(), Vec::new()];
     ciborium::into_writer(a, &mut bytes[0]).is_ok()
@@ -193,23 +185,19 @@ fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u
     ends.filter_map(|path| Some((path, *ids.get(path)?))).next()
 }
 
-/// Returns the id that a name begins with, and the rest of the name.
+/// Splits a name into its id and the rest.
 pub(super) fn split_id(name: &str) -> Option<(u64, &str)> {
     let (id, rest) = name.split_once('.')?;
     Some((parse_id(id)?, rest))
 }
 
-/// An id in the only form that burn writes it in.
+/// Accepts only the form in which burn writes an id.
 pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 
-/// Refuses a record that has the state of parameters, and a tensor without a parameter. burn would
-/// panic when it is loaded into an optimizer. L-BFGS has only tensors without a parameter.
-///
-/// # Errors
-///
-/// [`EpochError::Record`], which names the tensor.
+/// Refuses a record that has the state of parameters, and a tensor without a parameter.
+// burn would panic. L-BFGS has only tensors without a parameter.
 pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     let mut tensors = optimizer.tensors.iter();
     let Some((name, _)) = tensors.find(|(_, tensor)| tensor.param_id.is_none()) else {
@@ -222,7 +210,6 @@ pub(super) fn check_owners(optimizer: &Content) -> Result<()> {
     Err(Error::from(EpochError::Record(problem.into())).in_tensor(name))
 }
 
-/// Returns the ids of the parameters that a record has a state of.
 pub(super) fn owners(optimizer: &Content) -> BTreeSet<u64> {
     let of_tensors = optimizer.tensors.values().filter_map(|tensor| tensor.param_id);
     let of_scalars = optimizer.scalars.keys().filter_map(|name| split_id(name));
@@ -257,7 +244,6 @@ mod tests {
         content.tensors.keys().chain(content.scalars.keys()).map(String::as_str).collect()
     }
 
-    /// Separates, joins, and compares. Returns the names in the file.
     fn round_trip(content: &Content) -> (Ids, Vec<String>) {
         let (ids, named) = Ids::separate(content);
         assert!(named.tensors.values().all(|tensor| tensor.param_id.is_none()));
@@ -296,7 +282,7 @@ mod tests {
         assert!(matches!(ids, Ids::OfTensors(ids) if ids.len() == 2));
     }
 
-    /// Whatever the content, it comes back as it was. Ambiguous names stay as they are.
+    /// Ambiguous names stay unchanged.
     #[test]
     fn every_other_content_comes_back() {
         for content in [

@@ -8,34 +8,27 @@ use safetensors_core::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
 use crate::{dtype, load};
 
-/// Fewer bytes than this are read by one thread, because starting others takes longer.
+/// Below this length, starting threads takes longer than reading.
 const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 
-/// Bytes are hashed in pieces of this length, while they are still in the processor's cache.
+/// A length that stays in the processor's cache.
 const PIECE: usize = 256 << 10;
 
-/// Returns how many threads [`in_parallel`](safetensors_core::framework::in_parallel) gets to read
-/// this many bytes.
 pub(super) fn threads_for(bytes: usize) -> usize {
     if bytes < WORTH_SEVERAL_THREADS { 1 } else { default_threads() }
 }
 
-/// A tensor of a file that is to be read. This crate has saved it from a tensor of burn, so it is
-/// never the codes of a quantised weight, for any name and dtype.
+/// A tensor that is to be read.
+// This crate has saved it, so it is never the codes of a quantised weight.
 pub(super) struct Job<'a> {
     pub(super) tensor: LazyTensor<'a, FileSource>,
-    /// The digest that the file records.
     pub(super) digest: Option<Digest>,
-    /// The dtype in burn, which may have wider booleans than the file.
+    /// May have wider booleans than the file.
     pub(super) dtype: DType,
 }
 
 impl Job<'_> {
-    /// Reads the tensor into `memory`, and compares it with its digest.
-    ///
-    /// # Errors
-    ///
-    /// Each names the file and the tensor.
+    /// Compares the tensor with its digest.
     pub(super) fn fill(&self, memory: &mut [u8]) -> Result<()> {
         self.try_fill(memory).map_err(|error| self.tensor.locate(error))
     }
@@ -58,8 +51,6 @@ impl Job<'_> {
         .into())
     }
 
-    /// Reads the tensor into separate memory. Fails like [`fill`](Job::fill), or with
-    /// [`ErrorKind::TooLargeForMemory`].
     pub(super) fn read(&self) -> Result<TensorData> {
         let shape = self.tensor.shape();
         let dtype = match self.dtype {
@@ -73,7 +64,6 @@ impl Job<'_> {
     }
 }
 
-/// Reads the bytes of a tensor, and returns their digest.
 fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
     let mut hasher = Hasher::default();
     let mut offset = tensor.file_offset();
@@ -91,7 +81,7 @@ fn fill(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest
     Ok(hasher.finish())
 }
 
-/// [`fill`] for booleans that burn holds as numbers of four bytes.
+/// Fills the memory of booleans that burn holds as four bytes.
 fn fill_wide(tensor: &LazyTensor<'_, FileSource>, memory: &mut [u8]) -> Result<Digest> {
     // The file has one-byte booleans, and the digest covers the file's bytes.
     let mut bytes = vec![0; memory.len() / size_of::<u32>()];

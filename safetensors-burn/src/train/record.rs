@@ -9,7 +9,7 @@
 //! | `safetensors_bridge.dtypes` | burn's dtypes by tensor, if the file's dtype does not determine them |
 //! | `safetensors_bridge.texts` | other texts of the record by name |
 //!
-//! All values except the first are JSON objects, which are skipped if they are empty.
+//! All values except the first are JSON objects. Empty ones are skipped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -46,14 +46,7 @@ const TEXTS: &str = "safetensors_bridge.texts";
 
 const VERSION: &str = "1";
 
-/// Saves a record. The file is not synchronised. Returns the number of tensors.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
-/// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
-/// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; an error of
-/// [`save`](safetensors_core::save()).
+/// Does not synchronise the file. Returns the number of tensors.
 pub(super) fn save(mut record: Unpacked, path: &Path) -> Result<usize> {
     write(&mut record, path).map_err(|error| record.locate(error))
 }
@@ -99,7 +92,6 @@ fn write(record: &mut Unpacked, path: &Path) -> Result<usize> {
     Ok(named.tensors.len())
 }
 
-/// A metadata entry of a map; `None` if the map is empty.
 fn entry<K: Serialize, V: Serialize>(
     key: &'static str,
     map: &BTreeMap<K, V>,
@@ -112,25 +104,18 @@ fn entry<K: Serialize, V: Serialize>(
     Ok(Some((key, text)))
 }
 
-/// A file of a record, with tensors that are not read yet.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     checkpoint: Checkpoint<FileSource>,
     /// The content under the names of the file.
     named: Content,
     pub(super) ids: Ids,
-    /// Other ids for the parameters, which the record gets when it is read.
     pub(super) new_ids: NewIds,
     digests: TensorDigests,
 }
 
 impl RecordFile {
     /// Reads the header of an open file. `path` is for messages.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::NotARecord`]; an error of [`FileSource::from_file`] or
-    /// [`Checkpoint::from_source`].
     pub(super) fn of(file: File, path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
@@ -169,25 +154,17 @@ impl RecordFile {
         Ok(Self { named, ids, new_ids: NewIds::default(), digests, checkpoint })
     }
 
-    /// Returns the tensors with their shapes, under the names of the file.
+    /// Returns the tensors under the names of the file.
     pub(super) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, FileSource>> {
         self.checkpoint.tensors()
     }
 
-    /// Returns the content of the record, under the names that burn gives it and with the saved
-    /// ids.
+    /// Returns the content under burn's names, with the saved ids.
     pub(super) fn content(&self) -> Content {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
-    /// tensors are parts of a single block of memory.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
-    /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch); an error of
-    /// reading.
+    /// Reads into one block of memory, and compares digests.
     pub(super) fn read<R: Record>(self) -> Result<R> {
         let (mut content, names) = self.adapted()?;
         let container = container::build(&mut content, |content, mut rest| {
@@ -208,8 +185,7 @@ impl RecordFile {
         R::checkpoint_from_bytes(container).map_err(of_record)
     }
 
-    /// Reads like [`read`](RecordFile::read), for the record of an optimizer. Each tensor has
-    /// separate memory if burn accepts that. Also fails like [`check_owners`].
+    /// Reads each tensor into separate memory if burn accepts that.
     pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
         let (content, names) = self.adapted()?;
         check_owners(&content)?;
@@ -228,8 +204,7 @@ impl RecordFile {
         states::make(&content, tensors)
     }
 
-    /// Returns the content under the names and ids that burn will get, and the names in the file by
-    /// them.
+    /// Returns the content for burn, and its names in the file.
     fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
         let saved = self.content();
         let Self { named, ids, new_ids, .. } = self;
@@ -246,7 +221,6 @@ impl RecordFile {
         Ok((new_ids.apply(saved), names))
     }
 
-    /// Returns the reading of a tensor that has this name in burn.
     fn job(
         &self,
         names: &BTreeMap<String, &str>,
@@ -277,7 +251,6 @@ fn burns_scalar(saved: RecordScalar) -> Scalar {
     }
 }
 
-/// A metadata entry as a map, which is empty if there is no such entry.
 fn map<K: DeserializeOwned + Ord, V: DeserializeOwned>(
     metadata: &Metadata,
     key: &'static str,
@@ -291,7 +264,6 @@ fn not_a_record(key: &'static str, expected: String) -> Error {
     EpochError::NotARecord { key, expected }.into()
 }
 
-/// Returns the bytes of the file that a record is saved as.
 #[cfg(test)]
 pub(super) fn saved(record: Unpacked) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,4 @@
-//! The state that the checkpointers of a directory share: the records of an epoch that are saved,
-//! and the epochs to delete.
-//!
-//! burn calls each checkpointer in a separate thread. The thread that saves its record last puts
-//! the epoch in place.
+//! The state that the checkpointers of a directory share. burn calls each in a separate thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,42 +18,37 @@ use super::manifest::{EpochFile, Manifest};
 use super::{EpochError, RecordKind};
 use crate::error::catch_panic;
 
-/// Shared by the checkpointers that were made together.
 #[derive(Debug)]
 pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
-    /// Held while an epoch is put in place or deleted, so that the new epoch of a number is not
-    /// deleted instead of the old one. It is locked before the state.
+    /// A lock that is taken before the state.
+    // So the new epoch of a number is not deleted instead of the old one.
     in_place: Mutex<()>,
-    /// The files made of the deltas of the epoch that is being restored, and the digest of its
-    /// manifest. Locked while they are made.
+    /// The complete files of the restored epoch, with the digest of its manifest.
     made: Mutex<Option<(Digest, Arc<WholeFiles>)>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     attempts: BTreeMap<usize, Attempts>,
-    /// Whether the last attempt to save an epoch has failed.
     has_failed: bool,
-    /// Which records of an epoch are to be deleted.
     deletes: BTreeMap<usize, BTreeSet<RecordKind>>,
-    /// Epochs that are deleted once another one is in place.
+    /// Epochs to delete once another one is in place.
     deferred: BTreeSet<usize>,
-    /// The epoch that was saved or restored last, from which training can be resumed.
+    /// The epoch that was saved or restored last.
     current: Option<usize>,
     restoring: Option<Restoring>,
 }
 
 impl State {
-    /// Notes that a save has failed. Open requests to delete counted on it.
+    /// Notes a failed save, and drops the requests to delete, which counted on it.
     fn fail(&mut self) {
         self.has_failed = true;
         self.deferred.clear();
     }
 }
 
-/// The epoch that is being restored, record by record.
 #[derive(Debug)]
 struct Restoring {
     epoch: usize,
@@ -74,13 +65,7 @@ impl Shared {
         &self.epochs
     }
 
-    /// Saves a record of an epoch. `write` writes its file into the directory of the epoch, and
-    /// returns the number of tensors. If the other records are saved, the epoch is put in place.
-    /// A panic of `write` is an error.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::OtherFailed`]; an error of `write` or of [`AtomicDirectory`].
+    /// Saves a record. `write` returns the number of tensors, and its panic is an error.
     pub(super) fn save(
         &self,
         epoch: usize,
@@ -102,7 +87,6 @@ impl Shared {
         saving.end(Some(entry))
     }
 
-    /// Writes the file of a record into the directory of its epoch, and describes it.
     fn write(
         &self,
         epoch: usize,
@@ -121,8 +105,7 @@ impl Shared {
         file.map_err(|error| directory.locate(error.in_path(&path)))
     }
 
-    /// Begins the save of a record. Returns the directory of its attempt, which the first record
-    /// creates.
+    /// Begins the save of a record. The first one creates the directory of the attempt.
     fn begin(&self, epoch: usize, part: RecordKind) -> Result<(Saving<'_>, Directory)> {
         let mut state = lock(&self.state);
         // An epoch that was to be deleted is replaced instead.
@@ -186,7 +169,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Puts an epoch in place after all of its records are saved.
     fn put(
         &self,
         epoch: usize,
@@ -207,9 +189,8 @@ impl Shared {
         self.epochs.put(epoch, directory)
     }
 
-    /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
-    /// defers that until another epoch is in place. After a save that failed the request is
-    /// dropped: it counted on that save, and a strategy may decide otherwise at the next one.
+    /// Deletes the epoch with its last record, or once another one is in place.
+    // A request after a failed save is dropped: a strategy may decide otherwise at the next one.
     pub(super) fn delete(&self, epoch: usize, part: RecordKind) -> Result<()> {
         {
             let mut state = lock(&self.state);
@@ -227,8 +208,7 @@ impl Shared {
         self.delete_deferred()
     }
 
-    /// Deletes the epochs to delete, except for the newest complete epoch and the one that was
-    /// saved or restored last.
+    /// Keeps the newest complete epoch and the one that was saved or restored last.
     fn delete_deferred(&self) -> Result<()> {
         let _in_place = lock(&self.in_place);
         let deferred = {
@@ -254,13 +234,7 @@ impl Shared {
         result
     }
 
-    /// Reads the manifest of an epoch to restore a record, and makes complete files of its deltas,
-    /// once for all records. All records that are restored one after the other must come from the
-    /// same save.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Replaced`]; an error of [`Epochs::manifest`] or [`WholeFiles::of`].
+    /// Makes complete files of deltas, once for all records, which must come from the same save.
     pub(super) fn restore(
         &self,
         epoch: usize,
@@ -282,7 +256,7 @@ impl Shared {
         Ok((manifest, Some(files)))
     }
 
-    /// Returns whether this is the last record of the epoch to be restored.
+    /// Returns `true` for the last record of the epoch.
     fn begin_restore(&self, epoch: usize, part: RecordKind, manifest: Digest) -> Result<bool> {
         let mut state = lock(&self.state);
         state.current = Some(epoch);
@@ -304,16 +278,14 @@ impl Shared {
     }
 }
 
-/// The directory of an attempt, or why there is none.
 type Directory = Result<Arc<AtomicDirectory>>;
 
-/// Synchronises a file.
 fn sync(path: &Path) -> Result<()> {
     let synced = File::options().read(true).write(true).open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::io(error, path))
 }
 
-/// The save of a record that has begun. One that ends by an error has failed.
+/// A save that ends without a result has failed.
 struct Saving<'a> {
     shared: &'a Shared,
     epoch: usize,
@@ -345,7 +317,6 @@ mod tests {
     use super::*;
     use crate::StoreError;
 
-    /// Writes a file with one tensor.
     fn write(directory: &Path, part: RecordKind, value: u8) -> Result<usize> {
         let values = [value];
         let tensor = safetensors_core::TensorView::from_slice(&[1], &values)?;
@@ -354,7 +325,6 @@ mod tests {
         Ok(1)
     }
 
-    /// burn panics if a device fails while a record is turned into bytes.
     #[test]
     fn a_panic_is_a_save_that_failed() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,4 @@
-//! Saves a record through a file in memory, which burn writes.
-//!
-//! burn gives a record away as bytes, for which it copies all tensors twice, or as a file, for
-//! which it copies them once. Records that burn gives tensor by tensor do not go this way.
+//! Saves a record through a file in memory, which burn writes with one copy instead of two.
 
 use std::path::Path;
 use std::{fs, io};
@@ -15,16 +12,11 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::EpochError;
 use super::error::of_record;
 
-/// The name of the hidden directories of records on their way. It is the same for all runs, so that
-/// each removes the leftovers of the others.
+/// The same for all runs, so that each removes leftovers of the others.
 const NAME: &str = "safetensors-record";
 
-/// Makes a file of a record in a hidden directory in `staging`, which goes when it is dropped.
-///
-/// # Errors
-///
-/// [`EpochError::Record`]; errors of the system about the hidden directory, which keep their kind.
-/// They name `staging`, or a path in it without the hidden name.
+/// Makes a file that goes when it is dropped. Errors of the system name `staging` without the
+/// hidden directory.
 pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, AtomicDirectory)> {
     let directory = directory_in(staging)?;
     let path = directory.path().join("record.bpk");
@@ -34,7 +26,7 @@ pub(super) fn file_of<R: Record>(record: R, staging: &Path) -> Result<(Reader, A
     Ok((reader.map_err(|error| directory.locate(error.in_path(&path)))?, directory))
 }
 
-/// A hidden directory in `staging`, which the next process removes if this one is killed.
+/// Makes a directory that the next process removes if this one is killed.
 pub(super) fn directory_in(staging: &Path) -> Result<AtomicDirectory> {
     let path = staging.join(NAME);
     // It is not created: a directory of another name would not be in memory.
@@ -54,8 +46,7 @@ fn of_checkpointer(error: CheckpointerError) -> Error {
     }
 }
 
-/// Returns the error of the system in the text of an error of burn's, which ends as Rust's own do:
-/// in `(os error 28)`.
+/// Finds `(os error 28)` at the end of burn's text.
 fn kind_of(text: &str) -> Option<io::Error> {
     let code = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
     code.parse().ok().map(io::Error::from_raw_os_error)

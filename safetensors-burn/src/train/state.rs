@@ -1,8 +1,5 @@
-//! The state of an optimizer, compared with the module that it is restored for.
-//!
-//! burn looks the state of a parameter up by the parameter's id, and trusts it. A state of another
-//! shape or dtype ends in a panic at the next step. A state under an id that the module does not
-//! have is never used.
+//! Compares the state of an optimizer with the module that it is restored for.
+// burn panics at a state of a wrong shape or dtype.
 
 use std::collections::BTreeMap;
 
@@ -17,21 +14,13 @@ use super::names::{NewIds, RANK, owners, split_id};
 use super::states::TENSORS;
 use crate::dtype;
 
-/// Compares the record of an optimizer with a module, and returns the ids that its parameters have
-/// in the module. `model` is the record of the module in the same epoch, which fits the module.
-///
-/// burn uses a state if the model has a parameter of its id. A parameter may have got another id
-/// since its state was made, for example by loading weights. burn never uses such a state again, so
-/// it is dropped, even if the parameter has no other one yet.
-///
-/// If the model has none of the ids, the optimizer may belong to another run. Its states are then
-/// compared with the parameters of the paths that the optimizer has for their ids. Even if they
-/// fit, no state is in use, which is an error.
-///
-/// # Errors
-///
-/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) with all differences;
-/// [`EpochError::NoStateInUse`].
+/// Returns the ids that the parameters of a record have in the module. `model` is the record of the
+/// module in the same epoch, and fits.
+// A state of an id that the model lacks is dropped: its parameter has got another id, and burn
+// never uses the state again.
+//
+// If the model has none of the ids, the optimizer may belong to another run. Its states are then
+// compared by path, for a better error.
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
     let ids = owners(optimizer);
     if ids.is_empty() {
@@ -78,7 +67,6 @@ fn compare_ties(owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
     }
 }
 
-/// Compares the number of dimensions of each state with its parameter.
 fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<Mismatch>) {
     for (id, (path, parameter)) in owners {
         let found = optimizer.scalars.get(&format!("{id}.{RANK}"));
@@ -93,8 +81,7 @@ fn compare_ranks(optimizer: &Content, owners: &Owners<'_>, mismatches: &mut Vec<
     }
 }
 
-/// Compares a tensor of the state with its parameter. `owners` has the path and the parameter of
-/// each id.
+/// Compares a tensor with the parameter and path of its id in `owners`.
 fn compare_tensor(
     name: &str,
     tensor: &Described,
@@ -119,8 +106,7 @@ fn compare_tensor(
     }
 }
 
-/// Returns the shape of a tensor in the state of burn's optimizers: nearly always its parameter's.
-/// `None` for any other tensor.
+/// Returns nearly always the parameter's shape; `None` for other optimizers' tensors.
 fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     let mut shape = parameter.to_vec();
     let ndim = shape.len();
@@ -135,8 +121,7 @@ fn shape_of(state: &str, parameter: &[usize]) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-/// Returns `true` if the state of a parameter may have this dtype. An optimizer may keep its state
-/// more precisely than the parameter, as Adafactor does.
+/// Accepts a state that is more precise than the parameter, as Adafactor keeps it.
 pub(super) fn is_dtype_of_state(parameter: Dtype, state: Dtype) -> bool {
     state == parameter || (state == Dtype::F32 && matches!(parameter, Dtype::F16 | Dtype::BF16))
 }

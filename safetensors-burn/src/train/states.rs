@@ -1,14 +1,7 @@
-//! The states of burn's own optimizers, tensor by tensor: [`Known::take`] takes a record apart, and
-//! [`make`] makes one.
-//!
-//! burn makes bytes of a record, and a record of bytes. Both copy every tensor, and every tensor of
-//! the record is a part of a single block of memory: burn copies such a tensor before it changes it in
-//! place, and the block stays as long as one of its tensors does. burn also gives the states of a
-//! record to the optimizer that it is loaded into, and makes a record from the states of an
-//! optimizer. Neither copies a tensor. So an optimizer that makes no steps gives and takes them.
-//!
-//! burn gives a tensor or a number only by its name. burn's own optimizers have the names below.
-//! The records of others go through burn's bytes.
+//! Takes the states of burn's own optimizers tensor by tensor, without a copy.
+// burn's bytes of a record copy every tensor. But burn moves states between a record and an
+// optimizer. So an optimizer that makes no steps gives and takes them, by their names, which are
+// below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -31,7 +24,7 @@ use super::error::of_record;
 use super::names::{RANK, parse_id, split_id};
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// The tensors of the states of burn's optimizers, by their names below the id of the parameter.
+/// The names below the id of the parameter.
 pub(super) const TENSORS: [&str; 18] = [
     // AdaGrad
     "lr_decay.sum",
@@ -61,11 +54,9 @@ pub(super) const TENSORS: [&str; 18] = [
     "momentum.buf",
 ];
 
-/// The numbers of these states, without the [`RANK`].
 const NUMBERS: [&str; 3] = ["time", "momentum.time", "lr_decay.time"];
 
-/// How much a record of states of burn's own optimizers has. The next record of the same optimizer
-/// has the same, unless more parameters are trained.
+/// Changes only if more parameters are trained.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     tensors: usize,
@@ -73,16 +64,15 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// `None` if the record has anything else, or no tensors: its optimizer may be of any kind.
+    /// Returns `None` for anything else, or no tensors: the optimizer may be of any kind.
     pub(super) fn of(content: &Content) -> Option<Self> {
         let tensors = content.tensors.len();
         let is_known = tensors > 0 && are_known(content);
         is_known.then_some(Self { tensors, scalars: content.scalars.len() })
     }
 
-    /// Returns `true` if a record has the expected number of tensors and numbers. burn has no other
-    /// way to count the numbers than to print a record. If it prints them in another way, no record
-    /// fits.
+    /// Returns `true` if a record has the expected numbers of tensors and scalars.
+    // burn shows the number of scalars only in its printed form. If that changes, no record fits.
     pub(super) fn may_fit(self, record: &OptimizerRecord) -> bool {
         let printed = format!("{record:?}");
         let count = printed.split_once("num_scalars: ").map_or("", |(_, count)| count);
@@ -91,12 +81,8 @@ impl Known {
         record.len() == self.tensors && scalars == Some(self.scalars)
     }
 
-    /// Takes a record apart that [may fit](Known::may_fit). No tensor is copied.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`] if the record has states of another optimizer. It is lost then,
-    /// because it can be loaded only once and has no clone.
+    /// Takes a record apart.
+    // One of another optimizer is lost: it can be loaded only once and has no clone.
     pub(super) fn take(self, record: OptimizerRecord) -> Result<Unpacked> {
         let carrier = Carrier::default();
         let optimizer = carrier.clone().optimizer().load_record(record);
@@ -124,13 +110,12 @@ impl Known {
     }
 }
 
-/// Returns `true` if a content has the states of burn's own optimizers, and nothing else.
+/// Returns `true` if a content has only states of burn's own optimizers.
 pub(super) fn are_known(content: &Content) -> bool {
     ids_of_known(content).is_some()
 }
 
-/// Returns the ids of the parameters with states in a content; `None` if it has anything else than
-/// states of burn's own optimizers.
+/// Returns `None` if the content [is not known](are_known).
 fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     let mut ids = BTreeSet::new();
     for (name, scalar) in &content.scalars {
@@ -153,11 +138,7 @@ fn ids_of_known(content: &Content) -> Option<BTreeSet<u64>> {
     (are_numbers && are_tensors && are_paths).then_some(ids)
 }
 
-/// Makes the record of a [known](are_known) content and of its tensors, which are not copied.
-///
-/// # Errors
-///
-/// [`EpochError::Record`]; an error of [`container::build`].
+/// Makes the record of a [known](are_known) content, without copying tensors.
 pub(super) fn make(
     content: &Content,
     tensors: Vec<(String, TensorData)>,
@@ -174,8 +155,8 @@ pub(super) fn make(
     Ok(carrier.optimizer().load_record(rest).to_record())
 }
 
-/// An optimizer for burn, which makes no steps. It keeps the states that it is given, by the ids of
-/// the parameters, and gives each away once.
+/// An optimizer that makes no steps: it keeps the states that it is given, and gives each away
+/// once.
 #[derive(Clone, Default)]
 struct Carrier(Arc<Mutex<BTreeMap<String, StateSink>>>);
 
@@ -258,13 +239,11 @@ mod tests {
         content
     }
 
-    /// Gives the first moment another name and id.
     fn rename(content: &mut Content, name: &str, param_id: Option<u64>) {
         let moment = content.tensors.remove("7.momentum.moment_1").unwrap();
         content.tensors.insert(name.into(), Described { param_id, ..moment });
     }
 
-    /// Makes a record of a content, with tensors of the lengths that their shapes need.
     fn record(mut content: Content) -> OptimizerRecord {
         let bytes = container::build(&mut content, |_, memory| {
             memory.iter_mut().zip((0_u8..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n);
@@ -296,7 +275,6 @@ mod tests {
         }
     }
 
-    /// A tensor and a number with another name.
     #[test]
     fn a_record_of_another_optimizer_is_an_error() {
         let known = Known::of(&content()).unwrap();
@@ -312,8 +290,6 @@ mod tests {
         }
     }
 
-    /// These go through burn's bytes: fewer tensors, a state of a parameter that had none, and
-    /// another number.
     #[test]
     fn a_record_with_more_or_less_does_not_fit() {
         let known = Known::of(&content()).unwrap();
@@ -327,7 +303,6 @@ mod tests {
         }
     }
 
-    /// burn could not make the same record of these.
     #[test]
     fn what_burns_optimizers_do_not_have_is_not_known() {
         let others: [fn(&mut Content); 10] = [

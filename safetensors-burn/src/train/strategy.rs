@@ -11,10 +11,9 @@ use super::{Epoch, Epochs};
 /// A strategy for `with_checkpointing_strategy`: saves every epoch, and keeps the last ones and the
 /// best one. [`Epochs::keep_last`] makes it.
 ///
-/// burn's own strategies know only the epochs that their process has saved. A run that is resumed
-/// would never delete the epochs of the run before. This one looks at the epochs on the disk. An
-/// epoch is deleted only after the new one is saved. Only complete epochs count, and only they are
-/// deleted; [`Epochs::delete_all_but`] also deletes broken ones.
+/// burn's own strategies know only the epochs of their process, so a resumed run would never delete
+/// older ones. This one looks at the disk, after the new epoch is saved. Only complete epochs count
+/// and are deleted; [`Epochs::delete_all_but`] also deletes broken ones.
 ///
 /// ```
 /// use burn::train::metric::LossMetric;
@@ -34,11 +33,10 @@ pub struct KeepEpochs {
     epochs: Epochs,
     last: usize,
     best: Option<Best>,
-    /// The number of epochs that were saved while no value of the metric was known.
+    /// Epochs that were saved while no value of the metric was known.
     unknown: usize,
 }
 
-/// The criterion for the best epoch.
 #[derive(Clone)]
 struct Best {
     metric: MetricName,
@@ -54,20 +52,20 @@ impl std::fmt::Debug for Best {
 }
 
 impl Epochs {
-    /// Makes a strategy that keeps the last epochs, at least one, while training saves new ones.
+    /// Makes a strategy that keeps the last epochs, at least one.
     pub fn keep_last(&self, count: usize) -> KeepEpochs {
         KeepEpochs { epochs: self.clone(), last: count.max(1), best: None, unknown: 0 }
     }
 }
 
 impl KeepEpochs {
-    /// Keeps the epoch with the lowest or highest value of a metric, too. Epochs without a logged
-    /// value are always kept, because one of them may be the best: register the metric for this
-    /// split, with `metric_train_numeric` or `metric_valid_numeric`, or no epoch is deleted. At the
-    /// second epoch, a warning of the crate `log` reports this, which burn writes to
-    /// `experiment.log`. The `FileMetricLogger`, which is burn's default, also knows the values of
-    /// earlier runs in the same directory. The `InMemoryMetricLogger` counts epochs from the start
-    /// of the process, so it suits only runs that are not resumed.
+    /// Keeps the epoch with the lowest or highest value of a metric, too.
+    ///
+    /// Epochs without a logged value are always kept, so register the metric for this split with
+    /// `metric_train_numeric` or `metric_valid_numeric`. burn's `experiment.log` has a warning at
+    /// the second epoch without one. burn's default `FileMetricLogger` also knows the values of
+    /// earlier runs in its directory. The `InMemoryMetricLogger` suits only runs that are not
+    /// resumed.
     #[must_use]
     pub fn keep_best(
         mut self,
@@ -80,8 +78,8 @@ impl KeepEpochs {
         self
     }
 
-    /// Returns the complete epochs before this one. A directory that cannot be read has none:
-    /// nothing in it is deleted, and the save gives the better error.
+    /// Returns the complete epochs before this one.
+    // None if the directory cannot be read: the save gives the better error.
     fn complete(&self, epoch: usize) -> Vec<usize> {
         let list = self.epochs.list().unwrap_or_default();
         let complete = list.iter().filter(|other| other.is_complete()).map(Epoch::number);
@@ -89,8 +87,7 @@ impl KeepEpochs {
         complete.filter(|number| *number < epoch).collect()
     }
 
-    /// Returns the epochs that are not kept when this one is saved. `value` has the values of the
-    /// metric.
+    /// Returns the epochs that are not kept when this one is saved.
     fn stale(&mut self, epoch: usize, value: impl Fn(&Best, usize) -> Option<f64>) -> Vec<usize> {
         let complete = self.complete(epoch);
         let mut stale = complete[..complete.len().saturating_sub(self.last - 1)].to_vec();
@@ -115,7 +112,6 @@ impl Best {
         store.find_metric(&self.metric, epoch, self.aggregate, &self.split)
     }
 
-    /// Returns the warning if no epoch has a value.
     fn unknown(&self) -> String {
         let Self { metric, split, .. } = self;
         let register = match split {
@@ -129,7 +125,7 @@ impl Best {
         )
     }
 
-    /// Returns the best of these epochs; `None` if no value is a number.
+    /// Returns `None` if no value is a number.
     fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
         let values = values.iter().filter(|(_, value)| !value.is_nan());
@@ -168,7 +164,6 @@ mod tests {
     use super::super::checkpointer::Checkpointers;
     use super::*;
 
-    /// Saves an epoch without tensors.
     fn save(
         (model, optimizer, scheduler): &Checkpointers,
         epoch: usize,
@@ -179,13 +174,11 @@ mod tests {
         scheduler.save(epoch, LrSchedulerRecord::new())
     }
 
-    /// Five epochs without tensors.
     fn five(epochs: &Epochs) {
         let checkpointers = epochs.checkpointers_without_module();
         (1..=5).for_each(|epoch| save(&checkpointers, epoch).unwrap());
     }
 
-    /// An epoch without a value may be the best one.
     #[test]
     fn epochs_without_a_value_are_kept() {
         let dir = tempfile::tempdir().unwrap();
@@ -200,7 +193,6 @@ mod tests {
         assert!(strategy.stale(6, |_, _| None).is_empty());
     }
 
-    /// The epoch that is not saved would have been the best one.
     #[test]
     fn the_best_epoch_stays_if_a_better_one_is_not_saved() {
         let dir = tempfile::tempdir().unwrap();
@@ -227,7 +219,6 @@ mod tests {
         assert_eq!(complete.map(|epoch| epoch.number()).collect::<Vec<_>>(), [2, 4]);
     }
 
-    /// The messages that this process logged.
     static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
     struct Logger;

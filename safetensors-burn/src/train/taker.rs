@@ -1,8 +1,6 @@
 //! [`Taker`]: unpacks the record of a module, tensor by tensor.
-//!
-//! burn makes bytes of a record, for which it copies all tensors twice. It also gives the tensors
-//! of a record to the module that it is loaded into, which copies none if the tensors of its device
-//! are in the memory of the process. So a module with parameters without values takes them.
+// burn's bytes of a record copy all tensors twice. But burn moves tensors into a module that loads
+// the record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,21 +15,19 @@ use super::container::Content;
 use super::error::of_record;
 use super::unpacked::{TakenTensor, Unpacked};
 
-/// A module with parameters without values. It keeps the tensors that it is given.
+/// A module with parameters without values.
 #[derive(Clone, Debug)]
 pub(super) struct Taker {
-    /// The names and shapes of a record's tensors. burn gives a tensor only to who asks for both.
+    /// burn gives a tensor only for its name and shape.
     shapes: Arc<BTreeMap<String, Vec<usize>>>,
     device: Device,
     taken: Vec<TakenTensor>,
 }
 
-/// The most dimensions of a tensor that burn is asked for.
 const MAX_NDIM: usize = 8;
 
 impl Taker {
-    /// Takes tensors of these names and shapes. `None` if burn cannot be asked for all of them, or
-    /// if the device copies the tensors that it gives.
+    /// Returns `None` if burn cannot be asked for all of them, or if the device copies tensors.
     pub(super) fn new(shapes: BTreeMap<String, Vec<usize>>, device: &Device) -> Option<Self> {
         let can_be_asked_for = shapes.values().all(|shape| (1..=MAX_NDIM).contains(&shape.len()));
         (can_be_asked_for && lends_memory(device)).then(|| Self {
@@ -41,17 +37,11 @@ impl Taker {
         })
     }
 
-    /// Returns `true` if a record has the expected number of tensors.
     pub(super) fn may_fit(&self, record: &ModuleRecord) -> bool {
         record.len() == self.shapes.len()
     }
 
-    /// Unpacks a record that [may fit](Taker::may_fit). No tensor is copied.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`](super::EpochError::Record) if a tensor has another name or shape.
-    /// burn has dropped it then.
+    /// Unpacks a record, which burn drops if a tensor has another name or shape.
     pub(super) fn unpack(&self, record: ModuleRecord) -> Result<Unpacked> {
         let record = record.with_dtype_policy(DTypePolicy::FromRecord);
         let record = record.validate(true).allow_partial(false).allow_unused(false);
@@ -59,8 +49,7 @@ impl Taker {
         Ok(Unpacked::of_tensors(Content::default(), taker.taken))
     }
 
-    /// Asks burn for a tensor. `None` if the record has none. burn gives tensors of every dtype as
-    /// integers, as they are. It would convert booleans.
+    /// Takes a tensor as integers, which keeps every dtype except booleans.
     fn take<const D: usize>(
         &self,
         mapper: &mut impl ModuleMapper,
@@ -81,8 +70,7 @@ impl Taker {
     }
 }
 
-/// Returns `true` if a tensor of a device is the memory of the values that it is made of, and gives
-/// it back, also if floats are asked for as integers.
+/// Returns `true` if the device lends the memory of floats as integers.
 fn lends_memory(device: &Device) -> bool {
     // Other backends copy floats, and refuse them as integers.
     gives_back::<Float>(device) && gives_back::<Int>(device)
@@ -158,12 +146,10 @@ mod tests {
         Unpacked::of_bytes(record.checkpoint_into_bytes().unwrap()).unwrap()
     }
 
-    /// Takes the tensor of [`one`].
     fn taker(shape: &[usize]) -> Option<Taker> {
         Taker::new([("w".into(), shape.to_vec())].into(), &Device::default())
     }
 
-    /// A record with one tensor.
     fn one(dtype: DType, shape: &[usize]) -> ModuleRecord {
         let count: usize = shape.iter().product();
         let byte =

@@ -14,24 +14,18 @@ use super::error::of_record;
 use super::staging;
 use crate::store::pack::PackTensor;
 
-/// The content of a record, with the names that burn gives.
+/// The content of a record under burn's names.
 #[derive(Debug)]
 pub(super) struct Unpacked {
-    /// All but the bytes of the tensors.
     pub(super) content: Content,
-    /// The tensors, by name. Clones share their bytes, or read them from the file.
+    /// Clones share their bytes, or read them from the file.
     pub(super) tensors: BTreeMap<String, PackTensor>,
-    /// The hidden directory of the file that burn made of the record. It goes with the tensors.
+    /// The directory of the file that burn made.
     staged: Option<AtomicDirectory>,
 }
 
 impl Unpacked {
-    /// Unpacks any record, through burn's bytes or through a file in `staging`. The tensors are
-    /// copied, twice or once.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`](super::EpochError::Record); an error of [`staging::file_of`].
+    /// Unpacks any record. Its tensors are copied twice, or once with `staging`.
     pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
         let Some(staging) = staging else {
             return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);
@@ -40,11 +34,6 @@ impl Unpacked {
         Ok(Self { staged: Some(directory), ..Self::of_reader(reader)? })
     }
 
-    /// Unpacks the bytes of a record.
-    ///
-    /// # Errors
-    ///
-    /// [`EpochError::Record`](super::EpochError::Record) if burn's reader refuses them.
     pub(super) fn of_bytes(bytes: Bytes) -> Result<Self> {
         Self::of_reader(Reader::from_bytes(bytes).map_err(of_record)?)
     }
@@ -58,7 +47,6 @@ impl Unpacked {
         Ok(Self::new(content, reader.into_tensors().map_err(of_record)?))
     }
 
-    /// Adds tensors, each with its name and the id of its parameter, to a content without tensors.
     pub(super) fn of_tensors(content: Content, tensors: Vec<TakenTensor>) -> Self {
         let tensors = tensors.into_iter().map(|TakenTensor { name, id, data }| {
             let (bytes, shape, dtype) = data.into_parts();
@@ -77,7 +65,7 @@ impl Unpacked {
         Self { content, tensors: by_name, staged: None }
     }
 
-    /// Names the directory for records on their way in an error, without its hidden name.
+    /// Names `staging` in an error, without its hidden directory.
     pub(super) fn locate(&self, error: Error) -> Error {
         match &self.staged {
             Some(directory) => directory.locate(error),
@@ -86,7 +74,6 @@ impl Unpacked {
     }
 }
 
-/// A tensor that burn gave.
 #[derive(Clone, Debug)]
 pub(super) struct TakenTensor {
     pub(super) name: String,

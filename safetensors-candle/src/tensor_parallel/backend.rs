@@ -22,9 +22,9 @@ use crate::weights::{Source, Weights, unexpected_shape};
 /// [`VarBuilderArgs`](candle_nn::var_builder::VarBuilderArgs), from which each rank reads its parts
 /// of the tensors. `H` is the type of the hints, see [`tensor_parallel`](crate::tensor_parallel).
 ///
-/// A part has the requested dtype and is on the requested device. Elements are converted while they
-/// are read, as by [`CheckpointBackend`](crate::CheckpointBackend). A clone shares the open files,
-/// so one backend serves all ranks of a process.
+/// A part has the requested dtype and is on the requested device, as from
+/// [`CheckpointBackend`](crate::CheckpointBackend). A clone shares the open files, so one backend
+/// serves all ranks of a process.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -51,12 +51,10 @@ use crate::weights::{Source, Weights, unexpected_shape};
 ///
 /// # Errors
 ///
-/// - `CannotFindTensor` for a missing tensor, and `UnexpectedShape` for another shape, both as from
-///   candle's own backends. They name the tensor and the file; the former also has similar names.
-/// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`IntoCandle`](crate::IntoCandle). For a part these are [`NoSuchDim`], [`NoSuchRank`],
-///   [`UnevenParts`] and [`IndexOutOfBounds`]; for a
-///   [quantised weight](crate#quantised-weights) [`Quantization`].
+/// candle's `CannotFindTensor`, with similar names, and `UnexpectedShape`; any other error is a
+/// [`safetensors_core::Error`] that [`IntoCandle`](crate::IntoCandle) converted. For a part these
+/// are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`] and [`IndexOutOfBounds`]; for a [quantised
+/// weight](crate#quantised-weights) [`Quantization`].
 ///
 /// [`Quantization`]: safetensors_core::ErrorKind::Quantization
 /// [`NoSuchDim`]: safetensors_core::ErrorKind::NoSuchDim
@@ -66,28 +64,23 @@ use crate::weights::{Source, Weights, unexpected_shape};
 pub struct TensorParallelBackend<'a, H = Shard> {
     weights: Weights<'a>,
     prefetched: Arc<Prefetched>,
-    /// A backend holds no hint. This form is `Send` and `Sync` for every `H`.
+    /// This form is `Send` and `Sync` for every `H`.
     hints: PhantomData<fn() -> H>,
 }
 
 impl<'a> TensorParallelBackend<'a> {
-    /// Makes a backend over this checkpoint, with candle's hints. It widens dtypes that candle
-    /// lacks, and reads with one thread per core, at most eight.
+    /// Makes a backend with candle's hints, which widens dtypes that candle lacks, and reads with
+    /// one thread per core, at most eight.
     pub fn new(checkpoint: Checkpoint<impl ReadAt + 'a>) -> Self {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// Makes a backend like [`new`](TensorParallelBackend::new), with options for reading. A dtype
-    /// in them has no effect, because the model asks for its own. If they ask for the numbers of
-    /// [quantised weights](crate#quantised-weights), the backend has the tensors of
+    /// Makes a backend like [`new`](TensorParallelBackend::new), with options. A dtype in them has
+    /// no effect, because the model asks for its own. With the numbers of [quantised
+    /// weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
-    /// Progress is counted for each read, because only the model knows its parts. A
-    /// [`prefetch`](TensorParallelBackend::prefetch) of all parts is one read.
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
+    /// Progress is counted for each read; a [`prefetch`](TensorParallelBackend::prefetch) is one.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -111,7 +104,6 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         }
     }
 
-    /// Finds the tensor for a model.
     fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, Source<'a>>> {
         if self.weights.checkpoint.get(name).is_none() {
             return Err(Names::default().missing(&self.weights, name));
@@ -125,7 +117,6 @@ impl<'a, H> TensorParallelBackend<'a, H> {
         Ok(tensor)
     }
 
-    /// Compares the shape that a model asks for with the shape of the tensor or of its part.
     fn check_shape(
         &self,
         tensor: &LazyTensor<'_, Source<'a>>,
@@ -179,8 +170,8 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
 
     /// Reads many parts in one go, in parallel, and keeps each until a model asks for it.
     ///
-    /// A part is found by its name, its positions, its dtype and its device, and is handed out
-    /// once. Later requests read it again. Clones share the prefetched parts.
+    /// A part is found by its name, positions, dtype and device, and is handed out once. Later
+    /// requests read it again. Clones share the prefetched parts.
     ///
     /// ```
     /// # use candle_core::{DType, Device};
@@ -202,10 +193,9 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
     ///
     /// # Errors
     ///
-    /// Like [`Checkpoint::read_parts`], and [`ErrorKind::Framework`] if candle fails. They name the
-    /// tensor and the file. Nothing is kept then.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+    /// Like [`Checkpoint::read_parts`], and
+    /// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if candle fails. Nothing is
+    /// kept then.
     pub fn prefetch<N: AsRef<str>>(
         &self,
         parts: impl IntoIterator<Item = (N, H)>,
@@ -234,7 +224,6 @@ impl<'a, H: PartHint> TensorParallelBackend<'a, H> {
         Ok(())
     }
 
-    /// Returns a part that was prefetched, or reads it now.
     fn load(
         &self,
         tensor: LazyTensor<'_, Source<'a>>,
@@ -280,7 +269,7 @@ impl<H: PartHint> Backend for TensorParallelBackend<'_, H> {
         self.load(tensor, part, dtype, device)
     }
 
-    /// Loads the whole tensor, because this request has no hint.
+    /// Loads the entire tensor, because this request has no hint.
     fn get_unchecked(
         &self,
         name: &str,

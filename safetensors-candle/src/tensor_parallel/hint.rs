@@ -30,7 +30,7 @@ use safetensors_core::slice::{RankPart, TensorPart};
 /// assert_eq!(Experts::default().part(), TensorPart::Whole);
 /// ```
 ///
-/// The default is the hint of [`get`], so its part should be the whole tensor.
+/// The default is the hint of [`get`], so its part should be the entire tensor.
 ///
 /// [`get`]: candle_nn::var_builder::VarBuilderArgs::get
 /// [`get_with_hints`]: candle_nn::var_builder::VarBuilderArgs::get_with_hints
@@ -45,7 +45,7 @@ impl PartHint for TensorPart {
     }
 }
 
-/// A single rank holds the whole tensor, with any dimensions, as in candle's own backend.
+/// A single rank holds the entire tensor, as in candle's own backend.
 impl PartHint for Shard {
     fn part(&self) -> TensorPart {
         match *self {

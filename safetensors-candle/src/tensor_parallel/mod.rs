@@ -1,8 +1,7 @@
 //! Tensor parallelism: each rank reads its own part of every weight.
 //!
-//! [`TensorParallelBackend`] is a backend of candle's [`VarBuilderArgs`]. A model asks it for a
-//! tensor with a hint: the part that the rank holds. Only the bytes of the part are read, and gaps
-//! of at most 512 bytes between them.
+//! A model asks a [`TensorParallelBackend`] for a tensor with a hint: the part that the rank holds.
+//! Only these bytes are read, and gaps of at most 512 bytes between them.
 //!
 //! | hint | part | shape that the model asks for |
 //! |---|---|---|
@@ -10,19 +9,14 @@
 //! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of that many equal parts, along any dimension | the *whole* tensor's, or the part's |
 //! | [`TensorPart::Span`]: dimension, offset, length | these positions: a weight among several that are fused, a head that several ranks share, some experts | the part's |
 //!
-//! candle's own backend does not look at the shape if there are several ranks. Here any other shape
-//! is an error. candle's own models ask for parts with the shape `()`, which skips the check here,
-//! too.
+//! Any other shape is an error, except for `()`, which candle's own models use to skip the check.
 //!
-//! The type of the hints is a parameter. With [`Shard`], the default, models that are generic over
-//! `B: Backend<Hints = Shard>` load. With [`TensorPart`] a model can take spans, too.
+//! With [`Shard`], the default type of the hints, models that are generic over `B: Backend<Hints =
+//! Shard>` load. With [`TensorPart`] a model can take spans, too.
 //!
 //! # Models written for candle's `ShardedVarBuilder`
 //!
-//! candle's `ShardedVarBuilder<'a>` is not generic. It is the type
-//! `VarBuilderArgs<'a, ShardedSafeTensors>`, and `ShardedSafeTensors` is a struct that reads files
-//! in one way. So a model with this type in its signatures takes no other backend. Change the line
-//! that imports the type, and leave the rest of the model as it is:
+//! In a model with the type `ShardedVarBuilder<'a>`, which has one backend, change the import:
 //!
 //! ```
 //! // Before: use candle_nn::var_builder::ShardedVarBuilder as VarBuilder;
@@ -46,10 +40,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The program that opens the checkpoint calls [`tensor_parallel_var_builder`] instead of
-//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. In addition,
-//! dimensions beyond the second can be cut, a dimension or rank that does not exist is an error and
-//! no panic, and `get_unchecked` works: it returns the whole tensor.
+//! Open the checkpoint by [`tensor_parallel_var_builder`] instead of
+//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. In addition, any
+//! dimension can be cut, a dimension or rank that does not exist is an error and no panic, and
+//! `get_unchecked` returns the entire tensor.
 
 mod backend;
 mod hint;
@@ -67,12 +61,12 @@ pub use hint::PartHint;
 use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, Result};
 
-/// A [`VarBuilderArgs`] that gives each rank its part of a tensor. It has the methods of candle's
-/// `ShardedVarBuilder`, and replaces it in a model.
+/// Gives each rank its part of a tensor. It has the methods of candle's `ShardedVarBuilder`, and
+/// replaces it in a model.
 pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorParallelBackend<'a, H>>;
 
-/// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path names a file, an index of
-/// shards, or the directory that holds either. Only the headers are read.
+/// Makes a [`TensorParallelVarBuilder`] over a checkpoint: a file, an index of shards, or the
+/// directory of either. Only headers are read.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -93,7 +87,7 @@ pub type TensorParallelVarBuilder<'a, H = Shard> = VarBuilderArgs<'a, TensorPara
 ///
 /// # Errors
 ///
-/// Like [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder itself.
+/// Like [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder.
 pub fn tensor_parallel_var_builder(
     path: impl AsRef<Path>,
     dtype: DType,

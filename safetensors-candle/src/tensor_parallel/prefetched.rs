@@ -7,11 +7,10 @@ use std::sync::Mutex;
 use candle_core::{DType, Device, Tensor};
 use safetensors_core::lock;
 
-/// Identifies a part: the name in the file, the positions of each dimension, and the dtype.
+/// The name in the file, the positions, and the dtype of a part.
 pub(super) type Key = (String, Vec<Range<usize>>, DType);
 
-/// Parts in memory. Each is handed out once, so that a part is not held twice once the model has
-/// it.
+/// Parts that are handed out once, so that only the model holds them then.
 #[derive(Debug, Default)]
 pub(super) struct Prefetched(Mutex<HashMap<Key, Tensor>>);
 
@@ -20,14 +19,12 @@ impl Prefetched {
         lock(&self.0).extend(parts);
     }
 
-    /// Takes a part out if it is on this device.
     pub(super) fn take(&self, key: &Key, device: &Device) -> Option<Tensor> {
         let mut parts = lock(&self.0);
         parts.get(key).filter(|part| part.device().same_device(device))?;
         parts.remove(key)
     }
 
-    /// Returns `true` if a part is held on this device.
     pub(super) fn contains(&self, key: &Key, device: &Device) -> bool {
         lock(&self.0).get(key).is_some_and(|part| part.device().same_device(device))
     }

@@ -13,19 +13,15 @@ use crate::error::{from_candle_error, into_candle_error};
 /// The AdamW optimizer, with a state that can be saved and loaded.
 ///
 /// It computes the same values as [`candle_nn::AdamW`], bit for bit, and takes the same
-/// [`ParamsAdamW`]. Its state is the number of steps, the hyperparameters, and for each variable
-/// the moving averages of its gradient (`exp_avg`, the first moment) and of the gradient's square
-/// (`exp_avg_sq`, the second moment). Both have the shape, the dtype and the device of the
-/// variable.
+/// [`ParamsAdamW`]. Its state is the number of steps, the hyperparameters, and the moving averages
+/// of each variable's gradient (`exp_avg`) and of the gradient's square (`exp_avg_sq`), with the
+/// shape, dtype and device of the variable.
 ///
-/// The state belongs to the *names* of the variables, so it finds its variables again in another
-/// process. (The order of [`VarMap::all_vars`] differs from process to process.) A variable with
-/// several names has one state and is updated once per step, as in PyTorch. candle's optimizer
-/// updates it once per name.
+/// The state belongs to the *names* of the variables, because the order of [`VarMap::all_vars`]
+/// differs from process to process. A variable with several names has one state and is updated once
+/// per step, as in PyTorch; candle's optimizer updates it once per name.
 ///
-/// As in candle's optimizer, variables that are not of a float dtype have no state and do not
-/// change, and a variable without a gradient keeps its value and its state. A variable without
-/// elements is left alone, where candle's optimizer fails.
+/// Variables that are not of a float dtype or have no elements do not change.
 ///
 /// # In the file
 ///
@@ -58,8 +54,7 @@ use crate::error::{from_candle_error, into_candle_error};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// [`Optimizer::new`] knows no names. An optimizer from there can train, but its state can be
-/// neither saved nor loaded.
+/// [`Optimizer::new`] knows no names: its state can be neither saved nor loaded.
 #[derive(Debug)]
 pub struct AdamW {
     // candle's own `AdamW` keeps its moments private and pairs them with variables by position.
@@ -68,12 +63,11 @@ pub struct AdamW {
     pub(super) params: ParamsAdamW,
 }
 
-/// A variable and its state.
 #[derive(Debug)]
 pub(super) struct Parameter {
-    /// Without names if the optimizer was made from variables alone.
+    /// The variable, without names if the optimizer was made from variables alone.
     pub(super) variable: Variable,
-    /// The state is never changed in place, so a load can replace it without a copy.
+    /// Never changed in place, so a load can replace it without a copy.
     pub(super) exp_avg: Tensor,
     pub(super) exp_avg_sq: Tensor,
 }
@@ -98,8 +92,6 @@ impl AdamW {
     /// # Errors
     ///
     /// [`ErrorKind::Framework`] if candle cannot allocate the state of a variable.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     pub fn from_var_map(var_map: &VarMap, params: ParamsAdamW) -> Result<Self> {
         Self::with_variables(distinct(named(var_map)), params)
     }
@@ -108,8 +100,8 @@ impl AdamW {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::DuplicateTensor`] for a name that two variables have.
-    /// - [`ErrorKind::Framework`] if candle cannot allocate the state of a variable.
+    /// [`ErrorKind::DuplicateTensor`] for a name that two variables have; [`ErrorKind::Framework`]
+    /// if candle cannot allocate the state of a variable.
     pub fn from_named<N: Into<String>>(
         variables: impl IntoIterator<Item = (N, Var)>,
         params: ParamsAdamW,
@@ -142,7 +134,7 @@ impl AdamW {
         Ok(Self { parameters: parameters.collect::<Result<_>>()?, step: 0, params })
     }
 
-    /// Returns the number of steps that were made.
+    /// Returns the number of steps.
     pub fn step_count(&self) -> usize {
         self.step
     }
@@ -161,17 +153,15 @@ impl AdamW {
 impl Optimizer for AdamW {
     type Config = ParamsAdamW;
 
-    /// Makes an optimizer without names. It can train, but its state can be neither saved nor
-    /// loaded. [`from_var_map`](AdamW::from_var_map) and [`from_named`](AdamW::from_named) make
-    /// one with names.
+    /// Makes an optimizer without names, with a state that can be neither saved nor loaded.
     fn new(vars: Vec<Var>, params: ParamsAdamW) -> candle_core::Result<Self> {
         // candle gives no names here. Such an optimizer trains, but is neither saved nor loaded.
         let nameless = vars.into_iter().map(|var| Variable { names: Vec::new(), var });
         Self::with_variables(nameless.collect(), params).map_err(into_candle_error)
     }
 
-    /// Updates every variable that has a gradient. Each operation, and their order, matches
-    /// candle's optimizer, so that every bit is the same.
+    /// Updates every variable that has a gradient, in the order of candle's operations, for the
+    /// same bits.
     fn step(&mut self, grads: &GradStore) -> candle_core::Result<()> {
         self.step += 1;
         let ParamsAdamW { lr, beta1, beta2, eps, weight_decay } = self.params;

@@ -16,15 +16,11 @@ use crate::Candle;
 /// Saves like [`save`](super::save), in a thread: takes a snapshot of the state, and returns while
 /// it is being saved.
 ///
-/// The file has the state of the moment of the call, whatever the training does later, and the
-/// bytes that [`save`](super::save) would have written then. See [`BackgroundSaver`] for a second
-/// save, an error, a cancelled save and a process that is killed.
+/// The snapshot is a copy of the variables, and of an optimizer's state on another device, in main
+/// memory. The state of an [`AdamW`](super::AdamW) on the CPU is not copied.
 ///
-/// The snapshot is a copy of the variables in main memory. The state of an optimizer on the CPU is
-/// not copied, because [`AdamW`](super::AdamW) never changes it in place; a state on another device
-/// is copied to main memory. So until the save has ended, the process needs at most as much memory
-/// as the saved tensors take. There is one snapshot at a time: this function first waits for the
-/// saver's earlier save.
+/// This function first waits for the saver's earlier save. [`BackgroundSaver`] describes errors,
+/// cancelling and killed processes.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -70,12 +66,8 @@ pub fn save_in_background<'a>(
     saver.start(&options, move |options| crate::save(path, named(&tensors), options))
 }
 
-/// Saves like [`save_in_background`], to a directory, as [`save_sharded`](super::save_sharded)
-/// does.
-///
-/// The snapshot takes the same memory, and the saver knows the progress of all files together. An
-/// error, a cancelled save and a process that is killed leave a directory that opens as the
-/// complete earlier checkpoint.
+/// Saves like [`save_in_background`], to a directory like [`save_sharded`](super::save_sharded).
+/// The saver knows the progress of all files together.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -96,10 +88,6 @@ pub fn save_in_background<'a>(
 /// assert_eq!(Checkpoint::open(dir.path())?.files().len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-///
-/// # Errors
-///
-/// Like [`save_in_background`]. [`BackgroundSaver::wait`] returns the errors of the new save.
 pub fn save_sharded_in_background<'a>(
     saver: &mut BackgroundSaver,
     directory: impl AsRef<Path>,
@@ -120,8 +108,7 @@ fn named(tensors: &[(String, Tensor)]) -> impl Iterator<Item = (&String, &Tensor
 }
 
 impl StateRef<'_> {
-    /// Takes a snapshot for this path, once the saver's earlier save has ended. So there is one at
-    /// a time.
+    /// Waits until the saver's earlier save has ended.
     fn snapshot_after(
         self,
         saver: &mut BackgroundSaver,
@@ -131,7 +118,7 @@ impl StateRef<'_> {
         self.snapshot().map_err(|error| error.in_path(path))
     }
 
-    /// Returns all tensors by name, as they are now. No later step changes them.
+    /// Returns tensors that no later step changes.
     fn snapshot(self) -> Result<Vec<(String, Tensor)>> {
         let tensors = self.tensors()?;
         // An optimizer's tensors on the CPU are never changed in place. A tied variable is copied

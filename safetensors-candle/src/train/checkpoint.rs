@@ -44,7 +44,6 @@ impl<'a> From<(&'a VarMap, &'a AdamW)> for StateRef<'a> {
 }
 
 impl StateRef<'_> {
-    /// Returns all tensors by name, which share their values with the state. None is copied.
     pub(super) fn tensors(self) -> Result<Vec<(String, Tensor)>> {
         let variables = self.var_map.map(named).into_iter().flatten();
         let mut tensors: Vec<_> = variables.map(|(name, var)| (name, var.into_inner())).collect();
@@ -87,12 +86,8 @@ impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
 /// Saves the variables of a model, the state of its optimizer, or both to one file, atomically,
 /// with the metadata of the options.
 ///
-/// The file has the variables under their names, and the tensors and metadata that [`AdamW`] lists.
-/// A process that is killed at any time leaves the complete earlier file or the complete new one.
-/// The [module](super) has an example with both.
-///
-/// Equal states give equal bytes, in any order of the variables in a `VarMap`. A variable that is
-/// in the map under several names is saved under each of them, or once with [`SaveOptions::tied`].
+/// [`AdamW`] lists the tensors and metadata of the optimizer. A variable with several names in the
+/// map is saved under each of them, or once with [`SaveOptions::tied`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -113,11 +108,11 @@ impl<'a> From<(&'a VarMap, &'a mut AdamW)> for StateMut<'a> {
 ///
 /// # Errors
 ///
-/// - An error of [`save()`](crate::save()), such as
-///   [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor), if a variable
-///   has the name of a tensor of the optimizer.
-/// - [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the optimizer was made
-///   without names.
+/// An error of [`save()`](crate::save()), such as
+/// [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if a variable has
+/// the name of a tensor of the optimizer;
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if the optimizer was made
+/// without names.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     state: impl Into<StateRef<'a>>,
@@ -130,10 +125,8 @@ pub fn save<'a>(
     crate::save(path, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Saves like [`save`], to a directory, as a checkpoint with a single file or several shards.
-///
-/// A process that is killed at any time leaves a directory that opens as the complete earlier
-/// checkpoint or as the complete new one. See [`save_sharded`](crate::save_sharded).
+/// Saves like [`save`], to a directory, as a single file or several shards, like
+/// [`save_sharded`](crate::save_sharded).
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -167,15 +160,11 @@ pub fn save_sharded<'a>(
     crate::save_sharded(directory, tensors, &options.clone().metadata(state.metadata()))
 }
 
-/// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path
-/// names a file, an index of shards, or the directory that holds either. With the feature `delta`,
-/// it may be a directory of `save_delta`. Then all its tensors and the base's are compared with
-/// their digests, and the whole file is made next to it for the time of the load.
+/// Loads a checkpoint into the variables of a model, into its optimizer, or into both. The path is
+/// a file, an index of shards, the directory of either, or with the feature `delta` a directory of
+/// `save_delta`, which takes space for the complete file next to it during the load.
 ///
-/// Every variable must have a tensor of its name, shape and dtype, and every tensor must have a
-/// variable; [`StateOptions::load`] can allow more. If anything differs or fails, neither the
-/// variables nor the optimizer change. See the [module](super) for the rules, and for the memory
-/// that this takes. The result has the metadata that was given when the checkpoint was saved.
+/// A load is strict by default, and changes all or nothing: the [module](super) has the rules.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -204,16 +193,13 @@ pub fn save_sharded<'a>(
 ///
 /// # Errors
 ///
-/// - An error of [`Checkpoint::open`] or of reading.
-/// - [`ErrorKind::Mismatches`] with all differences, for example if the checkpoint belongs to
-///   another model, before any data is read. If names of a variable have different values, only
-///   after reading.
-/// - [`ErrorKind::DuplicateTensor`] if a variable has the name of a tensor of the optimizer.
-/// - [`ErrorKind::Framework`] if candle fails, or if the optimizer was made without names.
-///
-/// [`ErrorKind::Mismatches`]: safetensors_core::ErrorKind::Mismatches
-/// [`ErrorKind::DuplicateTensor`]: safetensors_core::ErrorKind::DuplicateTensor
-/// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+/// An error of [`Checkpoint::open`];
+/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) with all differences, before
+/// any data is read, except for different values under the names of a variable;
+/// [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if a variable has
+/// the name of a tensor of the optimizer;
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if candle fails, or if the
+/// optimizer was made without names.
 pub fn load<'a>(path: impl AsRef<Path>, state: impl Into<StateMut<'a>>) -> Result<Loaded> {
     StateOptions::new().load(path, state)
 }
@@ -240,12 +226,11 @@ impl StateOptions {
         }
     }
 
-    /// Loads from a checkpoint that is already open, for example with limits or in memory.
+    /// Loads from an open checkpoint, for example with limits or in memory.
     ///
     /// # Errors
     ///
-    /// Like [`load`](Self::load), without the ones of opening. With [`pytorch`](Self::pytorch),
-    /// also an error of
+    /// Like [`load`](Self::load). With [`pytorch`](Self::pytorch), also an error of
     /// [`PyTorchTraining::state`](safetensors_core::optimizer::PyTorchTraining::state), and
     /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's
     /// formula cannot go on with.
@@ -260,7 +245,6 @@ impl StateOptions {
         self.load_tensors(checkpoint, state.into())
     }
 
-    /// Loads the tensors of a checkpoint as they are.
     fn load_tensors<S: ReadAt>(
         &self,
         checkpoint: &Checkpoint<S>,

@@ -13,24 +13,17 @@ use super::checkpoint::save;
 use super::linked::{FILE, VERSIONS, file_of};
 
 /// Saves like [`save`], to a new directory, as the difference from an earlier checkpoint. [`load`]
-/// reads it. Returns `false` if the directory has the whole checkpoint instead, because a delta
-/// would not be smaller, or because none could be made: the file system has no hard links, or the
-/// earlier checkpoint is damaged.
+/// reads it. Returns `false` if the directory has the complete checkpoint instead, because a delta
+/// would not be smaller, the file system has no hard links, or the earlier checkpoint is damaged.
 ///
 /// The earlier checkpoint is a file of [`save`], a directory that has one, or a directory of this
-/// function. A delta always has a whole file as its base: if the earlier checkpoint is a delta,
-/// both have the same base. How much space it saves depends on the training: variables that are
-/// frozen, or change little, take little space; the moments of an optimizer that trains everything
-/// change completely.
+/// function, whose base is then the base of both. Only variables that are frozen or change little
+/// save space.
 ///
-/// The directory has a second name of the base's file, a hard link: `base/model.safetensors`. So
-/// checkpoints can be deleted at any time, in any order, and the base takes its space until the
-/// last one that needs it is deleted. Another copy of it is made by programs that do not keep hard
-/// links.
-///
-/// Loading takes space for the whole file, in a hidden directory next to this one. Everything else
-/// that reads checkpoints refuses a delta. `safetensors delta apply DIRECTORY/base DIRECTORY whole`
-/// makes a whole one for other programs.
+/// The directory has a hard link to the base's file, `base/model.safetensors`, so checkpoints can
+/// be deleted in any order. Loading takes space for the complete file, next to this directory. For
+/// other readers, `safetensors delta apply DIRECTORY/base DIRECTORY whole` makes a complete
+/// checkpoint.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -66,8 +59,8 @@ use super::linked::{FILE, VERSIONS, file_of};
 ///
 /// # Errors
 ///
-/// Like [`save`]; an error of finding the earlier checkpoint, and [`NotAFile`](ErrorKind::NotAFile)
-/// if it has several files; [`FileExists`](ErrorKind::FileExists) if the directory has files;
+/// Like [`save`]; [`NotAFile`](ErrorKind::NotAFile) if the earlier checkpoint has several files;
+/// [`FileExists`](ErrorKind::FileExists) if the directory has files;
 /// [`NotDurable`](ErrorKind::NotDurable) if the checkpoint is in place, but a power cut may lose
 /// it.
 ///

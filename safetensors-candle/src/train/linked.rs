@@ -9,13 +9,12 @@ use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 use safetensors_delta::{Options, open_linked};
 
-/// The name of a whole checkpoint in its directory.
 pub(super) const FILE: &str = "model.safetensors";
 
-/// The names of the base and of the new checkpoint in the delta.
+/// The links to the base and the new checkpoint in the delta.
 pub(super) const VERSIONS: [&str; 2] = ["base", "new"];
 
-/// Returns the whole file of a checkpoint, or of the base of a delta.
+/// Returns the file of a complete checkpoint, or of the base of a delta.
 pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     match CheckpointPath::find(path)? {
         CheckpointPath::File(file) => Ok(file),
@@ -30,13 +29,11 @@ pub(super) fn file_of(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns `true` if a directory has a base, as [`save_delta`](super::save_delta) makes it.
 pub(super) fn is_linked(directory: &Path) -> bool {
     directory.join(VERSIONS[0]).is_dir()
 }
 
-/// Makes and opens the whole checkpoint of a directory of [`save_delta`](super::save_delta), and
-/// calls a function with it. All its tensors, and the base's, are compared with their digests.
+/// Makes a complete checkpoint for the time of a call of `read`, and compares all digests.
 pub(super) fn with_whole<T>(
     directory: &Path,
     read: impl FnOnce(&Checkpoint<FileSource>) -> Result<T>,

@@ -6,19 +6,17 @@ use safetensors_core::{Checkpoint, Metadata};
 use super::settings::is_setting;
 use super::slots::Filled;
 
-/// The result of a load, in addition to the values of variables and optimizer state.
+/// The result of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// The metadata of the checkpoint, without the entries that [`AdamW`](super::AdamW) saves for
-    /// itself, and without digests, which hold for that checkpoint alone.
+    /// The metadata of the checkpoint, without digests and the entries of [`AdamW`](super::AdamW).
     pub metadata: Metadata,
-    /// The names of variables, or of optimizer tensors, that the checkpoint lacks, sorted. They
-    /// keep their values. Empty unless
-    /// [`allow_missing`](super::StateOptions::allow_missing) is on.
+    /// The sorted names of variables and optimizer tensors that the checkpoint lacks. They keep
+    /// their values. Empty without [`allow_missing`](super::StateOptions::allow_missing).
     pub missing: Vec<String>,
-    /// The names of tensors that were not loaded because nothing needs them, sorted. Empty unless
-    /// [`allow_extra`](super::StateOptions::allow_extra) is on.
+    /// The sorted names of tensors that nothing needs. Empty without
+    /// [`allow_extra`](super::StateOptions::allow_extra).
     pub extra: Vec<String>,
 }
 

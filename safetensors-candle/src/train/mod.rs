@@ -52,48 +52,37 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Replacements for candle's functions
-//!
-//! | candle | here | |
-//! |---|---|---|
-//! | `VarMap::load` | [`load`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
-//! | `VarMap::save` | [`save`] | saves metadata and shards; the new file is on the disk before it replaces the old one, and keeps its mode |
-//! | `candle_nn::AdamW` | [`AdamW`] | the same bits; the state can be saved |
-//!
 //! # What is loaded
 //!
-//! Tensors and variables are matched by name. By default a load is strict: every variable needs a
-//! tensor of its shape and dtype, and every tensor needs a variable. A dtype that candle lacks may
-//! also be [widened](crate#dtypes) to the variable's. One error,
+//! Tensors and variables are matched by name. By default every variable needs a tensor of its shape
+//! and dtype, and every tensor needs a variable. A dtype that candle lacks may be
+//! [widened](crate#dtypes) to the variable's. One error,
 //! [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), lists all differences, and
-//! names the options that allow them. To load the variables alone of a checkpoint that has the
-//! state of an optimizer, use [`StateOptions::allow_extra`].
+//! names the options that allow them. To load only the variables, use
+//! [`StateOptions::allow_extra`].
 //!
-//! A variable that is in the `VarMap` under several names needs a tensor for only one of them. If
-//! there are several, they must have the same values.
+//! A variable with several names in the `VarMap` needs a tensor for only one of them. Several must
+//! have the same values.
 //!
-//! All tensors are checked and read before any variable changes. If the load fails, all variables
-//! and the optimizer are as they were. The only exception is a GPU that fails while variables are
-//! copied on it.
+//! If the load fails, all variables and the optimizer are unchanged, except after a GPU that fails
+//! while variables are copied on it. A load holds the variables and all tensors that it reads: at
+//! most twice the variables and optimizer state.
 //!
 //! # What is saved
 //!
-//! A save replaces the earlier file, or the earlier sharded checkpoint, completely or not at all,
-//! as [`save()`](crate::save()) and [`save_sharded`](crate::save_sharded) do. A process that is
-//! killed leaves the old state or the new one, never a mixture. Equal states give equal bytes. No
-//! thread should train while [`save`] runs: the file could have variables of two steps.
-//! [`save_in_background`] and [`save_sharded_in_background`] save a copy of them.
+//! A save replaces the earlier checkpoint completely or not at all, even if the process is killed.
+//! Equal states give equal bytes. No thread should train while [`save`] runs: the file could have
+//! variables of two steps. [`save_in_background`] and [`save_sharded_in_background`] save a copy.
 //!
-//! A training checkpoint has the variables under their own names, so it is a checkpoint of the
-//! model too: [`load()`](crate::load()) and [`var_builder()`](crate::var_builder()) read it.
+//! The variables have their own names, so [`load()`](crate::load()) and
+//! [`var_builder()`](crate::var_builder()) read the model.
 //!
 //! # To PyTorch and back
 //!
 //! [`StateOptions::pytorch`] loads the model and the AdamW of a training checkpoint of PyTorch. The
-//! formula is the same, so the training goes on as it would there, except for the rounding of the
-//! last bits.
+//! training goes on as it would there, except for the rounding of the last bits.
 //!
-//! [`save`] writes PyTorch's names and shapes, so Python loads the file as it is:
+//! [`save`] writes PyTorch's names and shapes, so Python loads the file:
 //!
 //! ```python
 //! with safe_open("checkpoint.safetensors", "pt") as file:
@@ -114,15 +103,6 @@
 //! group |= {"betas": (saved[prefix + "beta1"], saved[prefix + "beta2"]), "params": names}
 //! optimizer.load_state_dict({"state": state, "param_groups": [group]})
 //! ```
-//!
-//! `dev/scripts/optimizer_interop.py` runs these lines, and compares the losses of both.
-//!
-//! # Memory
-//!
-//! A load holds the variables and all tensors that it reads, so the peak is twice the size of the
-//! variables, or of variables and optimizer state. The tensors are dropped one by one as they are
-//! copied into variables; the optimizer's are moved. A save from the CPU copies nothing, except in
-//! the background, which copies the variables.
 
 mod adamw;
 mod background;

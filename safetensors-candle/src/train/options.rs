@@ -49,22 +49,21 @@ impl StateOptions {
         Self::default()
     }
 
-    /// Sets whether tensors are converted to the dtype of their variable while they are read. Off
-    /// by default: another dtype is then an error, unless it widens to the variable's.
+    /// Sets whether tensors are converted to the dtype of their variable. Off by default: another
+    /// dtype is then an error, unless it widens to the variable's.
     ///
-    /// Values are rounded once, by the rules of [`convert`](safetensors_core::convert). A value
-    /// that does not fit an integer dtype is an error. One that is too large for a float dtype
-    /// becomes infinity, unless the
-    /// [`ConvertOptions`](safetensors_core::LoadOptions::convert_options) say otherwise.
+    /// Values are rounded by the rules of [`convert`](safetensors_core::convert). A value that does
+    /// not fit an integer dtype is an error. One that is too large for a float dtype becomes
+    /// infinity, unless the [`ConvertOptions`](safetensors_core::LoadOptions::convert_options) say
+    /// otherwise.
     #[must_use]
     pub fn cast(mut self, cast: bool) -> Self {
         self.cast = cast;
         self
     }
 
-    /// Sets whether variables and optimizer state may lack a tensor. They then keep their values.
-    /// So do the step and the hyperparameters of an optimizer if the metadata lacks them. Off by
-    /// default.
+    /// Sets whether the checkpoint may lack tensors, and the step and hyperparameters of an
+    /// optimizer. They then keep their values. Off by default.
     #[must_use]
     pub fn allow_missing(mut self, allow_missing: bool) -> Self {
         self.allow_missing = allow_missing;
@@ -79,34 +78,32 @@ impl StateOptions {
         self
     }
 
-    /// Sets how tensors are read: the number of threads, whether dtypes that candle lacks may be
-    /// widened, the handling of numbers that are too large, and the receiver of the progress.
+    /// Sets how tensors are read: threads, widening, the handling of numbers that are too large,
+    /// and progress.
     ///
-    /// [Quantised weights](crate#quantised-weights) are an error, unless
-    /// [`LoadOptions::quantized`] asks for their numbers, which are F32 without a cast, or for the
-    /// codes. With the numbers, scales need no variable.
+    /// [Quantised weights](crate#quantised-weights) are an error, unless [`LoadOptions::quantized`]
+    /// asks for their codes, or for their numbers, which are F32 without a cast. Then scales need
+    /// no variable.
     ///
-    /// If tensors are cast to several dtypes, the tensors of each dtype are read together, and
-    /// their progress is counted separately. A cast overrides a dtype in the options.
+    /// Tensors of each dtype are read together, and their progress is counted separately. A cast
+    /// overrides a dtype in the options.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.load_options = options;
         self
     }
 
-    /// Loads a checkpoint of PyTorch's training with this layout. The variables are loaded from the
-    /// model there. Of its `AdamW`, or `Adam` without weight decay, the state is loaded, the number
-    /// of steps, and the hyperparameters, if the checkpoint has these.
+    /// Loads a checkpoint of PyTorch's training with this layout: the variables from the model, and
+    /// of its `AdamW`, or `Adam` without weight decay, the state, the number of steps, and the
+    /// hyperparameters that the checkpoint has.
     ///
     /// Before PyTorch 2.7, checkpoints do not record whether the optimizer is `Adam` or `AdamW`.
     /// With weight decay, [`PyTorchTraining::decoupled_weight_decay`] must select `AdamW`.
     ///
-    /// Every parameter must have made the same number of steps, because candle's formula has one.
-    /// Groups with other hyperparameters, and AMSGrad, are errors. Parameters of the optimizer that
-    /// never got a gradient have no state: their variables need
-    /// [`allow_missing`](Self::allow_missing). Buffers without a variable need
-    /// [`allow_extra`](Self::allow_extra). Everything in the checkpoint except the model and the
-    /// optimizer is not loaded.
+    /// All parameters must have made the same number of steps. Groups with other hyperparameters,
+    /// and AMSGrad, are errors. Parameters that never got a gradient have no state: their variables
+    /// need [`allow_missing`](Self::allow_missing). Buffers without a variable need
+    /// [`allow_extra`](Self::allow_extra).
     ///
     /// The checkpoint may be one that `safetensors_formats::open` opens:
     ///
@@ -134,13 +131,10 @@ impl StateOptions {
         self
     }
 
-    /// Returns the dtype that a tensor is cast to if its variable has `dtype`; `None` if it is not
-    /// cast.
     pub(super) fn cast_to(&self, dtype: Dtype) -> Option<Dtype> {
         self.cast.then_some(dtype)
     }
 
-    /// Returns the options for tensors that are cast to `dtype`, or not cast.
     pub(super) fn for_cast(&self, dtype: Option<Dtype>) -> LoadOptions {
         let options = self.load_options.clone().for_framework::<Candle>();
         match dtype {

@@ -12,7 +12,6 @@ use super::values::TensorSlot;
 /// The most steps that candle's formula can take.
 const MOST_STEPS: u64 = i32::MAX as u64;
 
-/// The part of a training checkpoint of PyTorch that a load takes.
 pub(super) struct Source<'a> {
     training: &'a PyTorchTraining,
     with_model: bool,
@@ -31,14 +30,12 @@ impl<'a> Source<'a> {
         Ok(Self { training, with_model, state })
     }
 
-    /// Gives slots of variables the names that the checkpoint has for them.
     pub(super) fn rename_variables(&self, slots: &mut [TensorSlot]) {
         for name in slots.iter_mut().flat_map(|slot| &mut slot.names) {
             *name = self.training.in_model(name);
         }
     }
 
-    /// Gives slots of the optimizer the names that the checkpoint has for them.
     pub(super) fn rename_state(&self, slots: &mut [TensorSlot]) {
         let Some(state) = &self.state else { return };
         for name in slots.iter_mut().flat_map(|slot| &mut slot.names) {
@@ -48,12 +45,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads the step and the hyperparameters. Values that the checkpoint lacks stay unchanged.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Optimizer`](safetensors_core::ErrorKind::Optimizer) for a state that candle's
-    /// formula cannot go on with.
+    /// Leaves values that the checkpoint lacks unchanged.
     pub(super) fn settings_of(
         &self,
         optimizer: &AdamW,
@@ -109,9 +101,7 @@ impl<'a> Source<'a> {
         Ok((step, params))
     }
 
-    /// Returns `true` if a tensor of the checkpoint should have a slot. The other kinds of tensors
-    /// of a state are [looked at](Self::settings_of) already, and the rest of the checkpoint is not
-    /// loaded.
+    /// Returns `true` for tensors of the model, and of the kinds of state that are loaded.
     pub(super) fn needs_slot(&self, tensor: &str) -> bool {
         let of_state = |state: &OptimizerState| {
             let kind = tensor.rsplit_once('.').map(|(_, kind)| kind);

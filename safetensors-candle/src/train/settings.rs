@@ -6,35 +6,31 @@ use safetensors_core::error::Mismatch;
 
 use super::AdamW;
 
-/// The start of the keys. Keys of this project are never names of tied tensors.
+/// Keys of this project are never names of tied tensors.
 const PREFIX: &str = "safetensors_bridge.adamw.";
 
 const STEP: &str = "step";
 
-/// The number of steps that candle's formula can take.
 const STEP_FORM: &str = "a number of steps from 0 to 2147483647";
 
 const FLOAT_FORM: &str = "a decimal number, or the bits of a NaN as 0x and 16 hex digits";
 
-/// The most bytes that an error keeps of a malformed value.
+/// The most bytes of a malformed value in an error.
 const EXCERPT: usize = 120;
 
-/// Returns `true` if a metadata key is one of these entries.
 pub(super) fn is_setting(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
 impl AdamW {
-    /// Returns the entries.
     pub(super) fn metadata(&self) -> Metadata {
         let mut params = self.params.clone();
         let floats = fields(&mut params).map(|(name, value)| (key(name), write(*value)));
         floats.into_iter().chain([(key(STEP), self.step.to_string())]).collect()
     }
 
-    /// Reads the step and the hyperparameters from the entries. Missing values stay as they are
-    /// here, and are listed in `mismatches` unless `allow_missing` is set. Malformed ones are
-    /// always listed.
+    /// Leaves missing values unchanged, and lists them in `mismatches` unless `allow_missing` is
+    /// set. Lists malformed ones, too.
     pub(super) fn settings_of(
         &self,
         metadata: &Metadata,
@@ -75,7 +71,7 @@ fn fields(params: &mut ParamsAdamW) -> [(&'static str, &mut f64); 5] {
     [("lr", lr), ("beta1", beta1), ("beta2", beta2), ("eps", eps), ("weight_decay", weight_decay)]
 }
 
-/// Returns the shortest decimal that reads as the same bits. No decimal keeps the bits of a NaN.
+/// Returns the shortest decimal with the same bits. No decimal keeps the bits of a NaN.
 fn write(value: f64) -> String {
     // The shortest digits that read back as the same bits. A NaN has no digits.
     if value.is_nan() { format!("{:#018x}", value.to_bits()) } else { format!("{value:?}") }

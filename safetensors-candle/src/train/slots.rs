@@ -1,5 +1,4 @@
-//! [`TensorSlot`]: a tensor in memory that waits for a value. [`fill`] compares slots with a
-//! checkpoint and reads their values.
+//! Compares [`TensorSlot`]s with a checkpoint, and reads their values.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,21 +15,16 @@ use super::values::{TensorSlot, Value, Values, refuse};
 use crate::from_candle_dtype;
 use crate::weights::stored_otherwise;
 
-/// The values of slots.
 pub(super) struct Filled {
-    /// A value for each slot; `None` if the checkpoint lacks it and that is allowed.
+    /// A value for each slot; `None` if the checkpoint may lack it, and does.
     pub(super) tensors: Vec<Option<Tensor>>,
-    /// The first name of each slot without a value, sorted.
+    /// The first names of slots without a value, sorted.
     pub(super) missing: Vec<String>,
-    /// The names of tensors that belong to no slot, sorted.
     pub(super) extra: Vec<String>,
 }
 
-/// Reads a value for each slot. Changes no slot.
-///
-/// `mismatches` are differences that the caller has found. They are reported together with the
-/// differences that are found here, before any data is read. `needs_slot` decides for which tensors
-/// a missing slot is a difference.
+/// Reads values without changing the slots. Reports `mismatches` together with its own, before any
+/// data is read. `needs_slot` returns `true` for tensors that must not lack a slot.
 pub(super) fn fill<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     slots: &[TensorSlot],
@@ -48,10 +42,9 @@ pub(super) fn fill<S: ReadAt>(
     filled.map_err(|error| checkpoint.in_first_path(error))
 }
 
-/// The slots of each tensor.
 #[derive(Default)]
 struct Plan<'a> {
-    /// By the name of the tensor: the slots, each with the dtype that the tensor is cast to.
+    /// Slots by the name of the tensor, with the dtype that it is cast to.
     slots: HashMap<&'a str, Vec<(usize, Option<Dtype>)>>,
     missing: Vec<String>,
     extra: Vec<String>,
@@ -91,7 +84,6 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Finds the tensors of each slot, and compares them with it.
     fn find<S: ReadAt>(
         &mut self,
         checkpoint: &'a Checkpoint<S>,
@@ -128,7 +120,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Reads each tensor once, in parallel; once for each dtype if it is cast to several.
+    /// Reads each tensor once for each dtype that it is cast to, in parallel.
     fn read<'c, S: ReadAt>(
         &self,
         checkpoint: &'c Checkpoint<S>,
@@ -157,10 +149,10 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Tensors that are read together: all that are cast to one dtype, or all that are not cast.
+/// Tensors that are cast to one dtype or not cast.
 struct Group<'a, S> {
     cast: Option<Dtype>,
-    /// In the order of the checkpoint, each with its slots.
+    /// Tensors and their slots, in the order of the checkpoint.
     tensors: Vec<(LazyTensor<'a, S>, Vec<usize>)>,
 }
 
@@ -175,11 +167,8 @@ impl<'a, S> Group<'a, S> {
     }
 }
 
-/// Returns how a tensor is converted when it is loaded; `None` if candle cannot hold it with these
-/// options.
-///
-/// Codes of a quantised weight are a separate error: they are no difference between the checkpoint
-/// and a slot.
+/// Returns `None` if candle cannot hold the tensor with these options. Codes of a quantised weight
+/// are a separate error.
 fn loaded<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
@@ -194,14 +183,13 @@ fn loaded<S: ReadAt>(
     }
 }
 
-/// A slot of this dtype, and the name under which a tensor is looked for.
 struct Wanted<'s> {
     name: &'s str,
     slot: &'s TensorSlot,
     dtype: Dtype,
 }
 
-/// Returns how a tensor of the checkpoint, loaded in this way, differs from a slot.
+/// Returns how a tensor differs from a slot.
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
     loaded: Option<DtypePlan>,

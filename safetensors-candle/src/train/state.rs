@@ -9,11 +9,9 @@ use super::adamw::Parameter;
 use super::values::TensorSlot;
 use crate::error::from_candle_error;
 
-/// The kinds of tensors that the state of a variable has.
 pub(super) const KINDS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
 impl AdamW {
-    /// Returns the tensors of the state by the names that they have in a file.
     pub(super) fn tensors(&self) -> Result<impl Iterator<Item = (String, &Tensor)>> {
         self.check_names()?;
         Ok(self.parameters.iter().flat_map(|parameter| {
@@ -22,7 +20,7 @@ impl AdamW {
         }))
     }
 
-    /// Returns a slot for each tensor of the state, in the order of [`tensors`](AdamW::tensors).
+    /// Returns the slots in the order of [`tensors`](AdamW::tensors).
     pub(super) fn slots(&self) -> Result<Vec<TensorSlot>> {
         self.check_names()?;
         let slots = self.parameters.iter().flat_map(|parameter| {
@@ -36,8 +34,7 @@ impl AdamW {
         Ok(slots.collect())
     }
 
-    /// Replaces the state by one that was checked. `values` are in the order of
-    /// [`slots`](AdamW::slots).
+    /// Takes checked `values` in the order of [`slots`](AdamW::slots).
     pub(super) fn replace(
         &mut self,
         (step, params): (usize, ParamsAdamW),

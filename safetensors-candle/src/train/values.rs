@@ -10,24 +10,22 @@ use crate::error::from_candle_error;
 
 /// A tensor in memory that waits for a value from a checkpoint.
 pub(super) struct TensorSlot {
-    /// The names under which the checkpoint may have the value. One is enough.
+    /// Names in the checkpoint. One of them is enough.
     pub(super) names: Vec<String>,
     /// The present tensor. The value needs its shape, dtype and device.
     pub(super) tensor: Tensor,
 }
 
-/// A tensor that was read, and the slots that it is for.
 pub(super) struct Value<'a, S> {
     pub(super) tensor: LazyTensor<'a, S>,
     pub(super) slots: Vec<usize>,
     pub(super) buf: TensorBuf,
 }
 
-/// All that was read.
 pub(super) struct Values<'a, S>(pub(super) Vec<Value<'a, S>>);
 
 impl<S> Values<'_, S> {
-    /// Compares the values of each slot that has several.
+    /// Compares the values of slots that have several.
     pub(super) fn check_ties(&self, slots: usize) -> Result<()> {
         let mut first: Vec<Option<&Value<'_, S>>> = Vec::new();
         first.resize_with(slots, || None);
@@ -49,8 +47,7 @@ impl<S> Values<'_, S> {
         refuse(mismatches)
     }
 
-    /// Moves each value to the device of its slots. Slots with the same value share its memory if
-    /// they are on the same device.
+    /// Moves values to the devices of their slots, which share their memory there.
     pub(super) fn into_tensors(self, slots: &[TensorSlot]) -> Result<Vec<Option<Tensor>>> {
         let mut tensors = vec![None; slots.len()];
         for Value { tensor, slots: mut open, buf } in self.0 {
@@ -70,7 +67,7 @@ impl<S> Values<'_, S> {
     }
 }
 
-/// One error for all differences, if there are any, which names the options that allow them.
+/// Makes one error, which names the options that allow the differences.
 pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
     let mut advice = Vec::new();
     if mismatches.iter().any(|it| matches!(it, Mismatch::Missing { .. })) {

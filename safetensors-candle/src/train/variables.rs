@@ -9,11 +9,9 @@ use safetensors_core::{Result, lock};
 use super::values::TensorSlot;
 use crate::error::from_candle_error;
 
-/// A variable with all of its names.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
-    /// Sorted. Several if the variable is tied: if it was inserted into a `VarMap` under several
-    /// names.
+    /// The sorted names. A tied variable has several.
     pub(super) names: Vec<String>,
     pub(super) var: Var,
 }
@@ -24,7 +22,7 @@ impl Variable {
     }
 }
 
-/// Returns the present variables of a map by name. The clones share their values with the map.
+/// Returns clones that share their values.
 pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
     // The map is locked only here, so a progress callback may use it during a load. A thread that
     // panicked while it held the lock has left a map that is still a map.
@@ -32,7 +30,7 @@ pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
     variables.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
 }
 
-/// Returns every variable once, sorted by the first of its names.
+/// Returns every variable once, sorted by its first name.
 pub(super) fn distinct(named: BTreeMap<String, Var>) -> Vec<Variable> {
     let mut variables: Vec<Variable> = Vec::new();
     let mut positions = HashMap::new();
@@ -46,7 +44,7 @@ pub(super) fn distinct(named: BTreeMap<String, Var>) -> Vec<Variable> {
     variables
 }
 
-/// Copies values, which fit, into variables. Each value is dropped when it is copied.
+/// Drops each value when it is copied.
 pub(super) fn set(variables: &[Variable], values: Vec<Option<Tensor>>) -> Result<()> {
     for (variable, value) in variables.iter().zip(values) {
         let Some(value) = value else { continue };

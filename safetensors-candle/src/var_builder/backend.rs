@@ -17,24 +17,21 @@ use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
 use crate::weights::{Source, Weights, unexpected_shape};
 
-/// How many bytes are read ahead at most, unless the options say otherwise.
+/// The most bytes that are read ahead by default.
 const READ_AHEAD: u64 = 256 << 20;
 
 /// An open checkpoint as a backend of candle's [`VarBuilder`].
 ///
 /// A tensor has exactly the requested shape and dtype, and is on the requested device. The shape is
-/// compared with the header before any data is read. `contains_tensor` reads nothing.
+/// compared with the header before any data is read.
 ///
-/// If the file has another dtype, the elements are converted while they are read, by the rules of
-/// [`convert`]. Each value is rounded once. A conversion to integers is an error if a value is not
-/// an integer or does not fit. A BF16 file that is loaded as an F32 model needs the memory of the
-/// F32 tensors, and a small buffer per thread. C64 becomes F32 first, with a last dimension of 2:
-/// real, imaginary.
+/// Elements of another dtype are converted while they are read, by the rules of [`convert`]. A
+/// conversion to integers is an error if a value is not an integer or does not fit. C64 becomes F32
+/// first, with a last dimension of 2: real, imaginary.
 ///
 /// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
-/// tensors it left [unused](CheckpointBackend::unused). Set the options before you clone it or call
-/// [`var_builder`](CheckpointBackend::var_builder): a backend with other options is another one,
-/// which shares only the open files.
+/// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend with other
+/// options shares only the open files.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -58,11 +55,9 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// # From any store, under other names
 ///
-/// The checkpoint may be in memory, in a bucket (`remote::open` of `safetensors-hub`), or in a
-/// [`Store`] of yours. The builder is candle's own: a model that has other names for its modules
-/// takes one with [`rename_f`](VarBuilder::rename_f), and one that learns sizes from its tensors
-/// calls [`get_unchecked`](VarBuilder::get_unchecked). If each rank takes parts of the tensors by
-/// hints, use a [`TensorParallelBackend`](crate::TensorParallelBackend).
+/// The checkpoint may be in memory, in a bucket (`remote::open` of `safetensors-hub`), or in your
+/// own [`Store`]. A model with other names takes a builder with [`rename_f`](VarBuilder::rename_f),
+/// and one that learns sizes from its tensors calls [`get_unchecked`](VarBuilder::get_unchecked).
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -86,32 +81,23 @@ const READ_AHEAD: u64 = 256 << 20;
 /// # Reading ahead
 ///
 /// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
-/// threads at once, in the dtype that the model asks for. They are kept until the model asks for
-/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. The bytes that are read in
-/// vain are never more than the model itself asks for, and 0 if it does not ask in sequence. A
-/// tensor that was asked for once is not read ahead again, for a second model for example.
+/// threads at once, in the requested dtype. At most [`read_ahead`](CheckpointBackend::read_ahead)
+/// bytes are kept until the model asks for them. The bytes that are read in vain are never more
+/// than the model itself asks for. If reading ahead fails, only the requested tensor is read again.
 ///
-/// A tensor that cannot be read is an error only for a model that asks for it. If reading ahead
-/// fails, only the tensor that was asked for is read again, alone.
-///
-/// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
-/// all its names share memory. Until the model has asked for all of them, the backend keeps that
-/// tensor alive. candle has no weak references, so its memory is not free before. A name that is
-/// asked for again gets a new tensor, unless [`cache_tensors`](CheckpointBackend::cache_tensors) is
-/// set.
+/// A tensor that is saved once under several names is read once. The backend keeps it alive until
+/// the model has asked for all names. A name that is asked for again gets a new tensor, unless
+/// [`cache_tensors`](CheckpointBackend::cache_tensors) is set.
 ///
 /// [`convert`]: safetensors_core::convert
 /// [`Store`]: safetensors_core::checkpoint::store::Store
 ///
 /// # Errors
 ///
-/// - `CannotFindTensor` for a missing tensor, as from candle's own backends. Its `path` has the
-///   name, then the file or index, and similar names.
-/// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
-/// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
-///   by [`IntoCandle`](crate::IntoCandle). A [quantised weight](crate#quantised-weights) is one,
-///   also if it is stored under another name (`fc.qweight` for `fc.weight`), for which
-///   `contains_tensor` is true.
+/// candle's `CannotFindTensor` with similar names, and `UnexpectedShape`; any other error is a
+/// [`safetensors_core::Error`] that [`IntoCandle`](crate::IntoCandle) converted. A [quantised
+/// weight](crate#quantised-weights) is one, even if it is stored under another name (`fc.qweight`
+/// for `fc.weight`), for which `contains_tensor` is true.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -143,12 +129,12 @@ pub struct CheckpointBackend<'a> {
     state: Arc<State>,
 }
 
-/// The state that the clones of a backend share.
+/// Shared by the clones of a backend.
 #[derive(Debug)]
 struct State {
     ahead: ReadAhead,
     kept: KeptTensors,
-    /// The options of all reads, with the progress of the model. Made for the first read.
+    /// Options with the progress of the model, made for the first read.
     options: OnceLock<LoadOptions>,
 }
 
@@ -169,24 +155,23 @@ impl fmt::Debug for CheckpointBackend<'_> {
     }
 }
 
-/// Options.
+/// # Options
 impl<'a> CheckpointBackend<'a> {
-    /// Makes a backend over this checkpoint. It widens dtypes that candle lacks, reads at most
-    /// 256 MiB ahead, and reads with one thread per core, at most eight.
+    /// Makes a backend that widens dtypes that candle lacks, reads at most 256 MiB ahead, and reads
+    /// with one thread per core, at most eight.
     pub fn new(checkpoint: Checkpoint<impl ReadAt + 'a>) -> Self {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// Makes a backend like [`new`](CheckpointBackend::new), with options for reading. A dtype in
-    /// them has no effect, because the model asks for its own. If they ask for the numbers of
-    /// [quantised weights](crate#quantised-weights), the backend has the tensors of
+    /// Makes a backend like [`new`](CheckpointBackend::new), with options. A dtype in them has no
+    /// effect, because the model asks for its own. With the numbers of [quantised
+    /// weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
-    /// Progress is counted for the model: `bytes_total` are the bytes of all tensors that the model
-    /// can see, in the dtype that it asks for first, and all reads count together. It ends below
-    /// the total if the model leaves tensors [unused](CheckpointBackend::unused). The callback can
-    /// cancel the read that it reports. It must not ask this backend or its builders for tensors:
-    /// it could wait for that very read.
+    /// Progress is counted for the model: `bytes_total` are the bytes of all visible tensors, in
+    /// the dtype that it asks for first. It ends below the total if the model leaves tensors
+    /// [unused](CheckpointBackend::unused). The callback can cancel the read that it reports. It
+    /// must not ask this backend or its builders for tensors: it could wait for that very read.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -209,10 +194,6 @@ impl<'a> CheckpointBackend<'a> {
     /// let _model = candle_nn::linear_no_bias(1, 1, builder.pp("fc"))?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Like [`Checkpoint::dequantized`], if the options ask for numbers.
     pub fn new_with(
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         options: &LoadOptions,
@@ -230,30 +211,26 @@ impl<'a> CheckpointBackend<'a> {
         }
     }
 
-    /// Sets how many bytes may be read before the model asks for them: the memory of the tensors
-    /// that are read ahead and not yet handed out. 0 reads each tensor when it is asked for. The
-    /// default is 256 MiB.
+    /// Sets the most bytes of tensors that are read before the model asks for them. 0 reads each
+    /// tensor when it is asked for. The default is 256 MiB.
     #[must_use]
     pub fn read_ahead(self, bytes: u64) -> Self {
         Self { read_ahead: bytes, ..self }.anew()
     }
 
-    /// Sets whether a tensor that is asked for again shares the memory of the one that was handed
-    /// out before, if dtype and device are the same. Off by default: each request then reads the
-    /// tensor and allocates it, except for the first request for each name of a tied tensor.
+    /// Sets whether a tensor that is asked for again, in the same dtype and on the same device,
+    /// shares the memory of the first one. Off by default.
     ///
     /// The backend then keeps every tensor that it has handed out, until it and its builders are
-    /// dropped. Tensors that the model itself drops, for example because it quantizes them, stay in
-    /// memory for the same time. An operation that writes into a tensor in place, such as
-    /// `slice_set`, writes into all tensors that share its memory.
+    /// dropped, even tensors that the model drops. An operation that writes in place, such as
+    /// `slice_set`, writes into all tensors that share the memory.
     #[must_use]
     pub fn cache_tensors(self, share: bool) -> Self {
         Self { cache_tensors: share, ..self }.anew()
     }
 
-    /// Hides all tensors from the model with names that `keep` does not accept. They are then
-    /// missing, and are not read ahead. An alias is hidden or kept by its own name. `keep` is
-    /// called once for each name, now. A second filter hides more.
+    /// Hides all tensors from the model with names that `keep` does not accept. An alias is hidden
+    /// or kept by its own name. A second filter hides more.
     ///
     /// ```
     /// use candle_core::{DType, Device};
@@ -280,18 +257,15 @@ impl<'a> CheckpointBackend<'a> {
         Self { names: Arc::new(names), ..self }.anew()
     }
 
-    /// Returns the backend without tensors that were read. Other options make other tensors.
+    /// Drops tensors that were read: other options make other tensors.
     fn anew(self) -> Self {
         Self { state: State::new(self.weights.checkpoint.len()), ..self }
     }
 }
 
 impl<'a> CheckpointBackend<'a> {
-    /// Returns the tensors that the model has not asked for yet, in the order of the files. Asking
-    /// for one of the names of a tied tensor is enough, asking only whether it is there is not.
-    /// Hidden tensors are skipped.
-    ///
-    /// After a model is built, these are the tensors that it does not use.
+    /// Returns the visible tensors that the model has not asked for yet, in the order of the files.
+    /// Asking for one name of a tied tensor is enough; `contains_tensor` does not count.
     pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, Box<dyn ReadAt + 'a>>> {
         let asked = self.state.ahead.asked();
         let tensors = self.weights.checkpoint.tensors().zip(asked).enumerate();
@@ -334,14 +308,11 @@ impl<'a> CheckpointBackend<'a> {
 
     /// Reads tensors now, in parallel, and keeps them in main memory until the model asks for them.
     /// `prefix` is the prefix of their names, as [`VarBuilder::prefix`] returns it; an empty one
-    /// selects all tensors. Returns the number of tensors that were read.
+    /// selects all. Returns the number of tensors that were read.
     ///
-    /// If `dtype` is one of floats, only floats are read, because a model asks for integers in
-    /// another dtype. Tensors that have no conversion to `dtype` are skipped, and so are quantised
-    /// weights that are an error. A tensor that is asked for in another dtype is read again.
-    ///
-    /// The callback in the [options](CheckpointBackend::new_with) receives the progress and can
-    /// cancel it.
+    /// For a `dtype` of floats, only floats are read, because a model asks for integers in another
+    /// dtype. Tensors without a conversion to `dtype` and refused quantised weights are skipped. A
+    /// request in another dtype reads the tensor again.
     ///
     /// ```
     /// use candle_core::{DType, Device};
@@ -365,8 +336,7 @@ impl<'a> CheckpointBackend<'a> {
     ///
     /// # Errors
     ///
-    /// Like [`Checkpoint::read_named`]. Nothing of this call is kept then, and each tensor is read
-    /// when it is asked for.
+    /// Like [`Checkpoint::read_named`]. Nothing of this call is kept then.
     pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         let below = self.names.visible(&self.weights.checkpoint).filter(|(name, _)| {
@@ -376,7 +346,6 @@ impl<'a> CheckpointBackend<'a> {
         self.state.ahead.prefetch(&self.reader(dtype)?, below.map(|(_, position)| position))
     }
 
-    /// Loads the tensor, which the model calls `name`.
     fn load(
         &self,
         found: &Found<'_, Source<'a>>,

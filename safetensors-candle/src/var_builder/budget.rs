@@ -2,23 +2,19 @@
 
 use safetensors_core::Dtype;
 
-/// How much a byte that was read in vain counts against the bytes that were asked for.
+/// How much a byte that was read in vain counts against the requested ones.
 const PENALTY: u64 = 8;
 
-/// Counts, by dtype, the bytes in memory that a model asks for and the bytes that are read ahead.
-///
-/// Two rules hold at any time. The bytes read ahead and not yet handed out are at most the limit.
-/// And the bytes read ahead, together with the bytes dropped without being asked for, are at most
-/// the bytes that the model has asked for. So a model never causes more than twice the reading that
-/// it needs, and a model that asks for little reads little. A model that skips more than an eighth
-/// of the bytes read ahead ends it.
-///
-/// If tensors cannot be read, all that was read together with them counts as dropped, and so does
-/// the tensor that was asked for, which is read again. The bound is exceeded by that tensor at
-/// most.
-///
-/// Each dtype has a separate budget: a model that asks for weights as BF16 and for norms as F32
-/// shows with the norms nothing about the weights.
+/// Counts, by dtype, the bytes that a model asks for and the bytes that are read ahead.
+// The bytes ahead are at most the limit, and with the dropped ones at most the requested bytes. So
+// a model causes at most twice the reading that it needs. Skipping more than an eighth of the bytes
+// ahead ends reading ahead.
+//
+// If a read fails, all its tensors count as dropped, and the requested one is read again: only that
+// exceeds the bound.
+//
+// Each dtype has its own budget: a model that asks for norms as F32 shows nothing about its BF16
+// weights.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     tallies: Vec<(Dtype, Tally)>,
@@ -27,36 +23,33 @@ pub(super) struct Budget {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     asked: u64,
-    /// Read ahead, or being read ahead, and not handed out.
+    /// Bytes that are ahead or being read ahead.
     ahead: u64,
     dropped: u64,
 }
 
 impl Budget {
-    /// The model asks for a tensor.
     pub(super) fn ask(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.asked = tally.asked.saturating_add(bytes);
     }
 
-    /// A tensor is going to be read ahead.
+    /// Counts a tensor that is going to be read ahead.
     pub(super) fn reserve(&mut self, dtype: Dtype, bytes: u64) {
         self.tally(dtype).ahead += bytes;
     }
 
-    /// A tensor that was read ahead is handed out, or dropped.
+    /// Counts a tensor that is handed out, or dropped.
     pub(super) fn settle(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.ahead = tally.ahead.saturating_sub(bytes);
     }
 
-    /// A tensor was read in vain.
     pub(super) fn read_in_vain(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.dropped = tally.dropped.saturating_add(bytes);
     }
 
-    /// Returns how many more bytes of this dtype may be read ahead.
     pub(super) fn room(&mut self, dtype: Dtype, limit: u64) -> u64 {
         let ahead: u64 = self.tallies.iter().map(|(_, tally)| tally.ahead).sum();
         let tally = self.tally(dtype);
@@ -64,7 +57,6 @@ impl Budget {
         earned.saturating_sub(tally.ahead).min(limit.saturating_sub(ahead))
     }
 
-    /// Returns all bytes that the model has asked for.
     pub(super) fn asked(&self) -> u64 {
         self.tallies.iter().fold(0, |sum, (_, tally)| sum.saturating_add(tally.asked))
     }

@@ -6,42 +6,34 @@ use std::sync::{Arc, Mutex};
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 use safetensors_core::lock;
 
-/// Tensors that have been handed out and may be asked for again.
-///
-/// candle has no weak reference to a tensor. So a tensor that is kept here keeps its memory, also
-/// if the model has dropped it. A tied tensor is kept until it has been handed out under all of its
-/// names.
+/// Tensors that may be asked for again.
+// candle has no weak references, so they keep their memory even if the model has dropped them.
 #[derive(Debug, Default)]
 pub(super) struct KeptTensors {
     entries: Mutex<HashMap<Key, Arc<Mutex<KeptTensor>>>>,
 }
 
-/// The position of a tensor in the checkpoint, and how it was asked for.
 type Key = (usize, DType, DeviceLocation);
 
-/// Locked while a thread reads the tensor, so that others wait for it and share it.
+/// A tensor, locked while a thread reads it, so that others wait for it and share it.
 #[derive(Debug, Default)]
 struct KeptTensor {
     tensor: Option<Tensor>,
-    /// The names under which it was handed out.
     asked: Vec<String>,
 }
 
-/// A request for a tensor.
 pub(super) struct Asked<'a> {
     pub(super) position: usize,
     pub(super) name: &'a str,
-    /// How many names the tensor has if it is tied. It is kept until it was handed out under all of
-    /// them. `None` keeps it for good.
+    /// The number of names of a tied tensor, which is kept until all were asked for. `None` keeps
+    /// it for good.
     pub(super) names: Option<usize>,
     pub(super) dtype: DType,
     pub(super) device: &'a Device,
 }
 
 impl KeptTensors {
-    /// Returns the tensor that was handed out before for the same position, dtype and device,
-    /// otherwise the one that `read` returns. A name of a tied tensor that was handed out already
-    /// gets a new tensor.
+    /// Returns the tensor that was handed out before, otherwise the one that `read` returns.
     pub(super) fn get(
         &self,
         &Asked { position, name, names, dtype, device }: &Asked<'_>,

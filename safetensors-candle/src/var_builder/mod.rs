@@ -16,14 +16,12 @@ use candle_nn::VarBuilder;
 pub(crate) use names::Names;
 use safetensors_core::{Checkpoint, ReadAt, Result};
 
-/// Makes a [`VarBuilder`] over a checkpoint. The path names a file, an index of shards, or the
-/// directory that holds either.
+/// Makes a [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory of
+/// either. It replaces candle's [constructors](crate::migration#building-a-model).
 ///
-/// Every model of candle-transformers loads through a `VarBuilder`. This function reads only the
-/// headers. A tensor is read when the model asks for it. If the model asks in sequence, the tensor
-/// has already been read together with the ones before it. It has the requested shape and dtype,
-/// and is on the requested device. A tensor that was saved once under several names is found under
-/// all of them, and read once; see [`Checkpoint::aliases`].
+/// Only headers are read. A tensor is read when the model asks for it, or ahead if the model asks
+/// in sequence. It has the requested shape and dtype, and is on the requested device. A tensor that
+/// was saved once under several names is found under all of them; see [`Checkpoint::aliases`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -42,26 +40,10 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Replacements for candle's own constructors:
-///
-/// | candle | here |
-/// |---|---|
-/// | `from_mmaped_safetensors` of a single file | [`var_builder()`], which does not map the file |
-/// | `from_mmaped_safetensors` of several | [`var_builder_from`] of [`Checkpoint::open_files`], or the directory |
-/// | `from_buffered_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] with a `Vec<u8>` |
-/// | `from_slice_safetensors` | the same with a `&[u8]` |
-/// | `from_tensors`, of tensors in memory | the same, for example with the tensors of [`load()`], `.into_iter().collect()` |
-/// | `from_backend` | [`CheckpointBackend::var_builder`], after setting options |
-///
-/// The methods of a `VarBuilder` are candle's own: `pp`, `rename_f`, `to_dtype`, `set_device` and
-/// the others. If two files have a tensor of the same name, candle takes the last one without a
-/// word; here it is an error.
-///
-/// [`load()`]: crate::load()
-///
 /// # Errors
 ///
-/// Like [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder itself.
+/// Like [`Checkpoint::open`]. Two files with a tensor of the same name are an error.
+/// [`CheckpointBackend`] lists the errors of the builder.
 pub fn var_builder(
     path: impl AsRef<Path>,
     dtype: DType,
@@ -70,9 +52,9 @@ pub fn var_builder(
     Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
-/// Makes a builder like [`var_builder()`], over a checkpoint that is already open: of bytes in
-/// memory, of several files without an index ([`Checkpoint::open_files`]), with limits, mapped, or
-/// from any other source.
+/// Makes a builder like [`var_builder()`], over an open checkpoint: of bytes in memory, of several
+/// files without an index ([`Checkpoint::open_files`]), with limits, mapped, or from any other
+/// source.
 ///
 /// ```
 /// use candle_core::{DType, Device};

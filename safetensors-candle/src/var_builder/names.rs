@@ -1,4 +1,4 @@
-//! [`Names`]: which names a model can see, and which of them are one tensor.
+//! [`Names`]: the names that a model can see, and which of them are one tensor.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,31 +8,29 @@ use safetensors_core::{Checkpoint, LazyTensor};
 use crate::error::into_candle_error;
 use crate::weights::{Weights, stored_otherwise};
 
-/// The names of a checkpoint's tensors as a model sees them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    /// Whether the tensor at each position is hidden under its own name. Empty if none is.
+    /// Whether the own name of each tensor is hidden, by position. Empty if none is.
     hidden: Vec<bool>,
     hidden_aliases: HashSet<String>,
-    /// How many visible names each tensor has that has several, by position.
+    /// The number of visible names by position, if there are several.
     tied: HashMap<usize, usize>,
 }
 
-/// A tensor that a model asks for, and its position in the checkpoint.
 pub(super) struct Found<'a, S> {
     pub(super) position: usize,
     pub(super) tensor: LazyTensor<'a, S>,
 }
 
 impl Names {
-    /// Makes all names of a checkpoint visible.
+    /// Makes all names visible.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>) -> Self {
         let mut names = Self::default();
         names.count(checkpoint);
         names
     }
 
-    /// Hides names too that `keep` does not accept.
+    /// Hides more names.
     pub(super) fn filter<S>(
         &mut self,
         checkpoint: &Checkpoint<S>,
@@ -50,7 +48,6 @@ impl Names {
         self.count(checkpoint);
     }
 
-    /// Counts the names of the tensors that have several.
     fn count<S>(&mut self, checkpoint: &Checkpoint<S>) {
         let mut tied = HashMap::new();
         for (alias, tensor) in checkpoint.aliases() {
@@ -65,7 +62,6 @@ impl Names {
         self.tied = tied;
     }
 
-    /// Returns the position and the tensor of a name or alias that is visible.
     pub(super) fn find<'a, S>(
         &self,
         checkpoint: &'a Checkpoint<S>,
@@ -81,7 +77,7 @@ impl Names {
         (!is_hidden).then_some(Found { position, tensor })
     }
 
-    /// Returns all names and aliases that are visible, with the positions of their tensors.
+    /// Returns visible names and aliases, with the positions of their tensors.
     pub(super) fn visible<'a, S>(
         &'a self,
         checkpoint: &'a Checkpoint<S>,
@@ -102,12 +98,12 @@ impl Names {
         self.hidden.get(position).is_some_and(|&hidden| hidden)
     }
 
-    /// Returns how many visible names the tensor at a position has, if it has several.
+    /// Returns the number of visible names of a tensor that has several.
     pub(super) fn tied(&self, position: usize) -> Option<usize> {
         self.tied.get(&position).copied()
     }
 
-    /// Returns `true` if a name that no tensor has is a quantised weight, which the options refuse.
+    /// Returns `true` if the missing name is a quantised weight that the options refuse.
     pub(crate) fn is_refused(
         &self,
         Weights { checkpoint, options }: &Weights<'_>,
@@ -118,8 +114,7 @@ impl Names {
         codes.is_some_and(|codes| self.find(checkpoint, codes).is_some())
     }
 
-    /// Returns the error for a name that is missing: how its weight is stored, otherwise the places
-    /// that were searched and the names that may have been meant.
+    /// Explains how a weight is stored, or names searched places and similar names.
     pub(crate) fn missing(&self, weights: &Weights<'_>, name: &str) -> candle_core::Error {
         let checkpoint = &weights.checkpoint;
         if self.is_refused(weights, name) {

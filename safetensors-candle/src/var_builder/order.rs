@@ -2,26 +2,22 @@
 
 use std::ops::Range;
 
-/// The tensors of a checkpoint by modules, and the modules in the order of their numbers.
-///
-/// Files often have their tensors in the order of their names, where layer 10 follows layer 1, and
-/// a layer's `mlp` comes before its `self_attn`. A model builds layer after layer, and the parts of
-/// a layer in any order. So the tensors are divided into groups: a group has the names with the
-/// same text up to their first number, `model.layers.7.` for example, or, without a number, the
-/// names of the same module. After a group the model is expected to ask for the next one, in
-/// natural order: 2 before 10.
+/// The expected order of a model's requests.
+// Files often have layer 10 after layer 1, and a model asks for the parts of a layer in any order.
+// So names with the same text up to their first number, such as `model.layers.7.`, or names of the
+// same module are a group. The groups are in natural order: 2 before 10.
 #[derive(Debug)]
 pub(super) struct ModelOrder {
-    /// The position of each tensor in the checkpoint, in natural order of the names.
+    /// Positions in the checkpoint, in natural order of the names.
     positions: Vec<usize>,
-    /// The rank in that order of the tensor at each position.
+    /// The rank of each position.
     ranks: Vec<usize>,
-    /// The rank with which each group begins.
+    /// The first rank of each group.
     starts: Vec<usize>,
 }
 
 impl ModelOrder {
-    /// Returns the order of tensors with these names, which are at the positions 0, 1, 2, ….
+    /// Takes names in the order of their positions.
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let shared = shared_prefix(names.clone());
         let mut keys: Vec<(Key, usize)> =
@@ -45,14 +41,11 @@ impl ModelOrder {
         self.starts.len()
     }
 
-    /// Returns the group of the tensor at a position.
     pub(super) fn group(&self, position: usize) -> usize {
         self.starts.partition_point(|&start| start <= self.ranks[position]) - 1
     }
 
-    /// Returns the positions of all other tensors that are expected after the one at a position:
-    /// first the later tensors of its group, then the earlier ones, then the tensors of the next
-    /// groups.
+    /// Returns the later tensors of the group, then the earlier ones, then the next groups.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         let rank = self.ranks[position];
         let group = self.ranks_of(self.group(position));
@@ -66,16 +59,15 @@ impl ModelOrder {
     }
 }
 
-/// A name, changed so that the order of bytes is the natural order.
+/// A name with bytes that sort in natural order.
 struct Key {
     text: Vec<u8>,
-    /// The number of bytes that all names of the group begin with.
+    /// The bytes that the names of the group share.
     group_len: usize,
 }
 
 impl Key {
-    /// `shared` is the number of bytes that all names begin with. Numbers in them do not
-    /// distinguish names.
+    /// Ignores numbers in the `shared` bytes that all names begin with.
     fn of(name: &str, shared: usize) -> Self {
         let name = name.as_bytes();
         let mut text = Vec::with_capacity(name.len() + 8);
@@ -111,7 +103,7 @@ impl Key {
     }
 }
 
-/// Returns the number of bytes of the components that all names begin with.
+/// Counts the bytes of the components that all names begin with.
 fn shared_prefix<'a>(mut names: impl Iterator<Item = &'a str>) -> usize {
     let Some(first) = names.next() else { return 0 };
     let first = first.as_bytes();
@@ -130,7 +122,6 @@ mod tests {
         ModelOrder::of(names.iter().copied())
     }
 
-    /// Returns the names of each group, in order.
     fn groups<'a>(names: &[&'a str]) -> Vec<Vec<&'a str>> {
         let order = order(names);
         let groups = (0..order.groups()).map(|group| &order.positions[order.ranks_of(group)]);

@@ -15,32 +15,28 @@ use super::budget::Budget;
 use super::sequence::Sequence;
 use crate::weights::Source;
 
-/// How many tensors are looked at to find the ones to read ahead. It bounds the time of a
-/// request.
+/// The most tensors that are looked at, to bound the time of a request.
 const LOOKED_AT: usize = 4096;
 
-/// How the tensors for one request are read.
 pub(super) struct Reader<'a> {
     pub(super) checkpoint: &'a Checkpoint<Source<'a>>,
-    /// Options that convert every tensor to `dtype`.
+    /// Options that convert to `dtype`.
     pub(super) options: LoadOptions,
     /// The dtype that the model asks for.
     pub(super) dtype: Dtype,
-    /// The most bytes that may be read ahead, in memory.
+    /// The most bytes ahead, in memory.
     pub(super) limit: u64,
-    /// Whether the tensor at each position is hidden from the model. Empty if none is.
+    /// Hidden tensors by position. Empty if none is.
     pub(super) hidden: &'a [bool],
 }
 
 impl Reader<'_> {
-    /// Returns the memory that the tensor at a position takes, in bytes, if it should be read
-    /// before it is asked for.
+    /// Returns the bytes of a tensor that should be read ahead.
     fn expected(&self, position: usize) -> Option<u64> {
         self.memory(&self.checkpoint.tensor_at(position)?)
     }
 
-    /// Returns the memory that a tensor takes, in bytes. For integers in a model of floats, and for
-    /// tensors without a conversion to the dtype, the bytes in the file.
+    /// Returns the bytes in memory, or in the file for tensors that are not converted.
     pub(super) fn byte_len(&self, tensor: &LazyTensor<'_, Source<'_>>) -> u64 {
         let from = tensor.dtype();
         let is_asked = from == Dtype::C64 || from.is_float() == self.dtype.is_float();
@@ -49,11 +45,8 @@ impl Reader<'_> {
         bytes.unwrap_or_else(|| tensor.byte_len())
     }
 
-    /// Returns the memory that a tensor takes, in bytes, if a model of this dtype asks for it as
-    /// that.
-    ///
-    /// Tensors that cannot be had in the dtype have none. Neither have integers in a model of
-    /// floats, such as position ids: the model will ask for them in another dtype.
+    /// Returns `None` for tensors without a conversion, and for integers in a model of floats.
+    // A model asks for integers, such as position ids, in another dtype.
     fn memory(&self, tensor: &LazyTensor<'_, Source<'_>>) -> Option<u64> {
         let (from, to) = (tensor.dtype(), self.dtype);
         let is_expected = from != Dtype::C64
@@ -65,29 +58,28 @@ impl Reader<'_> {
     }
 }
 
-/// The tensors that were read ahead, and the model's requests so far. Several threads may ask at
-/// once.
+/// Tensors that were read ahead, and the model's requests so far.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     state: Mutex<State>,
-    /// Signals that tensors have been read, or that their read has failed.
+    /// Signals that a read has ended.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Whether the tensor at each position was asked for.
+    /// Requests by position.
     asked: Vec<bool>,
-    /// How many were.
+    /// The number of requested tensors.
     asked_tensors: usize,
-    /// Made at the second request: it takes a moment if there are very many tensors.
+    /// Made at the second request, because it takes a moment for very many tensors.
     sequence: Option<Sequence>,
     budget: Budget,
-    /// The tensors that are read ahead, by position.
+    /// Tensors ahead by position.
     slots: HashMap<usize, Slot>,
-    /// Tensors that could not be read. They are read again only when they are asked for.
+    /// Tensors that could not be read, and are not read ahead again.
     left_out: HashSet<usize>,
-    /// The bytes that had been asked for when stale slots were last looked for.
+    /// The bytes asked for when stale slots were last looked for.
     cleaned_at: u64,
 }
 
@@ -97,13 +89,12 @@ struct Slot {
     bytes: u64,
     /// `None` while a thread reads it.
     buf: Option<TensorBuf>,
-    /// The bytes that had been asked for when the tensor was read ahead. `None` for a tensor that
-    /// was prefetched explicitly, which stays until it is asked for.
+    /// The bytes asked for when the tensor was read ahead. `None` for a prefetched tensor, which
+    /// never becomes stale.
     since: Option<u64>,
 }
 
 impl ReadAhead {
-    /// Makes the state for a checkpoint of this many tensors.
     pub(super) fn new(tensors: usize) -> Self {
         let state = State {
             asked: vec![false; tensors],
@@ -117,13 +108,12 @@ impl ReadAhead {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Returns whether the tensor at each position was asked for.
     pub(super) fn asked(&self) -> Vec<bool> {
         lock(&self.state).asked.clone()
     }
 
-    /// Returns the tensor at a position: as it was read ahead, or read now. If the model asks in
-    /// sequence, the next tensors are read together with it, by all threads.
+    /// Takes a tensor that is ahead, or reads it, together with the next ones if the model asks in
+    /// sequence.
     pub(super) fn take(
         &self,
         reader: &Reader<'_>,
@@ -166,8 +156,7 @@ impl ReadAhead {
         tensor.read_with(&reader.options)
     }
 
-    /// Reads the tensors at these positions now, and keeps them until they are asked for. Returns
-    /// how many were read.
+    /// Returns how many tensors were read.
     pub(super) fn prefetch(
         &self,
         reader: &Reader<'_>,
@@ -192,11 +181,8 @@ impl ReadAhead {
         Ok(read)
     }
 
-    /// Notes which tensors are not read ahead again, because they could not be read together with
-    /// the one at `asked`.
-    ///
-    /// It is the tensor that the error names. If that is the one that was asked for, the others are
-    /// not to blame. If it names none, any of them may be.
+    /// Excludes the tensor that the error names from reading ahead, or all if it names none.
+    // If the error names the one at `asked`, the others are not to blame.
     fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
         let left_out = &mut lock(&self.state).left_out;
@@ -209,7 +195,7 @@ impl ReadAhead {
 }
 
 impl State {
-    /// The model asks for a tensor. Returns whether the next ones may be read ahead.
+    /// Returns `true` if the next tensors may be read ahead.
     fn ask(
         &mut self,
         reader: &Reader<'_>,
@@ -230,7 +216,7 @@ impl State {
         continues
     }
 
-    /// Reserves slots for the tensors that are expected after this one, as far as there is room.
+    /// Reserves slots for the next tensors, as far as there is room.
     fn reserve(&mut self, reader: &Reader<'_>, position: usize) -> Vec<usize> {
         self.drop_stale(reader.limit);
         let mut room = self.budget.room(reader.dtype, reader.limit);
@@ -257,7 +243,7 @@ impl State {
         reserved
     }
 
-    /// Drops tensors that were read ahead long ago. The model has gone on without them.
+    /// Drops tensors that the model has gone on without.
     fn drop_stale(&mut self, limit: u64) {
         let asked = self.budget.asked();
         if asked - self.cleaned_at <= limit / 4 {
@@ -276,7 +262,7 @@ impl State {
         self.sequence = Some(sequence);
     }
 
-    /// Drops the tensor at a position, unless a thread is reading it.
+    /// Drops a tensor, unless a thread is reading it.
     fn discard(&mut self, position: usize) {
         if self.slots.get(&position).is_some_and(|slot| slot.buf.is_some())
             && let Some(slot) = self.slots.remove(&position)
@@ -285,7 +271,6 @@ impl State {
         }
     }
 
-    /// Takes a tensor that has been read out of its slot.
     fn hand_out(&mut self, position: usize) -> Option<TensorBuf> {
         let slot = self.slots.remove(&position)?;
         slot.settle(&mut self.budget);
@@ -294,14 +279,14 @@ impl State {
 }
 
 impl Slot {
-    /// The tensor was not read in vain.
+    /// Counts a tensor that was not read in vain.
     fn settle(&self, budget: &mut Budget) {
         if self.since.is_some() {
             budget.settle(self.dtype, self.bytes);
         }
     }
 
-    /// The tensor was read, or may have been read, in vain.
+    /// Counts a tensor that may have been read in vain.
     fn waste(&self, budget: &mut Budget) {
         self.settle(budget);
         if self.since.is_some() {
@@ -310,16 +295,16 @@ impl Slot {
     }
 }
 
-/// The slots that one thread fills. Slots that it has not filled at the end are free again, so that
-/// the waiting threads read for themselves. A read that fails may have read most of them, so they
-/// count as read in vain.
+/// The slots that one thread fills.
+// Unfilled ones are free again at the end, so that waiting threads read for themselves, and count
+// as read in vain.
 struct Reading<'a> {
     ahead: &'a ReadAhead,
     positions: Vec<usize>,
 }
 
 impl Reading<'_> {
-    /// Reads all of the tensors, and one more, which is returned.
+    /// Reads the tensors, and returns the one at `asked`.
     fn read(&mut self, reader: &Reader<'_>, asked: Option<usize>) -> Result<Option<TensorBuf>> {
         // In the order of the file, not in the order in which they are expected.
         let mut positions = self.positions.clone();

@@ -4,29 +4,26 @@ use safetensors_core::Checkpoint;
 
 use super::order::ModelOrder;
 
-/// Which groups of tensors a model has asked for so far.
-///
-/// A model asks in sequence if it asks for a second tensor of a group, or for the first of a group
-/// after it has asked for at least half of the group before. So neither a single tensor nor one
-/// tensor of each layer is a sequence. Nothing depends on which tensor was asked for last, because
-/// several threads may build parts of a model at once.
+/// The groups of tensors that a model has asked for so far.
+// A model asks in sequence if it asks for a second tensor of a group, or for the first of a group
+// after at least half of the group before. The last request does not count, because several threads
+// may build parts of a model at once.
 #[derive(Debug)]
 pub(super) struct Sequence {
     order: ModelOrder,
     groups: Vec<Group>,
 }
 
-/// The bytes of a group in the file.
+/// Bytes in the file.
 #[derive(Clone, Debug, Default)]
 struct Group {
     bytes: u64,
-    /// The bytes of its tensors that were asked for.
     asked_bytes: u64,
     asked_tensors: usize,
 }
 
 impl Sequence {
-    /// Makes a sequence for a model that has already asked for some tensors.
+    /// Takes a model that has already asked for some tensors.
     pub(super) fn of<S>(checkpoint: &Checkpoint<S>, asked: &[bool]) -> Self {
         let order = ModelOrder::of(checkpoint.tensors().map(|tensor| tensor.name()));
         let groups = vec![Group::default(); order.groups()];
@@ -42,7 +39,7 @@ impl Sequence {
         sequence
     }
 
-    /// The model asks for a tensor for the first time. Returns whether that continues a sequence.
+    /// Returns `true` if the first request for a tensor continues a sequence.
     pub(super) fn ask(&mut self, position: usize, bytes: u64) -> bool {
         let group = self.order.group(position);
         let before = group.checked_sub(1).map(|before| &self.groups[before]);
@@ -52,12 +49,11 @@ impl Sequence {
         continues
     }
 
-    /// Returns the positions of the tensors that the model is expected to ask for after this one.
+    /// Returns the positions of the expected tensors.
     pub(super) fn after(&self, position: usize) -> impl Iterator<Item = usize> {
         self.order.after(position)
     }
 
-    /// Returns the bytes in the file of all tensors of the group of the tensor at a position.
     pub(super) fn group_bytes(&self, position: usize) -> u64 {
         self.groups[self.order.group(position)].bytes
     }
@@ -88,7 +84,6 @@ mod tests {
         Checkpoint::from_source(serialize(tensors, &options).unwrap(), "bytes").unwrap()
     }
 
-    /// Returns whether each name that is asked for continues a sequence.
     fn asks(checkpoint: &Checkpoint<Vec<u8>>, names: &[&str]) -> Vec<bool> {
         let mut sequence = Sequence::of(checkpoint, &vec![false; checkpoint.len()]);
         let position = |name: &&str| checkpoint.position(name).unwrap();

@@ -4,23 +4,19 @@ use quote::ToTokens;
 use syn::meta::ParseNestedMeta;
 use syn::{Attribute, Error, LitStr, Path, Result};
 
-/// The attributes of a field.
 #[derive(Default)]
 pub(crate) struct FieldAttributes {
-    /// The name in the file.
     pub(crate) rename: Option<LitStr>,
     /// The field is neither saved nor loaded.
     pub(crate) skip: bool,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
-    /// The names of the dimensions of an array.
     pub(crate) dimensions: Option<Vec<LitStr>>,
-    /// The units of an array.
     pub(crate) units: Option<LitStr>,
 }
 
 impl FieldAttributes {
-    /// Parses the attributes of the field of this name, which errors show.
+    /// Parses the attributes of a field. Errors show its name.
     pub(crate) fn parse(attributes: &[Attribute], field: &str) -> Result<Self> {
         let mut found = Self::default();
         for_each(attributes, |meta| {
@@ -60,7 +56,6 @@ impl FieldAttributes {
     }
 }
 
-/// Returns the name that `rename` gives.
 fn name(meta: &ParseNestedMeta<'_>, field: &str) -> Result<LitStr> {
     let name: LitStr = meta.value()?.parse()?;
     match name.value().as_str() {
@@ -73,7 +68,6 @@ fn name(meta: &ParseNestedMeta<'_>, field: &str) -> Result<LitStr> {
     }
 }
 
-/// Returns the names that `dimensions` gives.
 fn dimensions(meta: &ParseNestedMeta<'_>, field: &str) -> Result<Vec<LitStr>> {
     let content;
     syn::parenthesized!(content in meta.input);
@@ -88,10 +82,8 @@ fn dimensions(meta: &ParseNestedMeta<'_>, field: &str) -> Result<Vec<LitStr>> {
     Ok(names)
 }
 
-/// The attributes of a struct.
 #[derive(Default)]
 pub(crate) struct StructAttributes {
-    /// The path of `safetensors-ndarray`, if it is given.
     pub(crate) crate_path: Option<Path>,
     /// Arrays that no field has are ignored.
     pub(crate) ignore_others: bool,

@@ -9,12 +9,9 @@ use crate::structure::{Field, depends_on, names};
 /// The types of ndarray without the end of their names: a number of dimensions, or `D`.
 const ARRAYS: [&str; 4] = ["Array", "ArcArray", "ArrayView", "CowArray"];
 
-/// Adds the bounds by which all fields can be saved, or loaded: `field` is the trait of a field,
-/// and `structure` the name of the struct.
-///
-/// The bounds of an array are the bounds of its elements and its dimension. A bound of the array
-/// itself would do too, but the compiler finds two of them ambiguous that differ only in their
-/// lifetimes.
+/// Adds the bounds by which all fields can be saved or loaded: `field` is the trait of a field.
+// An array needs the bounds of its elements and its dimension: the compiler finds two bounds of the
+// array that differ only in their lifetimes ambiguous.
 pub(crate) fn of_fields(
     generics: &mut Generics,
     structure: &Ident,
@@ -39,7 +36,7 @@ pub(crate) fn of_fields(
     }
 }
 
-/// Adds the bounds by which fields that are not in the file get their default values.
+/// Adds the bounds by which fields that the file lacks get their default values.
 pub(crate) fn of_defaults(generics: &mut Generics, fields: &[Field<'_>]) {
     let parameters = generics.clone();
     for Field { ty, stored, .. } in fields {
@@ -49,8 +46,8 @@ pub(crate) fn of_defaults(generics: &mut Generics, fields: &[Field<'_>]) {
     }
 }
 
-/// Adds a bound for a type that depends on a parameter. Without one for the other types, the
-/// compiler's error is at the field.
+/// Adds a bound for a type that depends on a parameter.
+// Other types have better errors without.
 fn add(generics: &mut Generics, parameters: &Generics, ty: &Type, bound: &TokenStream) {
     if depends_on(ty, parameters) {
         let predicate: WherePredicate = parse_quote!(#ty: #bound);
@@ -58,8 +55,7 @@ fn add(generics: &mut Generics, parameters: &Generics, ty: &Type, bound: &TokenS
     }
 }
 
-/// Returns the type arguments of an array of ndarray, also in an `Option` or a `Vec`. `None` for
-/// another type.
+/// Returns the type arguments of an array of ndarray, also in an `Option` or a `Vec`.
 fn array_arguments(ty: &Type) -> Option<Vec<&Type>> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last()?;

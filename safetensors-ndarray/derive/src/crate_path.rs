@@ -1,16 +1,15 @@
-//! Where the code of the macro finds `safetensors-ndarray`, if the struct does not say.
+//! Finds `safetensors-ndarray` for the code of the macro.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
-/// Returns the manifest of the package that is compiled. Empty if cargo does not compile it.
+/// Returns the manifest of the package that cargo compiles, or nothing.
 pub(crate) fn manifest() -> String {
     let path = std::env::var_os("CARGO_MANIFEST_PATH").unwrap_or_default();
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns the path of `safetensors-ndarray` in a package with this manifest: that crate, or the
-/// module of its facade. `None` if the manifest names neither.
+/// Returns the path of `safetensors-ndarray`, or of the module of its facade, by the manifest.
 pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
     if manifest.is_empty() || names(manifest, "safetensors-ndarray") {
         return Some(quote!(::safetensors_ndarray));
@@ -18,7 +17,7 @@ pub(crate) fn find(manifest: &str) -> Option<TokenStream> {
     names(manifest, "safetensors-bridge").then(|| quote!(::safetensors_bridge::ndarray))
 }
 
-/// Returns `true` if a manifest belongs to a package, or has it as a dependency under its own name.
+/// Returns `true` for the manifest of a package or of a dependent one.
 fn names(manifest: &str, package: &str) -> bool {
     manifest.lines().any(|line| {
         let line = line.split('#').next().unwrap_or_default();

@@ -10,7 +10,6 @@ use syn::{
 use crate::structure::{Field, StoredField, Structure};
 use crate::{bounds, crate_path};
 
-/// Returns the implementations for a struct of a package with this manifest.
 pub(crate) fn expand(input: &DeriveInput, manifest: &str) -> Result<TokenStream> {
     let structure = Structure::parse(input)?;
     let path = match &structure.attributes.crate_path {
@@ -33,8 +32,7 @@ pub(crate) fn expand(input: &DeriveInput, manifest: &str) -> Result<TokenStream>
     })
 }
 
-/// Generates the code that saves a struct, and that allows it as a field, in a `Vec` and in an
-/// `Option`.
+/// Generates the code that saves a struct, and allows it as a field, in a `Vec` and in an `Option`.
 fn save(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
     let mut generics = structure.generics.clone();
@@ -115,7 +113,6 @@ fn check(field: &Field<'_>, stored: &StoredField, file: &Lifetime) -> TokenStrea
     }
 }
 
-/// Generates the expression that loads a field.
 fn value(field: &Field<'_>, file: &Lifetime) -> TokenStream {
     let ty = field.ty;
     match &field.stored {
@@ -130,7 +127,6 @@ fn value(field: &Field<'_>, file: &Lifetime) -> TokenStream {
     }
 }
 
-/// Generates the code that loads a struct.
 fn load(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
     let (_, arguments, _) = structure.generics.split_for_impl();

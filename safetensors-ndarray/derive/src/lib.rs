@@ -1,8 +1,7 @@
-//! The derive macro `NamedArrays` of `safetensors-ndarray`: a struct of ndarray arrays is saved to
-//! a safetensors file, and loaded from one.
+//! The derive macro `NamedArrays` of `safetensors-ndarray`, for structs of ndarray arrays.
 //!
 //! Use it as `safetensors_ndarray::NamedArrays`, with the feature `derive` of that crate. The trait
-//! of the same name, which it implements, has the methods and the rules.
+//! of the same name has the methods and the rules.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]

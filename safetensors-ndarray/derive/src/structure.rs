@@ -1,5 +1,4 @@
-//! The struct that the macro is applied to, checked: its fields, their names in the file, and
-//! whether their types can be stored at all.
+//! The struct that the macro is applied to, checked.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,6 @@ use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, LitStr, Path, Resul
 
 use crate::attributes::{FieldAttributes, StructAttributes};
 
-/// A struct with named fields.
 pub(crate) struct Structure<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) generics: &'a Generics,
@@ -17,26 +15,21 @@ pub(crate) struct Structure<'a> {
     pub(crate) fields: Vec<Field<'a>>,
 }
 
-/// A field of the struct.
 pub(crate) struct Field<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,
-    /// Whether the type depends on a parameter of the struct, so that only a bound determines the
-    /// traits of the type.
+    /// The type depends on a parameter of the struct, so that only a bound determines its traits.
     pub(crate) generic: bool,
-    /// How the field is stored. `None` if it is skipped.
+    /// `None` if the field is skipped.
     pub(crate) stored: Option<StoredField>,
 }
 
-/// How a field is stored.
 pub(crate) struct StoredField {
     /// The name in the file, below the struct's.
     pub(crate) name: String,
     /// A field that the file lacks gets its default value.
     pub(crate) default: bool,
-    /// The names of the dimensions of an array.
     pub(crate) dimensions: Option<Vec<LitStr>>,
-    /// The units of an array.
     pub(crate) units: Option<LitStr>,
 }
 
@@ -89,7 +82,6 @@ impl<'a> Structure<'a> {
     }
 }
 
-/// All errors so far, as one.
 struct Errors(Option<Error>);
 
 impl Errors {
@@ -106,8 +98,8 @@ impl Errors {
     }
 }
 
-/// Refuses types that no implementation of a trait can make storable. Types behind a path are left
-/// to the compiler.
+/// Refuses types that no implementation of a trait can make storable. The compiler checks types
+/// behind a path.
 fn check_type(ty: &Type, field: &str) -> Result<()> {
     let (found, instead) = match ty {
         Type::Paren(inner) => return check_type(&inner.elem, field),
@@ -128,7 +120,6 @@ fn check_type(ty: &Type, field: &str) -> Result<()> {
     Err(Error::new_spanned(ty, message))
 }
 
-/// Returns `true` if a type names a type or const parameter.
 pub(crate) fn depends_on(ty: &Type, generics: &Generics) -> bool {
     names(ty, |ident| {
         generics.type_params().any(|parameter| parameter.ident == *ident)
@@ -136,7 +127,7 @@ pub(crate) fn depends_on(ty: &Type, generics: &Generics) -> bool {
     })
 }
 
-/// Whether one of the paths in a type begins with such a name.
+/// Returns `true` if a path in a type begins with such a name.
 pub(crate) fn names(ty: &Type, is_such: impl Fn(&Ident) -> bool) -> bool {
     struct Finder<F>(F, bool);
 

@@ -5,7 +5,6 @@ use syn::parse_quote;
 
 use super::*;
 
-/// Returns the messages for a struct, in order.
 fn messages(input: &DeriveInput) -> Vec<String> {
     match expand(input, "") {
         Ok(tokens) => panic!("accepted: {tokens}"),
@@ -13,7 +12,6 @@ fn messages(input: &DeriveInput) -> Vec<String> {
     }
 }
 
-/// Returns the code for a struct, without spaces.
 fn code(input: &DeriveInput) -> String {
     expand(input, "").unwrap().to_string().replace(' ', "")
 }
@@ -261,7 +259,7 @@ fn the_path_of_the_crate_is_that_of_the_dependency() {
     }
 }
 
-/// Returns the lines of a source that the errors for it are at, counted from 1.
+/// Returns the lines that the errors for a source are at, counted from 1.
 fn lines_of_errors(source: &str) -> Vec<usize> {
     match expand(&syn::parse_str(source).unwrap(), "") {
         Ok(tokens) => panic!("accepted: {tokens}"),
@@ -287,11 +285,10 @@ fn errors_are_at_their_fields() {
     assert_eq!(lines, [3, 4, 6, 8, 10]);
 }
 
-/// Only the compiler knows the type behind a path. It reports a missing trait at the type in the
-/// code of the macro, so the tokens of that type must have the position of their field.
+// The compiler reports a missing trait at the type in the code of the macro, so its tokens must
+// have the position of their field.
 #[test]
 fn the_compilers_errors_are_at_the_type_of_the_field() {
-    /// Returns the lines of a name in the code, inside of groups too.
     fn lines(code: TokenStream, name: &str) -> Vec<usize> {
         let lines = code.into_iter().flat_map(|token| match token {
             TokenTree::Group(group) => lines(group.stream(), name),

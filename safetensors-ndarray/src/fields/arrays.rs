@@ -41,7 +41,7 @@ load_arrays! {
     ['r: 'a, 'a] CowArray<'a, A, D>, borrow_or_copy;
 }
 
-/// Borrows an array, or copies it if its elements cannot be borrowed in place.
+/// Copies an array if its elements cannot be borrowed in place.
 fn borrow_or_copy<'r, A: ArrayElement, D: Dimension>(
     file: &mut Loading<'r>,
     name: &str,

@@ -1,4 +1,4 @@
-//! [`Checking`]: a file is compared with a struct of arrays, before any elements are read.
+//! [`Checking`]: compares a file with a struct of arrays, before any elements are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,12 @@ use super::names::MAX_DEPTH;
 use super::saving::UNITS;
 use crate::ArrayElement;
 
-/// The most differences that are listed. A hostile file can make each of its names into one
-/// difference for each field of an item of a `Vec`.
+/// The most differences that are listed.
+// A hostile file can make each of its names into one difference for each field of an item of a
+// `Vec`.
 const MAX_MISMATCHES: usize = 100_000;
 
-/// The most bytes that an error keeps of a malformed value.
+/// The most bytes of a malformed value in an error.
 const EXCERPT: usize = 120;
 
 /// A file that is compared with a struct.
@@ -27,9 +28,8 @@ pub struct Checking<'r> {
     /// The names of all fields so far, and one that two of them have.
     fields: BTreeSet<String>,
     duplicate: Option<String>,
-    /// The structs that ignore other arrays: the name of each, and the names of its fields.
+    /// The structs that ignore other arrays, with the names of their fields.
     open: BTreeMap<String, &'static [&'static str]>,
-    /// The arrays to read, by name.
     arrays: Vec<String>,
     pub(super) mismatches: Vec<Mismatch>,
 }
@@ -50,8 +50,7 @@ impl<'r> Checking<'r> {
         &self.names
     }
 
-    /// Compares a tensor with an array of elements `T`, of dimension `D`, and of this shape if
-    /// there is one already.
+    /// Compares a tensor with an array of this type, and of the shape of `current`.
     pub(super) fn array<T: ArrayElement, D: Dimension>(
         &mut self,
         name: &str,
@@ -73,14 +72,13 @@ impl<'r> Checking<'r> {
         self.note(Mismatch::of_dtypes(name, T::DTYPE, dtype));
     }
 
-    /// Lists an item that the file has and a value has not. Its tensors are listed anyway.
+    /// Lists an item that only the file has, unless its tensors are listed anyway.
     pub(super) fn extra_item(&mut self, name: &str) {
         if !self.names.has_arrays(name) {
             self.note(Mismatch::Extra { name: name.into() });
         }
     }
 
-    /// Looks for a metadata entry of the form `expected`.
     pub(super) fn entry(
         &mut self,
         key: &str,
@@ -139,8 +137,6 @@ impl<'r> Checking<'r> {
         self.open.insert(name.into(), fields);
     }
 
-    /// Returns `true` if a tensor is below a struct that ignores others, and belongs to none of its
-    /// fields.
     fn is_ignored(&self, tensor: &str) -> bool {
         let dots = tensor.match_indices('.').take(MAX_DEPTH);
         let below = dots.map(|(dot, _)| (&tensor[..dot], &tensor[dot + 1..]));
@@ -163,8 +159,7 @@ impl<'r> Checking<'r> {
         self.mismatches.extend(mismatch.into().into_iter().take(rest));
     }
 
-    /// The names of the arrays to read. An error if anything differs, including tensors that no
-    /// field has and no struct ignores.
+    /// Returns the names of the arrays to read. Fails if anything differs.
     pub(super) fn finish(mut self) -> Result<(Names<'r>, Vec<String>)> {
         let file = self.names.file();
         if let Some(name) = &self.duplicate {

@@ -1,4 +1,4 @@
-//! Fields that are there or not, and fields of several items.
+//! Optional fields, and fields of several items.
 
 use safetensors_core::Result;
 

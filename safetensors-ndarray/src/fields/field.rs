@@ -1,11 +1,11 @@
-//! The traits of the types that a field can have. Their methods are for the derive macro.
+//! The traits of the types that a field can have, for the derive macro.
 
 use safetensors_core::Result;
 use safetensors_core::error::Mismatch;
 
 use super::{Checking, Loading, Names, Saving};
 
-/// A type that a field can have in a struct that is saved. The [module](crate::fields) lists them.
+/// A type of a field in a struct that is saved. The [module](crate::fields) lists them.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be saved to a safetensors file",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \
@@ -18,8 +18,8 @@ pub trait SaveField {
     fn save_field(&self, name: &str, file: &mut Saving<'_>) -> Result<()>;
 }
 
-/// A type that a field can have in a struct that is loaded from a file of lifetime `'r`. Borrowed
-/// parts come from there. The [module](crate::fields) lists the types.
+/// A type of a field in a struct that is loaded from a file of lifetime `'r`, for borrowed parts.
+/// The [module](crate::fields) lists them.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` cannot be loaded from a safetensors file",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec` or \
@@ -30,12 +30,11 @@ pub trait LoadField<'r>: Sized {
     #[doc(hidden)]
     fn is_in(name: &str, names: &Names<'r>) -> bool;
 
-    /// Compares the file with the field, and with the value that it is to replace. No elements are
-    /// read.
+    /// Compares the file with the field, and with the present value. No elements are read.
     #[doc(hidden)]
     fn check(current: Option<&Self>, name: &str, file: &mut Checking<'r>);
 
-    /// Makes the value. Called after `check`, if that found nothing wrong.
+    /// Makes the value, after `check`.
     #[doc(hidden)]
     fn load(name: &str, file: &mut Loading<'r>) -> Result<Self>;
 
@@ -46,11 +45,10 @@ pub trait LoadField<'r>: Sized {
     }
 }
 
-/// A type that a `Vec` of a struct of arrays can have: structs that derive `NamedArrays`, arrays,
-/// texts, and `Vec`s of those.
+/// A type in a `Vec` in a struct of arrays: structs that derive `NamedArrays`, arrays, texts, and
+/// `Vec`s of them.
 ///
-/// Numbers are not among them: a `Vec<f64>` would become a metadata entry for each number. Use an
-/// `Array1<f64>`.
+/// A `Vec` of numbers would become a metadata entry for each: use an `Array1<f64>`.
 #[diagnostic::on_unimplemented(
     message = "a `Vec` of `{Self}` cannot be a field of a struct of arrays",
     label = "not a struct that derives `NamedArrays`, an array or a text",
@@ -59,8 +57,7 @@ pub trait LoadField<'r>: Sized {
 #[doc(hidden)]
 pub trait InVec {}
 
-/// A type that an `Option` of a struct of arrays can have: every type that a field can have, except
-/// an `Option`.
+/// A type in an `Option` in a struct of arrays: every type except an `Option`.
 #[diagnostic::on_unimplemented(
     message = "an `Option` of `{Self}` cannot be a field of a struct of arrays",
     label = "not an array, a number, a text, a struct that derives `NamedArrays`, or a `Vec`"
@@ -77,8 +74,7 @@ impl<'r> Checking<'r> {
         }
     }
 
-    /// Compares an item that a value has and the file has not, so that at least one difference is
-    /// listed.
+    /// Compares an item that the file lacks, so that at least one difference is listed.
     pub(super) fn missing_item<F: LoadField<'r>>(&mut self, current: &F, name: &str) {
         let before = self.mismatches.len();
         F::check(Some(current), name, self);
@@ -89,7 +85,7 @@ impl<'r> Checking<'r> {
 }
 
 impl<'r> Loading<'r> {
-    /// Makes a field, which has its default value if the file does not have it.
+    /// Makes a field, with its default value if the file lacks it.
     #[doc(hidden)]
     pub fn load_or_default<F: LoadField<'r> + Default>(&mut self, name: &str) -> Result<F> {
         if F::is_in(name, self.names()) { F::load(name, self) } else { Ok(F::default()) }

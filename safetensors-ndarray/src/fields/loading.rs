@@ -1,4 +1,4 @@
-//! [`Loading`]: a struct of arrays is made from a file that has been found to match.
+//! [`Loading`]: makes a struct of arrays from a file that matches.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,11 +18,10 @@ pub struct Loading<'r> {
     tensors: Tensors<'r>,
 }
 
-/// Where the elements of arrays are.
 enum Tensors<'r> {
-    /// They have been read, all in parallel.
+    /// Tensors that have been read, in parallel.
     Read(BTreeMap<String, TensorBuf>),
-    /// They are in the bytes of the file, which are in memory.
+    /// The bytes of a file in memory.
     InMemory(&'r dyn Lending),
 }
 
@@ -44,7 +43,6 @@ impl<B: InMemory> Lending for Reader<B> {
 }
 
 impl<'r> Loading<'r> {
-    /// Reads these arrays in parallel.
     pub(super) fn read<S: ReadAt>(
         reader: &Reader<S>,
         names: Names<'r>,
@@ -54,7 +52,6 @@ impl<'r> Loading<'r> {
         Ok(Self { names, tensors: Tensors::Read(arrays.into_iter().zip(bufs).collect()) })
     }
 
-    /// Borrows arrays from memory.
     pub(super) fn in_memory<B: InMemory>(reader: &'r Reader<B>, names: Names<'r>) -> Self {
         Self { names, tensors: Tensors::InMemory(reader) }
     }

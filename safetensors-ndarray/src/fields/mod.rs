@@ -1,5 +1,4 @@
-//! Structs of arrays: [`NamedArrays`], which `#[derive(NamedArrays)]` implements, and the types
-//! that the fields of such a struct can have.
+//! Structs of arrays, by `#[derive(NamedArrays)]`, and the types that their fields can have.
 //!
 //! # What fields become
 //!
@@ -14,17 +13,13 @@
 //!
 //! # Entries in the metadata
 //!
-//! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is a
-//! text in the form of [`MetadataValue`](crate::MetadataValue). Every float, NaN too, comes back
-//! with the same bits. A decimal from another program is rounded once; one that is too large is
-//! refused.
+//! The key is the name of the field: `epoch`, or `optimizer.step`. The value has the form of
+//! [`MetadataValue`](crate::MetadataValue), so every float comes back with the same bits. A decimal
+//! of another program is rounded once; one that is too large is refused.
 //!
-//! A struct with only `None` in its `Option`s writes nothing. If it is an item of a `Vec` or in an
-//! `Option`, an entry of its name with an empty value represents it. So a `Vec` keeps its length,
-//! and `Some` stays `Some`. An empty `Vec` as a field writes nothing, and a `Vec` that the file
-//! does not have is empty. Inside a `Vec` or `Option` it is an entry with an empty value.
-//!
-//! Other entries in the metadata are ignored.
+//! An item of a `Vec`, or a value in an `Option`, that writes nothing is an entry with an empty
+//! value. So a `Vec` keeps its length, and `Some` stays `Some`. A `Vec` that the file lacks is
+//! empty. Other entries are ignored.
 
 mod arrays;
 mod checking;

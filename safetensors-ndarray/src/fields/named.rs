@@ -7,8 +7,8 @@ use safetensors_core::{ReadAt, Result};
 use super::{Checking, LoadField, Loading, Names, SaveField, Saving};
 use crate::{InMemory, Reader, Writer};
 
-/// A struct of arrays, which can be saved to a file and loaded from one. Each field has a name
-/// there. `#[derive(NamedArrays)]` implements this trait; one `use` brings in both.
+/// A struct of arrays, which can be saved to a file and loaded from one. `#[derive(NamedArrays)]`
+/// implements this trait; one `use` brings in both.
 ///
 /// ```
 /// use ndarray::{Array1, Array2, array};
@@ -54,25 +54,23 @@ use crate::{InMemory, Reader, Writer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The module [`fields`](crate::fields) lists the types that fields can have, and their form in the
-/// file. The macro [`NamedArrays`](macro@crate::NamedArrays) lists the attributes.
+/// The module [`fields`](crate::fields) lists the types of fields, and the macro
+/// [`NamedArrays`](macro@crate::NamedArrays) the attributes.
 ///
 /// # Loading is strict
 ///
-/// Before any elements are read, the whole file is compared with the struct. An
-/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) lists all tensors that are
-/// missing, that no field has, and that have another dtype or another number of dimensions, and all
-/// metadata entries that are missing or malformed. For a hostile file it lists the first 100,000.
-/// Nothing is converted.
+/// Before any elements are read, the file is compared with the struct. An
+/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) lists all differences, at
+/// most 100,000. Nothing is converted.
 ///
-/// A `Vec` gets the items that the file has without a gap, from `0` on. No field has a tensor
-/// behind a gap. Fields that are an `Option` or have the attribute `default` may be missing. With
-/// the attribute `ignore_others` of the struct, the file may have other tensors.
+/// A `Vec` gets the items from `0` on; a tensor behind a gap belongs to no field. Fields that are
+/// an `Option` or have the attribute `default` may be missing. With the attribute `ignore_others`,
+/// the file may have other tensors.
 ///
 /// # Borrowed arrays
 ///
-/// A struct of `ArrayView`s saves arrays that are elsewhere. It can be loaded without a copy from a
-/// file in memory, by [`view_from`](NamedArrays::view_from).
+/// A struct of `ArrayView`s saves arrays that are elsewhere. [`view_from`](NamedArrays::view_from)
+/// loads it without a copy from a file in memory.
 ///
 /// # Generic structs
 ///
@@ -95,14 +93,13 @@ use crate::{InMemory, Reader, Writer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait NamedArrays: SaveField {
-    /// Saves the struct to a file, atomically. Arrays of any memory layout are written in C order,
-    /// without a copy of a whole array. With options, such as metadata, make a
-    /// [`Writer`](Writer::create_with) and [write](NamedArrays::write_to) the struct to it.
+    /// Saves the struct to a file, atomically, with arrays in C order. For options, such as
+    /// metadata, [write](NamedArrays::write_to) it to a [`Writer`](Writer::create_with).
     ///
     /// # Errors
     ///
-    /// Like [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the file, and
-    /// the array if it concerns one. After an error the path has its previous content.
+    /// Like [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. The path then has its
+    /// previous content.
     fn save_to(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let writer = Writer::create(path)?;
@@ -110,8 +107,8 @@ pub trait NamedArrays: SaveField {
         writer.finish()
     }
 
-    /// Writes the struct to a file that gets other arrays or attributes too. A struct with the
-    /// attribute `ignore_others` can be loaded from such a file.
+    /// Writes the struct to a file that gets other arrays or attributes too. The attribute
+    /// `ignore_others` loads from such a file.
     ///
     /// ```
     /// use ndarray::{Array1, array};
@@ -147,8 +144,8 @@ pub trait NamedArrays: SaveField {
         self.save_field("", &mut Saving::new(writer))
     }
 
-    /// Loads the struct from a file, an index of several files, or the directory that holds either.
-    /// All arrays are read in parallel.
+    /// Loads the struct from a file, an index of several files, or the directory of either. All
+    /// arrays are read in parallel.
     fn load_from(path: impl AsRef<Path>) -> Result<Self>
     where
         Self: for<'r> LoadField<'r>,
@@ -160,15 +157,10 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), which lists everything
-    ///   that differs.
-    /// - [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields
-    ///   have the same name, also in nested structs.
-    /// - An error of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
-    ///   [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if ndarray refuses a
-    ///   shape.
-    ///
-    /// Each names the file, and the array if it concerns one.
+    /// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), which lists everything
+    /// that differs; [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor)
+    /// if two fields have the same name, also in nested structs; an error of
+    /// [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named).
     fn read_from<S: ReadAt>(reader: &Reader<S>) -> Result<Self>
     where
         Self: for<'r> LoadField<'r>,
@@ -176,9 +168,8 @@ pub trait NamedArrays: SaveField {
         read(None, reader)
     }
 
-    /// Loads new values into this struct. The arrays must have the shapes that they have now, and
-    /// `Vec`s the same number of items. An `Option` follows the file. Skipped fields stay as they
-    /// are.
+    /// Loads new values into this struct. The arrays must have their present shapes, and `Vec`s the
+    /// same number of items. An `Option` follows the file. Skipped fields stay unchanged.
     ///
     /// After an error the struct is unchanged. Until all is read, memory holds the old and the new
     /// arrays.
@@ -223,7 +214,7 @@ pub trait NamedArrays: SaveField {
     }
 
     /// Loads a struct that borrows its arrays and texts from a file in memory. `Array` fields are
-    /// copied, and so is a `CowArray` with elements that are not aligned in the file.
+    /// copied, and so are `CowArray`s that are not aligned in the file.
     ///
     /// ```
     /// use ndarray::{Array2, ArrayView2, array};

@@ -8,22 +8,20 @@ use safetensors_core::{Dtype, Error, Metadata, ReadAt, Result};
 
 use crate::Reader;
 
-/// How many dots a name can have. Without a limit, a file with names of millions of dots would make
-/// a struct that has itself as items nest until the stack is full.
+/// The most dots of a name.
+// Names of millions of dots would nest a struct that has itself as items until the stack is full.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// Returns the name of a field below the name of its struct, which is empty for the outermost one.
+/// Returns the name of a field below its struct, which is empty for the outermost one.
 #[doc(hidden)]
 pub fn join(name: &str, field: &str) -> String {
     if name.is_empty() { field.into() } else { format!("{name}.{field}") }
 }
 
-/// Returns the name of an item of a `Vec`.
 pub(super) fn item(name: &str, index: usize) -> String {
     format!("{name}.{index}")
 }
 
-/// Returns `true` if a name has more dots than a struct of arrays may have.
 pub(super) fn is_too_deep(name: &str) -> bool {
     name.bytes().filter(|&byte| byte == b'.').count() > MAX_DEPTH
 }
@@ -32,7 +30,7 @@ pub(super) fn is_too_deep(name: &str) -> bool {
 #[doc(hidden)]
 pub struct Names<'r> {
     file: &'r dyn Lookup,
-    /// The names of the tensors, aliases included, sorted.
+    /// Names of tensors and aliases, sorted.
     arrays: Vec<&'r str>,
     metadata: &'r Metadata,
 }
@@ -42,16 +40,13 @@ pub(super) trait Lookup {
     /// Returns the position of the tensor of this name or alias.
     fn position(&self, name: &str) -> Option<usize>;
 
-    /// Returns the name, the dtype and the shape of a tensor.
     fn describe(&self, position: usize) -> Option<(&str, Dtype, &[usize])>;
 
-    /// Fails if a quantised weight that the reader refuses has one of these names, or its codes do.
+    /// Fails if a name is a quantised weight that the reader refuses, or its codes.
     fn refuse_codes(&self, fields: &BTreeSet<String>) -> Result<()>;
 
-    /// Adds the file and the tensor to an error.
     fn locate(&self, name: &str, error: Error) -> Error;
 
-    /// Adds to an error which file it is about.
     fn locate_file(&self, error: Error) -> Error;
 }
 
@@ -99,7 +94,6 @@ impl<'r> Names<'r> {
         self.file
     }
 
-    /// Returns `true` if there is a tensor of this name.
     pub(super) fn has_array(&self, name: &str) -> bool {
         self.file.position(name).is_some()
     }
@@ -109,7 +103,6 @@ impl<'r> Names<'r> {
         self.has_array(name) || self.has_prefix(&format!("{name}."))
     }
 
-    /// Returns `true` if there is a tensor with a name that begins with `prefix`.
     fn has_prefix(&self, prefix: &str) -> bool {
         let first = self.arrays.partition_point(|array| *array < prefix);
         self.arrays.get(first).is_some_and(|array| array.starts_with(prefix))
@@ -119,13 +112,11 @@ impl<'r> Names<'r> {
         self.metadata
     }
 
-    /// Returns the metadata entry of this key.
     pub(super) fn entry(&self, key: &str) -> Option<&'r str> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// Returns `true` if a struct is there: a tensor or an entry below its name, or the entry that
-    /// represents a struct without any.
+    /// Returns `true` for a tensor or an entry below the name, or the entry of an empty struct.
     #[doc(hidden)]
     pub fn has_struct(&self, name: &str) -> bool {
         if is_too_deep(name) {
@@ -142,13 +133,12 @@ impl<'r> Names<'r> {
             || self.is_marked(name)
     }
 
-    /// Returns `true` if there is the entry that represents a value that writes nothing itself.
+    /// Returns `true` for the entry of a value that writes nothing itself.
     pub(super) fn is_marked(&self, name: &str) -> bool {
         self.entry(name) == Some("")
     }
 
-    /// Returns the number of items of a `Vec`. They are counted one by one, so that an index in a
-    /// name from a file is never trusted as a length.
+    /// Counts the items of a `Vec` one by one: an index in a name is never trusted as a length.
     pub(super) fn items(&self, name: &str, is_in: impl Fn(&str, &Self) -> bool) -> usize {
         if is_too_deep(name) {
             return 0;

@@ -1,4 +1,4 @@
-//! [`Saving`]: a struct of arrays on its way to a file.
+//! [`Saving`]: a file that a struct of arrays is written to.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,6 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::names::{MAX_DEPTH, is_too_deep};
 use crate::{ArrayElement, MetadataValue, Ndarray, Writer};
 
-/// The attribute for the units of an array.
 pub(super) const UNITS: &str = "units";
 
 /// A file that a struct is written to.
@@ -52,8 +51,7 @@ impl<'w> Saving<'w> {
         if self.names.contains(name) { self.writer.attribute(name, UNITS, units) } else { Ok(()) }
     }
 
-    /// Writes the content of a `Some` or an item. If that writes nothing itself, an empty entry
-    /// shows that it is there.
+    /// Writes the content of a `Some` or an item, or an empty entry if it writes nothing itself.
     pub(super) fn present(
         &mut self,
         name: &str,
@@ -76,7 +74,6 @@ impl<'w> Saving<'w> {
     }
 }
 
-/// The fields of a struct of arrays are nested more than 128 deep.
 #[derive(Debug, thiserror::Error)]
 #[error("the name of a field has more than {MAX_DEPTH} dots")]
 struct NestedTooDeep;

@@ -5,9 +5,8 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::{Checking, InOption, InVec, LoadField, Loading, Names, SaveField, Saving};
 use crate::MetadataValue;
 
-/// A value that is one metadata entry.
 trait Scalar: MetadataValue + Sized {
-    /// The form that an entry should have, for errors.
+    /// The expected form, for errors.
     const FORM: &'static str;
 
     fn from_text(text: &str) -> Option<Self>;
@@ -108,7 +107,6 @@ impl SaveField for &str {
     }
 }
 
-/// Borrows the text from the metadata.
 impl<'r: 'a, 'a> LoadField<'r> for &'a str {
     fn is_in(name: &str, names: &Names<'r>) -> bool {
         names.entry(name).is_some()
@@ -127,7 +125,7 @@ impl InVec for &str {}
 
 impl InOption for &str {}
 
-/// The entry that `check` had found is gone. Only a fault of this crate leads here.
+/// Returns the error for an entry that is gone after `check`, by a fault of this crate.
 fn missing(name: &str) -> Error {
     Error::from(ErrorKind::TensorNotFound).in_tensor(name)
 }

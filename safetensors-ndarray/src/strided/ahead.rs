@@ -1,5 +1,5 @@
-//! Gathers in a second thread, so that one block is gathered while another is written. With the
-//! feature `rayon`, several threads share each block.
+//! Gathers one block in a second thread, while another is written. With the feature `rayon`,
+//! several threads share each block.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -12,10 +12,10 @@ use super::{LocalSink, Stop, gather, give_rows, write_here};
 use crate::error::shape_error;
 use safetensors_core::element::Element;
 
-/// One is gathered while the other is written.
+/// The number of buffers: one is gathered while the other is written.
 const BUFFERS: usize = 2;
 
-/// Writes an array block by block. The calling thread writes, because the sink belongs to it.
+/// Writes in the calling thread, because the sink belongs to it.
 pub(super) fn write<T: Element>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>) -> Result<()> {
     // The buffers go round: empty ones to the second thread, full ones back, with the place of the
     // block. Each channel has room for all of them, so that sending never waits.

@@ -4,12 +4,13 @@ use ndarray::{ArrayViewD, Axis};
 
 use super::gather::{THIN, TILE, fastest_axis};
 
-/// The least bytes of a buffer, unless the array has fewer. It fits the second-level cache of
-/// today's processors.
+/// The least bytes of a buffer, unless the array has fewer.
+// Today's second-level caches hold them.
 const LEAST: usize = (2 << 20) / SMALLER;
 
-/// The most bytes of a buffer for blocks in order. Only rows of 512 KiB or more need this much;
-/// rows of 256 KiB do if their elements are thin, see [`rows`].
+/// The most bytes of a buffer for blocks in order.
+// Only rows of 512 KiB or more need this much; rows of 256 KiB do if their elements are thin, see
+// `rows`.
 const MOST: usize = (32 << 20) / SMALLER;
 
 /// The most bytes of a buffer for blocks in any order.
@@ -18,23 +19,21 @@ const CUT: usize = (8 << 20) / SMALLER;
 /// Unit tests have smaller buffers, so that small arrays have many blocks.
 const SMALLER: usize = if cfg!(test) { 64 } else { 1 };
 
-/// A block holds at least this many neighbours of the fastest axis, unless their rows take more
-/// than [`MOST`] bytes.
-///
-/// In Fortran order the elements of a column are neighbours in memory, and a block takes one for
-/// each of its rows. With fewer rows, cache lines are loaded again for the next block. Thin
-/// elements need more rows to fill the same number of lines.
+/// Returns the least neighbours of the fastest axis in a block, unless their rows take more than
+/// [`MOST`] bytes.
+// In Fortran order the elements of a column are neighbours, and a block takes one for each of its
+// rows. With fewer rows, cache lines are loaded again for the next block. Thin elements need more
+// rows to fill a line.
 const fn rows<T>() -> usize {
     if size_of::<T>() <= THIN { 2 * TILE } else { TILE }
 }
 
-/// Rows of more elements than this are cut into several blocks where the order is free. A system
-/// call for fewer bytes would take longer than copying them.
+/// Returns the length from which rows are cut where the order is free.
+// A system call for fewer bytes takes longer than copying them.
 const fn long_row<T>() -> usize {
     CUT / rows::<T>() / size_of::<T>()
 }
 
-/// An array, and how it is divided into blocks.
 #[derive(Debug)]
 pub(super) struct Blocks<'a, T> {
     array: ArrayViewD<'a, T>,
@@ -44,8 +43,7 @@ pub(super) struct Blocks<'a, T> {
     cut: Option<usize>,
 }
 
-/// Where the elements of a block belong, in elements from the start of the array in C order. A
-/// block consists of rows of equal length, each contiguous.
+/// The place of rows of equal length, in elements from the start of the array in C order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) start: usize,
@@ -54,11 +52,10 @@ pub(super) struct Rows {
     pub(super) len: usize,
 }
 
-/// Called with each block.
 type Work<'w, T, E> = dyn FnMut(ArrayViewD<'_, T>, Rows) -> Result<(), E> + 'w;
 
 impl<'a, T> Blocks<'a, T> {
-    /// Contiguous blocks, front to back. The array has two elements or more.
+    /// Makes contiguous blocks, front to back, of two elements or more.
     pub(super) fn in_order(array: ArrayViewD<'a, T>) -> Self {
         let elements = |bytes: usize| bytes / size_of::<T>();
         let row_len = fastest_axis(&array).map_or(1, |fast| row_len(&array, fast));
@@ -68,8 +65,8 @@ impl<'a, T> Blocks<'a, T> {
         Self { array, most, cut: None }
     }
 
-    /// Makes blocks in any order. They fit a cache for every shape: a block takes [`rows`]
-    /// neighbours in memory, and only the part of their rows that there is room for.
+    /// Makes blocks in any order that fit a cache for every shape.
+    // A block takes `rows` neighbours in memory, and the part of their rows that there is room for.
     pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
         match fastest_axis(&array) {
             Some(fast) if row_len(&array, fast) > long_row::<T>() => {
@@ -88,8 +85,7 @@ impl<'a, T> Blocks<'a, T> {
         }
     }
 
-    /// Blocks of a part of the array. It has one index of each axis before `axis`, or some
-    /// neighbours of the axis `fast`.
+    /// Cuts one index of each axis before `axis`, or some neighbours of the axis `fast`.
     fn cut_rows<E>(
         &self,
         part: ArrayViewD<'_, T>,
@@ -114,8 +110,7 @@ impl<'a, T> Blocks<'a, T> {
     }
 }
 
-/// Cuts an array along its first axis into blocks of at most `most` elements. A single index of
-/// that axis that has more is cut along the next one. `start` is where the array begins.
+/// Cuts an array along its first axis, or an index with more than `most` elements along the next.
 fn contiguous<T, E>(
     array: ArrayViewD<'_, T>,
     start: usize,
@@ -147,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Every element has its place in C order as its value.
+    /// Makes an array with the place of each element in C order as its value.
     fn counted(shape: &[usize], axes: &[usize]) -> ArrayD<u32> {
         let mut array = ArrayD::zeros(IxDyn(shape).f()).permuted_axes(axes);
         array.iter_mut().zip(0..).for_each(|(place, number)| *place = number);

@@ -5,15 +5,15 @@ use safetensors_core::element::Element;
 /// The bytes of a cache line of most processors.
 const LINE: usize = 64;
 
-/// Elements that begin at a cache line. The system copies them to a file in a fifth less time.
+/// Elements that begin at a cache line.
+// The system copies them to a file in a fifth less time.
 pub(super) struct Buffer<T> {
     elements: Vec<T>,
-    /// The index of the first element at a cache line.
+    /// The first element at a cache line.
     start: usize,
 }
 
 impl<T: Element> Buffer<T> {
-    /// Memory for this many elements, all zero.
     pub(super) fn new(len: usize) -> Self {
         let spare = LINE / size_of::<T>();
         let elements: Vec<T> = bytemuck::zeroed_vec(len + spare);
@@ -22,7 +22,6 @@ impl<T: Element> Buffer<T> {
         Self { elements, start }
     }
 
-    /// Returns the first elements.
     pub(super) fn first(&mut self, len: usize) -> &mut [T] {
         &mut self.elements[self.start..][..len]
     }

@@ -1,4 +1,4 @@
-//! Copies a block of an array into C order. No element is computed or compared, only moved.
+//! Copies a block of an array into C order. Elements are only moved.
 
 use std::array;
 #[cfg(feature = "rayon")]
@@ -11,18 +11,19 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::is_run;
 use safetensors_core::element::Element;
 
-/// The side, in elements, of the square tiles in which a plane is transposed. A tile of `f32` takes
-/// 16 KiB, so it stays in the first-level cache. Each of its sides takes several cache lines.
+/// The side, in elements, of square tiles.
+// A tile of `f32` takes 16 KiB, so it stays in the first-level cache. Each of its sides takes
+// several cache lines.
 pub(super) const TILE: usize = 64;
 
 /// Planes with fewer neighbours along the fastest axis are copied without tiles.
 const NARROW: usize = 16;
 
-/// Elements of at most this many bytes are transposed in squares of [`SQUARE`], which compilers
-/// turn into vector instructions. Wider elements come out sooner one by one.
+/// Elements of at most this many bytes are transposed in squares.
+// Compilers turn squares into vector instructions. Wider elements are faster one by one.
 pub(super) const THIN: usize = 2;
 
-/// The side, in elements, of the squares in which a tile is transposed.
+/// The side, in elements, of the squares in a tile.
 const SQUARE: usize = 4;
 
 /// Planes of at least this many elements are transposed one plane at a time.
@@ -35,22 +36,21 @@ const SHORT_RUN: usize = 32;
 #[cfg(feature = "rayon")]
 const LARGE: usize = 256 << 10;
 
-/// As many parts of a block are copied at the same time.
+/// The parts of a block that are copied at the same time.
 #[cfg(feature = "rayon")]
 const PARTS: usize = 16;
 
-/// How a block is copied.
 #[derive(Clone, Copy)]
 enum Way {
-    /// Run by run: the last axis is contiguous.
+    /// The last axis is contiguous.
     Runs,
-    /// Plane by plane: neighbours along this axis are closest together.
+    /// Neighbours along this axis are closest together.
     Planes { fast: usize },
-    /// Element by element: neither runs nor planes are large enough to be worth their overhead.
+    /// Neither runs nor planes are large enough to be worth their overhead.
     Elements,
 }
 
-/// Copies a block into `gathered` in C order. Both have the same number of elements.
+/// Copies a block to the same number of elements in C order.
 pub(super) fn gather<T: Element>(
     block: ArrayViewD<'_, T>,
     gathered: &mut [T],
@@ -60,18 +60,18 @@ pub(super) fn gather<T: Element>(
     copy(block, gathered, way)
 }
 
-/// The threads that copy parts of blocks. They only copy, so one of them is always free after a
-/// while. The threads of the program's own pool may all be waiting for arrays to be written.
+/// Threads that only copy.
+// So one of them is always free after a while. The threads of the program's own pool may all be
+// waiting for arrays to be written.
 #[cfg(feature = "rayon")]
 static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
     let name = |thread| format!("safetensors-gather-{thread}");
     ThreadPoolBuilder::new().thread_name(name).build().ok()
 });
 
-/// [`gather`] by several threads.
-///
-/// This must not be called in a thread of rayon. While it waits, such a thread would do other work
-/// of the program, which may need the lock under which this block is written.
+/// Copies a block by several threads. Must not be called in a thread of rayon.
+// While it waits, such a thread would do other work of the program, which may need the lock under
+// which this block is written.
 #[cfg(feature = "rayon")]
 pub(super) fn gather_in_parallel<T: Element>(
     block: ArrayViewD<'_, T>,
@@ -91,7 +91,6 @@ pub(super) fn gather_in_parallel<T: Element>(
 #[cfg(not(feature = "rayon"))]
 pub(super) use gather as gather_in_parallel;
 
-/// How the block is best copied.
 fn way<T>(block: &ArrayViewD<'_, T>) -> Way {
     let last = block.ndim().saturating_sub(1);
     match fastest_axis(block) {
@@ -177,8 +176,7 @@ fn copy<T: Element>(
     Ok(())
 }
 
-/// Copies plane by plane. The last two axes form a plane. The first of them is the fastest axis of
-/// `from`. Along the second, `to` is contiguous.
+/// Copies planes of the last two axes: the fastest of `from`, and a contiguous one of `to`.
 fn planes<T: Element>(
     from: ArrayViewD<'_, T>,
     mut to: ArrayViewMutD<'_, T>,
@@ -211,10 +209,9 @@ fn planes<T: Element>(
     Ok(())
 }
 
-/// Copies a plane of at most [`TILE`] columns tile by tile. A tile is first copied to a place of
-/// its own, with contiguous columns, and from there to the rows of `to`. So each cache line of
-/// `from` and of `to` is used once and as a whole. This matters most where strides are powers of
-/// two: all lines of a tile then compete for a few places of the cache.
+/// Copies a plane of at most [`TILE`] columns tile by tile, through a tile with contiguous columns.
+// So each cache line of `from` and of `to` is used once. This matters most where strides are powers
+// of two: all lines of a tile then compete for a few places of the cache.
 fn transpose<T: Element>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>) {
     let mut tile = [[T::zeroed(); TILE]; TILE];
     let places = to.axis_chunks_iter_mut(Axis(0), TILE);
@@ -237,7 +234,7 @@ fn transpose<T: Element>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>)
     }
 }
 
-/// Copies at most [`TILE`] elements. A whole line is copied without a loop.
+/// Copies at most [`TILE`] elements, an entire line without a loop.
 fn copy_line<T: Element>(from: &[T], to: &mut [T; TILE]) {
     match from.first_chunk() {
         Some(from) => *to = *from,
@@ -245,7 +242,7 @@ fn copy_line<T: Element>(from: &[T], to: &mut [T; TILE]) {
     }
 }
 
-/// Copies the elements at `index` of at most [`TILE`] lines. A whole row is copied without a loop.
+/// Copies the elements at `index` of at most [`TILE`] lines, an entire row without a loop.
 fn copy_across<T: Element>(tile: &[[T; TILE]; TILE], index: usize, row: &mut [T]) {
     match row.first_chunk_mut() {
         Some(row) => *row = array::from_fn::<_, TILE, _>(|line| tile[line][index]),

@@ -1,8 +1,7 @@
-//! Writes arrays of any memory layout in C order. Buffers are used only where they are needed.
-//!
-//! [`Blocks`] divides an array. [`gather`](gather::gather) brings a block into C order. A second
-//! thread helps with large arrays: in order, it gathers the next block while the first one writes
-//! ([`ahead`]); in any order, each thread gathers and writes separate blocks ([`together`]).
+//! Writes arrays of any memory layout in C order.
+// `Blocks` divides an array, and `gather` brings a block into C order. A second thread helps with
+// large arrays: in order, it gathers the next block while the first one writes (`ahead`); in any
+// order, each thread gathers and writes separate blocks (`together`).
 
 mod ahead;
 mod blocks;
@@ -20,29 +19,26 @@ use safetensors_core::{Error, Result};
 use crate::error::shape_error;
 use safetensors_core::element::Element;
 
-/// Contiguous runs of at least this many bytes are written directly, without a buffer.
+/// Contiguous runs of at least this many bytes are written without a buffer.
 const LONG_RUN: usize = 64 << 10;
 
-/// A second thread helps with arrays of at least this many bytes. Starting one takes as long
-/// as writing some 100 KiB.
+/// A second thread helps from this many bytes on.
+// Starting one takes as long as writing some 100 KiB.
 const LARGE: usize = 8 << 20;
 
-/// A [`PieceSink`] that need not be [`Send`]: one thread at a time uses it.
+/// A [`PieceSink`] for one thread, which need not be [`Send`].
 type LocalSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
-/// Why one of two threads ended early.
 enum Stop {
-    /// The other one failed, so that no more blocks are needed.
+    /// The other thread failed.
     NotNeeded,
     /// A block could not be gathered or written.
     Failed(Error),
 }
 
-/// Writes the elements to `sink` in C order. The strides may be positive, negative or zero.
-///
-/// An array in C order is written as one borrowed piece. An array of long contiguous runs is
-/// written run by run, each borrowed. Any other array is gathered block by block in a buffer, or
-/// two if the array is [`LARGE`]. A buffer has from 2 to 32 MiB.
+/// Writes the elements in C order. The strides may be positive, negative or zero.
+// Contiguous arrays and long runs are written borrowed. Other arrays are gathered block by block in
+// a buffer of 2 to 32 MiB, or two if the array is `LARGE`.
 pub(crate) fn write<T: Element>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
     let mut sink = |_, bytes: &[u8]| sink(bytes);
     match write_runs(array, &mut sink)? {
@@ -52,7 +48,7 @@ pub(crate) fn write<T: Element>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -
     }
 }
 
-/// [`write`] to a sink that takes pieces in any order. A buffer has from 2 to 8 MiB.
+/// Writes pieces in any order, with buffers of 2 to 8 MiB.
 pub(crate) fn write_pieces<T: Element>(
     array: ArrayViewD<'_, T>,
     sink: &mut PieceSink<'_>,
@@ -83,7 +79,6 @@ fn write_runs<'a, T: Element>(
     Ok(None)
 }
 
-/// Returns `true` if two threads work on an array.
 fn is_large<T>(array: &ArrayViewD<'_, T>) -> bool {
     array.len().saturating_mul(size_of::<T>()) >= LARGE && default_threads() > 1
 }
@@ -98,7 +93,6 @@ fn write_here<T: Element>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>) -> R
     })
 }
 
-/// Writes the rows of a block.
 fn give_rows<T: Element>(block: &[T], rows: Rows, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut starts = (rows.start..).step_by(rows.stride);
     block
@@ -107,7 +101,7 @@ fn give_rows<T: Element>(block: &[T], rows: Rows, sink: &mut LocalSink<'_>) -> R
         .try_for_each(|(row, start)| give(row, start, sink))
 }
 
-/// Writes contiguous elements in the byte order of the format. `start` is the place of the first.
+/// Writes contiguous elements from the place `start` on, in the byte order of the format.
 fn give<T: Element>(elements: &[T], start: usize, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut offset = (start * size_of::<T>()) as u64;
     write_native(T::DTYPE, bytemuck::cast_slice(elements), &mut |bytes| {
@@ -117,9 +111,8 @@ fn give<T: Element>(elements: &[T], start: usize, sink: &mut LocalSink<'_>) -> R
     })
 }
 
-/// Returns the same elements in the same order with as few axes as possible. Neighbouring axes that
-/// one stride can step through are merged. Axes of length 1 are dropped. At most 63 axes remain,
-/// each of length 2 or more.
+/// Merges neighbouring axes that one stride can step through, and drops axes of length 1. At most
+/// 63 axes remain.
 fn merge_axes<T>(mut array: ArrayViewD<'_, T>) -> ArrayViewD<'_, T> {
     for axis in (1..array.ndim()).rev() {
         // The merged axis is now at `axis`, and one of length 1 is at `axis - 1`. The swap lets the

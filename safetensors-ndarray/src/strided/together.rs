@@ -1,6 +1,6 @@
-//! Two threads gather and write the blocks of an array, where the order is free. Each writes a
-//! block that it has gathered while it is in the cache of its processor. They take turns in
-//! writing. With the feature `rayon`, several threads gather for the second one.
+//! Gathers and writes blocks in two threads, where the order is free.
+// Each thread writes while its block is in the cache of its processor. With the feature `rayon`,
+// several threads gather for the second one.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -17,7 +17,6 @@ use super::{Stop, gather, give_rows};
 use crate::error::shape_error;
 use safetensors_core::element::Element;
 
-/// Copies a block into a buffer.
 type Gather<T> = fn(ArrayViewD<'_, T>, &mut [T]) -> Result<(), ShapeError>;
 
 /// Writes an array block by block. Each thread has a one-block buffer.
@@ -75,8 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// Every element has its place in C order as its value. The array has 8 blocks of up to 64
-    /// rows.
+    /// Makes an array of 8 blocks of up to 64 rows, with the place of each element as its value.
     fn counted() -> ArrayD<u32> {
         let mut array = Array3::zeros((200, 19, 33).f());
         array.iter_mut().zip(0..).for_each(|(place, number)| *place = number);

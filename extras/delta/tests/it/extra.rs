@@ -232,7 +232,7 @@ fn a_long_chain_is_applied_in_passes() {
 
 const KEY: &str = "safetensors_bridge.";
 
-/// A valid delta that adds, replaces, removes and changes, with this entry instead of its own.
+/// A valid delta that adds, replaces, removes and changes, with another text for this entry.
 fn hostile(key: &str, value: &str) -> (Scratch, Result<Tensors, Error>) {
     let scratch = Scratch::new(&Tensors::from([bytes("w", [1]), bytes("r", [2]), bytes("g", [3])]));
     let whole = frame(&[5; 4]);

@@ -22,8 +22,8 @@ use super::{Kind, Kinds, OPTIMIZERS};
 use crate::Burn;
 use crate::pytorch::{StoredParameter, take};
 
-/// Makes a record of the state of a PyTorch optimizer, for the optimizer of a module. burn's
-/// `load_record` takes it, so training that began in PyTorch goes on. The formulas are the same.
+/// Makes a record of the state of a PyTorch optimizer, to continue a training of PyTorch with
+/// burn's `load_record`. The formulas are the same.
 ///
 /// | PyTorch | burn | content of the record |
 /// |---|---|---|
@@ -31,20 +31,17 @@ use crate::pytorch::{StoredParameter, take};
 /// | `SGD` with `momentum` | `SgdConfig` with `MomentumConfig` | velocities |
 /// | `Adafactor` | `AdafactorConfig` | means of the squares of gradients, number of steps |
 ///
-/// - Names and shapes follow [PyTorch's layers](crate::pytorch#layers): the moments of a linear
-///   layer are transposed with its weight. If the module has other names than PyTorch's model, give
-///   the module's in [`PyTorchTraining::parameters`].
-/// - The settings come from the optimizer that the record is loaded into: burn has none in its
-///   records. Set all of them. burn's defaults differ from PyTorch's: for `AdamWConfig` the epsilon
-///   (1e-5, not 1e-8) and the weight decay (1e-4, not 1e-2); for `MomentumConfig` the dampening
-///   (0.1, not 0). PyTorch's `Adafactor` has its first epsilon at another place, and 1.2e-7 by
-///   default: only with `eps=(1e-30, 1e-3)` it computes the same as burn's.
-///   [`OptimizerState::setting`] has the settings of the checkpoint. Groups with other settings are
-///   burn's `with_group`.
+/// - Names and shapes follow [PyTorch's layers](crate::pytorch#layers). If the module has other
+///   names than PyTorch's model, give the module's in [`PyTorchTraining::parameters`].
+/// - burn's records have no settings. Set all of them; [`OptimizerState::setting`] has the
+///   checkpoint's. burn's defaults differ: for `AdamWConfig` the epsilon (1e-5, not 1e-8) and the
+///   weight decay (1e-4, not 1e-2); for `MomentumConfig` the dampening (0.1, not 0). PyTorch's
+///   `Adafactor` computes the same as burn's only with `eps=(1e-30, 1e-3)`. Groups with other
+///   settings are burn's `with_group`.
 /// - Every parameter that is trained needs a state, and every state a parameter. On a device
 ///   without autodiff, all tensors of the module count as trained.
-/// - The model is loaded by [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before
-///   or after, as long as its parameters keep their ids.
+/// - Load the model with [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch), before or
+///   after, as long as its parameters keep their ids.
 /// - A distributed checkpoint (DCP), which [`Checkpoint::open`] opens, has names instead of
 ///   numbers. It needs no [`PyTorchTraining::parameters`].
 ///
@@ -74,8 +71,7 @@ use crate::pytorch::{StoredParameter, take};
 /// # Errors
 ///
 /// [`ErrorKind::Mismatches`] with all differences from the module;
-/// [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`]; an error of
-/// [`PyTorchTraining::state`] or of reading.
+/// [`OptimizerProblem::UnknownOptimizer`] in an [`ErrorKind::Optimizer`].
 pub fn load_pytorch_optimizer<S: ReadAt>(
     module: &impl Module,
     checkpoint: &Checkpoint<S>,
@@ -88,7 +84,7 @@ pub fn load_pytorch_optimizer<S: ReadAt>(
     record.map_err(|error| checkpoint.in_first_path(error))
 }
 
-/// A parameter, by its id in burn and its path in the module, and how PyTorch stores it.
+/// Its id in burn, and its path in the module.
 struct Owner<'a> {
     id: u64,
     path: &'a str,
@@ -96,24 +92,18 @@ struct Owner<'a> {
     stored: StoredParameter,
 }
 
-/// Which tensors of a checkpoint go where in a record.
 struct Plan<'a, S> {
     state: &'a OptimizerState,
     checkpoint: &'a Checkpoint<S>,
     /// The name in the checkpoint and how it stores the value; the name in the record, and the id
     /// of the parameter.
     tensors: Vec<(String, StoredParameter, String, u64)>,
-    /// The content of the record, to which the tensors are added when they are read.
+    /// The content, without tensors until they are read.
     content: Content,
     mismatches: Vec<Mismatch>,
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
-    /// Compares the state with a module.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Mismatches`] with all differences; [`OptimizerProblem::UnknownOptimizer`].
     fn new(
         state: &'a OptimizerState,
         checkpoint: &'a Checkpoint<S>,
@@ -159,7 +149,6 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// Adds the state of a parameter that has one.
     fn add(&mut self, owner: &Owner<'_>) -> Result<()> {
         let &Owner { id, path, parameter, ref stored } = owner;
         let Some(of) = self.state.get(&stored.tensor) else { return Ok(()) };
@@ -201,7 +190,6 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Ok(())
     }
 
-    /// Reads the tensors, each once, and makes the record.
     fn read(self) -> Result<OptimizerRecord> {
         let names: BTreeSet<&String> = self.tensors.iter().map(|(name, ..)| name).collect();
         let options = LoadOptions::new().for_framework::<Burn>();
@@ -222,7 +210,6 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     }
 }
 
-/// Returns the differences between a tensor of a state and its parameter.
 fn differences<S>(
     tensor: &LazyTensor<'_, S>,
     kind: &Kind,

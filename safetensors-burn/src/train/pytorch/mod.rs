@@ -8,25 +8,21 @@ pub use save::save_pytorch_optimizer;
 
 use crate::pytorch::StoredParameter;
 
-/// The state of a parameter in both libraries.
 struct Kinds {
     of: Parameters,
     tensors: &'static [Kind],
-    /// The number of steps, in burn.
     steps: Option<&'static str>,
 }
 
-/// Which parameters have these tensors.
 enum Parameters {
     All,
     Vectors,
-    /// Matrices and more, if PyTorch has them as they are here.
+    /// Matrices and more, in PyTorch's shape.
     Matrices,
     Transposed,
 }
 
 impl Kinds {
-    /// Returns `true` if a parameter of this many dimensions has these tensors.
     fn fit(&self, ndim: usize, stored: &StoredParameter) -> bool {
         // The means over the columns of a tensor differ from the means of its parts.
         let is_whole = ndim >= 2 && !stored.is_part();
@@ -39,13 +35,11 @@ impl Kinds {
     }
 }
 
-/// A tensor of the state of a parameter.
 struct Kind {
     pytorch: &'static str,
     burn: &'static str,
-    /// Whether every state has it.
     is_needed: bool,
-    /// The dimension over which it has means, in PyTorch, counted from the last one as 1.
+    /// The dimension of the means, in PyTorch, counted from the last one as 1.
     mean: Option<usize>,
 }
 

@@ -18,17 +18,16 @@ use crate::load::from_bytes;
 use crate::pytorch::{StoredParameter, put};
 use crate::store::pack::into_data;
 
-/// The whole numbers that F32 counts without a gap.
+/// The largest count that F32 has without a gap.
 const MOST_STEPS: u64 = 1 << 24;
 
 /// Saves the record of an optimizer for PyTorch: `state.NAME.exp_avg` and so on, with PyTorch's
-/// names and shapes of the parameters of a module, and `state.NAME.step`.
+/// names and shapes of the parameters, and `state.NAME.step`.
 ///
-/// [`load_pytorch_optimizer`](super::load_pytorch_optimizer) reads it, for the same optimizers,
-/// with `PyTorchTraining::new().optimizer("")`. The model is saved by
-/// [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch). A parameter that is tied has its
-/// state under each of its names. States that burn would never use again, because the module has no
-/// parameter of their id, are skipped.
+/// [`load_pytorch_optimizer`](super::load_pytorch_optimizer) reads it with
+/// `PyTorchTraining::new().optimizer("")`, and lists the optimizers. Save the model with
+/// [`CheckpointStore::pytorch`](crate::CheckpointStore::pytorch). A tied parameter has its state
+/// under each of its names. States of ids that the module does not have are skipped.
 ///
 /// ```no_run
 /// use burn::optim::ModuleOptimizer;
@@ -43,7 +42,7 @@ const MOST_STEPS: u64 = 1 << 24;
 /// }
 /// ```
 ///
-/// PyTorch loads the two files so, into an optimizer that was made with its settings:
+/// PyTorch loads the two files into an optimizer that was made with its settings:
 ///
 /// ```python
 /// model.load_state_dict(load_file("model.safetensors"))
@@ -65,8 +64,7 @@ const MOST_STEPS: u64 = 1 << 24;
 /// [`OptimizerProblem::UnknownOptimizer`] for another optimizer, [`OptimizerProblem::NoState`] if
 /// the module has no parameter of the record's states, and [`OptimizerProblem::BadStep`] for more
 /// steps than F32 counts, in an [`ErrorKind::Optimizer`]; [`ErrorKind::Mismatches`] if only a part
-/// of the parameters that PyTorch has in one tensor has a state; an error of
-/// [`save`](crate::save()).
+/// of the parameters that PyTorch has in one tensor has a state.
 pub fn save_pytorch_optimizer(
     path: impl AsRef<Path>,
     module: &impl Module,
@@ -79,10 +77,9 @@ pub fn save_pytorch_optimizer(
     crate::save(path, &tensors, options)
 }
 
-/// How PyTorch stores the parameters, by their ids: in several ways if a parameter is tied.
+/// PyTorch's parameters by burn's ids. A tied one has several.
 type Names = BTreeMap<u64, Vec<StoredParameter>>;
 
-/// Returns the tensors of PyTorch by their names.
 fn for_pytorch(
     module: &Parameters,
     record: OptimizerRecord,
@@ -125,7 +122,6 @@ fn for_pytorch(
     Ok(tensors)
 }
 
-/// Returns the numbers of steps, as tensors of PyTorch.
 fn steps(
     names: &Names,
     scalars: &BTreeMap<String, Scalar>,
@@ -163,14 +159,12 @@ fn steps(
     Ok(tensors.collect())
 }
 
-/// Whose state a tensor or a number of a record is, and its name below the id. `None` for a
-/// parameter that the module does not have.
+/// Returns `None` if the module lacks the parameter.
 fn state_of<'a>(names: &'a Names, name: &'a str) -> Option<(&'a [StoredParameter], &'a str)> {
     let (id, leaf) = split_id(name)?;
     Some((names.get(&id)?, leaf))
 }
 
-/// Returns the parts of a tensor, one after another.
 fn joined(mut parts: Vec<TensorData>) -> Result<TensorData> {
     if parts.len() == 1 {
         return Ok(parts.remove(0));
