@@ -119,7 +119,7 @@ Environment:
 
 Exit codes: 0 downloaded, 1 the Hub or the disk failed, or a file is not there, 2 wrong usage.";
 
-/// Without the token.
+/// Omits the token.
 impl std::fmt::Debug for Args {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Args").field("repo", &self.repo).finish_non_exhaustive()

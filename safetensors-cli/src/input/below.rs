@@ -85,7 +85,7 @@ fn others(files: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Other systems refuse this name.
+    /// Runs only on Linux: other systems refuse this name.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_file_with_a_name_that_is_not_utf_8_is_named() {

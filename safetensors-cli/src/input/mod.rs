@@ -170,7 +170,6 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// The path that a checkpoint was opened by.
 pub(crate) fn opened_path<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> String {
     path_of(checkpoint).map(text::path).unwrap_or_default()
 }

@@ -122,7 +122,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Without a slice, all values.
+    /// Selects all values without a slice.
     pub(crate) fn of<S>(slice: Option<&Slice>, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Self> {
         slice.map_or_else(|| Ok(Self::whole(tensor.shape())), |slice| slice.select(tensor))
     }

@@ -225,7 +225,6 @@ pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
     }
 }
 
-/// Warns that opening the file restored its header.
 pub(crate) fn warn_of_restored(file: &Path) {
     warn(format!(
         "{}: an earlier change of the header was interrupted; the header from before it is restored",

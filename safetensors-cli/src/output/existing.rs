@@ -172,7 +172,6 @@ fn totals(checkpoint: &Checkpoint) -> String {
     format!("{}, {}", text::counted(checkpoint.len() as u64, "tensor"), text::size(bytes))
 }
 
-/// The checkpoint that a directory opens as.
 fn opens_as(directory: &Path) -> Option<Hidden> {
     if let Ok(found) = CheckpointPath::find(directory) {
         let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = &found;
@@ -220,7 +219,6 @@ fn shard(path: &Path) -> Option<Shard> {
     None
 }
 
-/// Returns the tensors that an index has in a file.
 fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     let CheckpointPath::Index(_) = CheckpointPath::from_name(index)? else { return None };
     let text = beside::read_file(index, Limits::default().index_bytes).ok()?;

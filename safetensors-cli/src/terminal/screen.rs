@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// In characters.
+/// The size in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Screen {
     pub(crate) columns: usize,
@@ -49,7 +49,6 @@ pub(crate) fn table_width() -> Option<usize> {
     *WIDTH.get_or_init(width)
 }
 
-/// Whether a program reads the tables.
 pub(crate) fn is_for_programs() -> bool {
     table_width().is_none()
 }

@@ -28,7 +28,7 @@ pub(super) struct App<'a> {
     pub(super) outline: Outline<'a>,
     pub(super) row: usize,
     pub(super) top: usize,
-    /// As of the last frame.
+    /// The height in the last frame.
     pub(super) page: usize,
     pub(super) details_page: usize,
     pub(super) details_len: usize,

@@ -14,7 +14,7 @@ use crate::input::other::{self, Shown};
 use crate::model::totals::Totals;
 use crate::terminal::text;
 
-/// Of metadata entries, files and attributes.
+/// The most metadata entries, files and attributes that are listed.
 const MOST: usize = 500;
 
 const MOST_OF_VALUE: usize = 2000;

@@ -85,11 +85,11 @@ struct Unverified {
     reason: &'static str,
 }
 
-/// For several files, the last one counts.
+/// The state of files, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// Each has its digest.
+    /// Each file has its digest.
     Ok,
     /// Some were not compared.
     Unverified,

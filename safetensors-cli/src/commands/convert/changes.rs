@@ -321,12 +321,12 @@ impl Change<'_> {
         self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
-    /// By its name in the input.
+    /// `name` is the name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)
     }
 
-    /// By its name in the input.
+    /// `name` is the name in the input.
     pub(super) fn drops(&self, name: &str) -> bool {
         self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }

@@ -16,7 +16,7 @@ use crate::terminal::text;
 
 pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 
-/// Other names than `model` by which libraries load a file.
+/// The names, other than `model`, by which libraries load a file.
 const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
 
 #[derive(Debug, Default)]

@@ -24,7 +24,6 @@ pub(super) struct Preview {
     pub(super) removed: Vec<String>,
     pub(super) ranks: Option<usize>,
     pub(super) has_config: bool,
-    /// The other files that are copied.
     pub(super) others: Vec<String>,
     /// The other files that are not copied.
     pub(super) left: Vec<String>,

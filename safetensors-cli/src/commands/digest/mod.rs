@@ -105,7 +105,7 @@ unwritable, 2 wrong usage.";
 struct Document<'a> {
     tensors: Vec<Entry<'a>>,
     files: Vec<FileEntry>,
-    /// If requested.
+    /// `None` if not requested.
     checkpoint: Option<String>,
 }
 

@@ -8,7 +8,7 @@ use super::read::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShownDim {
-    /// At least 1.
+    /// The number of shown positions, at least 1.
     pub(super) count: usize,
     /// The position before which others are skipped.
     pub(super) gap: Option<usize>,

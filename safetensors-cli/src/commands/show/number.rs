@@ -10,11 +10,11 @@ const PRECISION: usize = 8;
 /// The extent of values, which determines their text.
 #[derive(Debug, Default)]
 pub(super) struct Format {
-    /// Of integers and booleans.
+    /// The width of integers and booleans.
     width: usize,
-    /// Of floats, and of the real parts of complex numbers.
+    /// The extent of floats, and of the real parts of complex numbers.
     float: Float,
-    /// Of imaginary parts.
+    /// The extent of imaginary parts.
     imaginary: Float,
 }
 

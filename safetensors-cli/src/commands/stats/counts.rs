@@ -14,7 +14,7 @@ pub(super) const CODES: usize = PAGES * SLOTS;
 // The system gives memory of zeros when it is first touched, so only used pages take memory.
 pub(super) struct Counts<N> {
     counters: Vec<N>,
-    /// For each page whether it may have counts.
+    /// Whether a page may have counts.
     // To look at all pages would take too long.
     is_used: Vec<bool>,
     used: Vec<u32>,

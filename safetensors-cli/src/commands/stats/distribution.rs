@@ -92,7 +92,6 @@ impl Distribution {
         })
     }
 
-    /// Returns the extreme values in `low..=high`.
     pub(super) fn extremes(&self, low: f64, high: f64) -> Option<(f64, f64)> {
         let first = self.ranges.partition_point(|range| range.middle() < low);
         let end = self.ranges.partition_point(|range| range.middle() <= high);

@@ -27,7 +27,6 @@ pub(super) struct TensorValues {
     pub(super) values: Distribution,
 }
 
-/// Successive pieces of a tensor.
 struct Job<'a> {
     tensor: usize,
     pieces: Vec<Piece<'a, Source>>,

@@ -46,7 +46,7 @@ impl<'a> KeptSummaries<'a> {
         self.errors.insert(tensor, error);
     }
 
-    /// Empty if none is kept.
+    /// Returns an empty summary if none is kept.
     pub(super) fn summary(&self, tensor: usize) -> Summary<'a> {
         let mut summary = Summary::empty(self.asked);
         let bytes = match self.places.get(tensor) {

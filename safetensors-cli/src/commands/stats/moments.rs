@@ -31,7 +31,6 @@ pub(crate) struct Moments {
     squares: f64,
 }
 
-/// The extremes of the magnitudes of finite values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Magnitudes {
     /// The smallest but 0; infinity without any other.

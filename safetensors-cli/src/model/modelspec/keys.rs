@@ -13,18 +13,16 @@ pub(super) const HASH_PREFIX: &str = "hash_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// From a recommendation.
+    /// A departure from a recommendation.
     Warning,
-    /// From a requirement.
+    /// A departure from a requirement.
     Error,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Category {
     Any,
-    /// Models that generate images.
     Image,
-    /// Models that predict text.
     Text,
 }
 

@@ -40,7 +40,7 @@ const BODY: &str = include_str!("page.html");
 pub(super) struct Page<'p> {
     pub(super) title: &'p str,
     pub(super) checkpoint: &'p Checkpoint,
-    /// Sorted by name.
+    /// In the order of names.
     pub(super) tensors: &'p [Tensor<'p>],
     pub(super) trees: &'p [Tree<'p>],
     pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
