@@ -79,7 +79,7 @@ impl Experts {
                 Order::Interleaved => GateUp::Interleaved,
             });
         }
-        let config = config_of(Some(&checkpoint))?;
+        let config = config_of(&checkpoint)?;
         let config = config.map(|(_, text)| checkpoint.experts_config(layout, &options, &text));
         let config = config.transpose()?;
         Ok((checkpoint.experts(layout, &options)?.into_boxed(), config))
