@@ -63,7 +63,8 @@ use crate::error::from_candle_error;
 /// `F32`, `F16` and `BF16` are types, too: the numbers stay as they are, or are rounded once.
 /// [Aliases](Checkpoint::aliases) share their tensor. A row must be complete blocks: 256 numbers for
 /// the types with a `K`, and 32 for the others. `options` set the threads, the progress in bytes of
-/// F32, and how [quantised weights](crate#quantised-weights) are read; their dtypes have no effect.
+/// F32, the layout of [experts](LoadOptions::experts), and how [quantised
+/// weights](crate#quantised-weights) are read; their dtypes have no effect.
 ///
 /// # Errors
 ///
@@ -91,7 +92,7 @@ pub fn load(
 /// not loaded.
 ///
 /// [`LinearLayers`] finds the layers by their names. Embeddings, norms, heads, routers and stacked
-/// experts are none.
+/// experts are none; [`LoadOptions::experts`] splits a stack.
 pub fn linear_layers(tensor: TensorInfo<'_>, dtype: GgmlDType) -> Option<GgmlDType> {
     let row = *tensor.shape().last()?;
     let has_blocks = |dtype: &GgmlDType| row.is_multiple_of(dtype.block_size());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use safetensors_candle::quantize::{self, linear_layers};
-use safetensors_core::load::QuantizedWeights;
+use safetensors_core::load::{ExpertLayout, ExpertOptions, GateUp, QuantizedWeights};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorView, serialize,
 };
@@ -152,6 +152,25 @@ fn quantised_schemes_aliases_and_progress() {
     assert!(found.concat().iter().all(|found| (found - 0.5).abs() < 1e-3));
     let cancelled = load(&options.progress(|_| std::ops::ControlFlow::Break(())));
     assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
+}
+
+#[test]
+fn the_experts_of_a_stack_are_split_and_quantised() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate_up = numbers(&[4, 128, 32], DType::F32);
+    let down = numbers(&[4, 32, 64], DType::F32);
+    let tensors = [("mlp.experts.gate_up_proj", &gate_up), ("mlp.experts.down_proj", &down)];
+    let checkpoint = open(&tensors, &dir);
+    let options = ExpertOptions::new().gate_up(GateUp::First);
+    let options = LoadOptions::new().experts(ExpertLayout::Split, options);
+    let loaded = quantize::load(&checkpoint, &Device::Cpu, &options, |tensor| {
+        linear_layers(tensor, GgmlDType::Q4_0)
+    });
+    let loaded = loaded.unwrap();
+    assert_eq!(loaded.len(), 12);
+    let up = gate_up.get(3).unwrap().narrow(0, 64, 64).unwrap();
+    let expected = QTensor::quantize(&up, GgmlDType::Q4_0).unwrap();
+    assert_same(&loaded["mlp.experts.3.up_proj.weight"], &expected);
 }
 
 #[cfg(target_os = "linux")]

@@ -32,7 +32,6 @@ impl Run for Args {
     }
 }
 
-/// Prints the completions for `command`.
 fn run(args: &Args, mut command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     // Into memory first: the generator panics if it cannot write.
     let mut script = Vec::new();

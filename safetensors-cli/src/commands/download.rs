@@ -170,11 +170,10 @@ mod what {
     use crate::terminal::table::{self, Column, Columns};
     use crate::terminal::{screen, text};
 
-    /// The files that the arguments ask for.
     pub(super) struct What {
         pub(super) repo: String,
         revision: Option<String>,
-        /// The folder or file of the checkpoint, if the address has one.
+        /// The folder or file of the checkpoint in the address.
         path: Option<String>,
     }
 
@@ -253,7 +252,6 @@ mod what {
             })
         }
 
-        /// Lists the files, and sums up for people.
         pub(super) fn preview(&self, args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
             let files =
                 safetensors_hub::preview(&self.repo, &self.options(args, &Progress::hidden()))?;
@@ -278,8 +276,8 @@ mod what {
             Ok(ExitCode::SUCCESS)
         }
 
-        /// Returns the printed path: the one file that was asked for by its name, otherwise the
-        /// file that opens as the checkpoint, otherwise the directory of the snapshot.
+        /// Returns the one requested file, otherwise the file that opens as the checkpoint,
+        /// otherwise the snapshot's directory.
         pub(super) fn path(&self, args: &Args, snapshot: &Snapshot) -> PathBuf {
             match args.files.as_slice() {
                 [file] if snapshot.files() == [file.as_str()] => {

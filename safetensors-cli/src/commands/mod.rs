@@ -52,7 +52,7 @@ pub(crate) struct Cli {
     pub(crate) no_pager: bool,
 }
 
-/// The text of `--version` after the name. `-V` prints only the version.
+/// Follows the name in `--version`. `-V` prints only the version.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ntarget: ",
@@ -89,14 +89,14 @@ Environment:
 Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage,
 and of diff also a file that is malformed or unreadable.";
 
-/// The operations of every command. The defaults suit a command that only reads.
+/// The operations of a command. The defaults suit one that only reads.
 pub(crate) trait Run {
-    /// Returns `true` if it reacts to signals itself. It writes no files then.
+    /// Returns `true` if it reacts to signals. Then it writes no files.
     fn handles_signals(&self) -> bool {
         false
     }
 
-    /// Returns `true` if a pager shows its output on a terminal. Such a run writes no files.
+    /// Returns `true` if a pager shows its output on a terminal. Then it writes no files.
     fn is_paged(&self) -> bool {
         false
     }
@@ -106,17 +106,16 @@ pub(crate) trait Run {
         ExitCode::FAILURE
     }
 
-    /// Does its work, and prints to `out`.
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
 }
 
 /// Returns `true` if a command has a section of the manual. The help hides the others, and names
-/// some of them under "More commands".
+/// some under "More commands".
 pub(crate) fn is_explained(command: &clap::Command) -> bool {
     !matches!(command.get_name(), "help" | "manual")
 }
 
-/// Declares the subcommands, and finds the [`Run`] of the one that was asked for.
+/// Declares the subcommands, and finds the [`Run`] of the chosen one.
 macro_rules! commands {
     ($($(#[$attribute:meta])* $name:ident($module:ident),)*) => {
         #[derive(Debug, Subcommand)]

@@ -140,7 +140,7 @@ impl Run for Args {
     }
 }
 
-/// Returns the fewest and the most bytes that a rank holds of some tensors.
+/// Returns the fewest and the most bytes of a rank.
 fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result<String> {
     let mut least = 0;
     let mut most = 0;
@@ -155,7 +155,7 @@ fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result
     })
 }
 
-/// Shows how many tensors are divided in each way, and the part of each rank.
+/// Shows how many tensors are divided in each way, and each rank's part.
 fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<String, Vec<&RankTensor>> = BTreeMap::new();
     for tensor in plan.tensors() {
@@ -199,7 +199,7 @@ fn sum(lens: &[u64]) -> u128 {
     lens.iter().map(|&bytes| u128::from(bytes)).sum()
 }
 
-/// Returns a division as text, without the offsets, which may be many.
+/// Displays a division without its offsets, which may be many.
 fn shown(tensor: &RankTensor) -> String {
     let text = tensor.division().to_string();
     match text.strip_prefix("offsets:").and_then(|rest| rest.split_once(':')) {
@@ -208,12 +208,11 @@ fn shown(tensor: &RankTensor) -> String {
     }
 }
 
-/// Returns the number of bytes of the whole tensor.
+/// Returns the bytes of the whole tensor.
 fn whole_len(tensor: &RankTensor) -> u64 {
     safetensors_core::shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
 }
 
-/// Every tensor.
 fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let held = plan.tensors().map(|tensor| held([tensor])).collect::<anyhow::Result<Vec<_>>>()?;
     let columns: &Columns<'_, (&RankTensor, &String)> = &[
@@ -226,7 +225,6 @@ fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(table::list(plan.tensors().zip(&held), columns, out)?)
 }
 
-/// The plan for programs.
 #[derive(Serialize)]
 struct Document<'p> {
     world_size: usize,

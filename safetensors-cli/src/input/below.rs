@@ -1,5 +1,5 @@
-//! The error about a directory that has no checkpoint, but has some one level down, or a file with
-//! a name that is not UTF-8.
+//! The error about a directory without a checkpoint, if there are some one level down, or a file
+//! with a name that is not UTF-8.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,11 +11,11 @@ use safetensors_formats::Format;
 
 use crate::terminal::text;
 
-/// The most directories that are looked into. Each is listed, and no file in it is read.
+/// The most directories that are listed. No file in them is read.
 const LOOKED_INTO: usize = 1000;
 
-/// Counts the directories in this one that open as a checkpoint or have files of other formats, and
-/// names some, otherwise such files in this one. `None` if there is none. Hidden ones are skipped.
+/// Counts and names the directories in this one that open as a checkpoint or have files of other
+/// formats, otherwise such files in this one. Skips hidden ones.
 pub(crate) fn message(directory: &Path) -> Option<String> {
     let path = text::path(directory);
     if let Some(name) = not_utf8(directory) {
@@ -50,15 +50,14 @@ pub(crate) fn message(directory: &Path) -> Option<String> {
     Some(format!("{path}: expected one checkpoint, {found} one level down: {}", NameList(&below)))
 }
 
-/// Returns the name of a file of tensors in a directory, or of an index, that is not UTF-8. Such a
-/// file opens only if it is named.
+/// Returns the name of a file of tensors, or of an index, that is not UTF-8. It opens only if it is
+/// named.
 fn not_utf8(directory: &Path) -> Option<OsString> {
     let mut names = fs::read_dir(directory).ok()?.filter_map(Result::ok).map(|it| it.file_name());
     names.find(|name| name.to_str().is_none() && CheckpointPath::from_name(name).is_some())
 }
 
-/// Returns the names of the files in a directory, and of the directories, each sorted. `None` if it
-/// cannot be listed.
+/// Returns the names of files and of directories, each sorted, or `None` if they cannot be listed.
 fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
     let mut found = [Vec::new(), Vec::new()];
     for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {

@@ -11,7 +11,7 @@ pub(crate) fn names<S>(checkpoint: &Checkpoint<S>) -> Vec<&str> {
     names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
 }
 
-/// Returns the tensor of this name. If there is none, the error suggests similar names.
+/// Suggests similar names in the error.
 pub(crate) fn tensor<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     name: &str,

@@ -1,4 +1,5 @@
-//! The inputs of a command: a path, an address, or `-` for standard input; and which tensors of it.
+//! The inputs of a command: a path, an address, or `-` for standard input; and selected tensors of
+//! it.
 
 pub(crate) mod address;
 pub(crate) mod below;
@@ -51,36 +52,32 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Opens the checkpoint.
     pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
         open(&self.path)
     }
 
-    /// [`open`](Input::open) for files of other formats as `opening` says.
+    /// [`open`](Input::open) with `opening` for other formats.
     pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
         open_with(&self.path, opening)
     }
 
-    /// Returns the name to show in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.path)
     }
 
-    /// Returns the path, which may be `-`.
+    /// The path may be `-`.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Opens a file, an index, a directory that holds either, an address of these, or a pipe.
-///
-/// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
+/// Opens a file, an index, a directory with either, an address, or a pipe: `-` or a FIFO, such as a
+/// shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
 }
 
-/// Returns the quantised weights of a checkpoint. If they cannot be recognised, a warning has the
-/// reason.
+/// Warns, and returns nothing, if quantised weights cannot be recognised.
 pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
     checkpoint.quantized_weights().unwrap_or_else(|error| {
         warn(format!("{error}; what is shown are the tensors as they are stored"));
@@ -88,7 +85,7 @@ pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight>
     })
 }
 
-/// [`open`] for files of other formats as `opening` says.
+/// [`open`] with `opening` for other formats.
 pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
         return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
@@ -110,8 +107,8 @@ fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
     Ok(safetensors_core::Checkpoint::from_source(source, name)?.into_boxed())
 }
 
-/// Opens a path of the disk. Refuses a FIFO, because opening one that was found in a directory, and
-/// not named by the user, could wait for ever.
+/// Refuses a FIFO.
+// Opening one that was found and not named could wait for ever.
 pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
@@ -119,7 +116,7 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     }
 }
 
-/// Returns the errors of all shards at a path: empty unless it leads to an index.
+/// Returns the errors of all shards of an index, or nothing for another path.
 pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     match address::of(path) {
         Some(address) => address::store(address)
@@ -129,14 +126,14 @@ pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     }
 }
 
-/// Returns the files of whole tensors in a directory of the disk, each as a separate checkpoint.
+/// Returns the files with parts of tensors, each as a separate checkpoint.
 pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     let parts = safetensors_core::Checkpoint::open(directory)?.into_parts()?;
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// Returns `true` if the tensors of a checkpoint are whole, and its files have parts of them. Then
-/// one file represents all of them: by the path of their index, or by a pattern.
+/// Returns `true` if the files have parts of the checkpoint's tensors. Then one file represents
+/// all: by the path of their index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     checkpoint.stored_files().is_err()
 }
@@ -161,7 +158,6 @@ pub(crate) fn is_pipe(path: &Path) -> bool {
     is_stdin(path) || is_fifo(path)
 }
 
-/// Returns `true` if a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -175,7 +171,7 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// Returns the text of the path that a checkpoint has opened by.
+/// Returns the path that a checkpoint was opened by.
 pub(crate) fn opened_path<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> String {
     path_of(checkpoint).map(text::path).unwrap_or_default()
 }

@@ -1,8 +1,7 @@
 //! [`Writing`]: the rule about an output that exists, which every command asks.
 //!
-//! An output that is none of the inputs is replaced with `--force`, or after a question on a
-//! terminal. An input that is its own output is replaced without a question if nothing is lost. A
-//! shard of a checkpoint is replaced only by itself.
+//! An output is replaced with `--force`, or after a question on a terminal. An input that is its
+//! own output needs neither if nothing is lost. A shard of a checkpoint is replaced only by itself.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
@@ -29,14 +28,14 @@ pub(crate) struct Writing {
     force: bool,
 }
 
-/// The facts about an output of tensors that the rule asks for.
+/// The facts about an output that the rule needs.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// The [files](files_of) that were read.
     pub(crate) inputs: HashSet<PathBuf>,
     /// The names of its tensors.
     pub(crate) names: BTreeSet<String>,
-    /// The loss of the inputs that are replaced, in words, if there is any.
+    /// The loss of the inputs that are replaced, in words.
     pub(crate) loss: Option<String>,
 }
 
@@ -44,9 +43,9 @@ pub(crate) struct Content {
 #[derive(Debug)]
 pub(crate) struct Destination {
     path: PathBuf,
-    /// The content that is replaced, in words.
+    /// The replaced content, in words.
     replaced: Option<String>,
-    /// The checkpoint that the directory does not open as any more, in words.
+    /// The checkpoint that the directory will no longer open as, in words.
     hidden: Option<String>,
     writing: Writing,
     argument: Argument,
@@ -58,7 +57,7 @@ impl Writing {
         SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
     }
 
-    /// Decides about the file of `-o`, which is made of a checkpoint. `None` for standard output.
+    /// Decides about the file of `-o`, made of a checkpoint, or returns `None` for standard output.
     pub(crate) fn output(
         self,
         path: &Path,
@@ -88,8 +87,8 @@ impl Writing {
         Ok(Destination { argument, ..destination })
     }
 
-    /// Decides whether an output may be written where this exists. Fails before work is lost if
-    /// its directory cannot be written.
+    /// Decides whether an output may be written. Fails before work is lost if its directory cannot
+    /// be written.
     pub(crate) fn permit(
         self,
         existing: Existing,
@@ -138,7 +137,7 @@ impl Writing {
         Self { dry_run: false, force }
     }
 
-    /// Asks on a terminal whether to do it in spite of a problem, and fails elsewhere.
+    /// Asks on a terminal whether to go on in spite of a problem, and fails elsewhere.
     pub(crate) fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
         if self.force {
             return Ok(());
@@ -164,17 +163,17 @@ impl Content {
 }
 
 impl Destination {
-    /// Returns the options of the save. A file that appears in the meantime is not replaced.
+    /// Refuses to replace a file that appears later.
     pub(crate) fn options(&self) -> SaveOptions {
         self.writing.options().overwrite(self.overwrites())
     }
 
-    /// Returns `true` if files that exist may be replaced.
+    /// Returns `true` if existing files may be replaced.
     pub(crate) fn overwrites(&self) -> bool {
         self.writing.force || self.replaced.is_some()
     }
 
-    /// Returns the message of a dry run, for an output of this content.
+    /// Returns the message of a dry run.
     pub(crate) fn would(&self, new: impl Display) -> String {
         let path = input::shown(&self.path);
         match &self.replaced {
@@ -201,7 +200,7 @@ impl Destination {
         written.map_err(|error| advise(error, &self.path, bytes, self.argument))
     }
 
-    /// Writes a document of this content to an output that [`Writing::output`] allows.
+    /// Writes a document to an output that [`Writing::output`] allows.
     pub(crate) fn put(
         output: Option<Self>,
         out: &mut impl Write,
@@ -216,7 +215,6 @@ impl Destination {
         destination.tell(out, content)
     }
 
-    /// Says that the output is written.
     pub(crate) fn tell(&self, out: &mut impl Write, content: impl Display) -> anyhow::Result<()> {
         tell(out, &input::shown(&self.path), "written", content)
     }
@@ -230,13 +228,13 @@ impl Destination {
     }
 }
 
-/// Fails if no file can be saved to a path, as far as names and modes of files say it.
+/// Fails if names and modes show that no file can be saved.
 pub(crate) fn check_file(path: &Path, options: &SaveOptions) -> Result<()> {
     Rewrite::default().plan(options)?.check_destination(path)
 }
 
-/// Fails if no file can be created in a directory, or where it would be created. The error is
-/// about `path`.
+/// Fails if no file can be created in a directory, or where it would be made. The error is about
+/// `path`.
 #[cfg(unix)]
 pub(crate) fn check_writable(directory: &Path, path: &Path) -> Result<()> {
     use rustix::fs::{Access, access};

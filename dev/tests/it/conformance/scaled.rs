@@ -1,7 +1,7 @@
 //! Quantised weights with a tensor of scales next to them.
 
 use float8::F8E4M3;
-use safetensors_bridge::framework::load;
+use safetensors_bridge::framework::{TensorCache, load};
 use safetensors_bridge::load::{ExpertLayout, ExpertOptions, QuantizedWeights};
 use safetensors_bridge::{Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, save};
 
@@ -51,10 +51,17 @@ pub(crate) fn experts_come_in_the_asked_layout<F: Fixture>(device: &F::Device) {
         let load = |path, options| load::<F>(&Checkpoint::open(path).unwrap(), device, options);
         let options = LoadOptions::new().floats_as(Dtype::F32);
         let expected = load(to, &options).unwrap();
-        let loaded = load(from, &options.experts(layout, ExpertOptions::new())).unwrap();
+        let options = options.clone().experts(layout, ExpertOptions::new());
+        let loaded = load(from, &options).unwrap();
         assert_eq!(loaded.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
         for (name, tensor) in &loaded {
             assert_eq!(written::<F>(tensor), written::<F>(&expected[name]), "{name}");
+        }
+        let checkpoint = Checkpoint::open(from).unwrap();
+        let cache = TensorCache::<F>::new(checkpoint, device.clone(), u64::MAX, &options).unwrap();
+        for (name, tensor) in &expected {
+            let cached = cache.get(name, ()).unwrap();
+            assert_eq!(written::<F>(&*cached), written::<F>(tensor), "{name}");
         }
     }
 }

@@ -149,20 +149,17 @@ enum Kind {
     /// Another name of a tensor, which it follows.
     Alias,
     Quantised,
-    /// One of the tensors that store a weight that stays quantised.
+    /// Stores a part of a weight that stays quantised.
     Kept,
 }
 
-/// How tensors are stored in the inputs, by their names there.
+/// How tensors are stored, by their names in the inputs.
 #[derive(Default)]
 pub(super) struct Stored<'s> {
-    /// The weights and tensors that are quantised.
     pub(super) quantised: HashSet<String>,
-    /// The tensors that store weights that stay quantised.
     pub(super) kept: HashSet<&'s str>,
-    /// The dtypes of tensors that are F32 only because adapters were merged into them.
+    /// The dtypes of tensors that are F32 only because adapters were merged.
     pub(super) merged: HashMap<&'s str, Dtype>,
-    /// The layers of the models.
     pub(super) layers: LinearLayers,
 }
 
@@ -180,7 +177,6 @@ impl Stored<'_> {
     }
 }
 
-/// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     pub(super) changes: &'a Changes,
     /// The dtype of quantised tensors if no other option sets it.
@@ -190,7 +186,6 @@ pub(super) struct Change<'a> {
 }
 
 impl Changes {
-    /// Compiles the patterns.
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         if self.quantize.is_none() && self.casts.iter().any(|cast| cast.to == To::Quantised) {
             return Err(wrong_usage("--cast GLOB=quantize needs --quantize SCHEME"));
@@ -200,7 +195,6 @@ impl Changes {
         Ok(Change { changes: self, dequantize, select, renames })
     }
 
-    /// Returns `true` if an option sets dtypes of tensors.
     pub(super) fn name_dtypes(&self) -> bool {
         let is_default = matches!(self.overflow, OnOverflow::Ieee);
         let dtypes = self.dtype.or(self.dequantize).is_some() || !self.casts.is_empty();
@@ -209,17 +203,15 @@ impl Changes {
 }
 
 impl Change<'_> {
-    /// Returns these changes, with numbers for all quantised tensors.
+    /// Makes numbers of all quantised tensors.
     pub(super) fn dequantizing(self) -> Self {
         Self { dequantize: Some(Dtype::F32), ..self }
     }
 
-    /// Returns the tensors that are taken.
     pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
         rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
     }
 
-    /// Converts and renames the tensors that are taken.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
@@ -244,7 +236,7 @@ impl Change<'_> {
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
-    /// Whether a tensor is quantised, by its name in the input. `None` if no option says it.
+    /// Whether a tensor becomes quantised, by its name in the input. `None` if no option says it.
     fn quantizes(&self, name: &str, kind: Kind) -> Option<bool> {
         match (self.cast_of(name), kind) {
             (Some(to), _) => Some(to == To::Quantised),
@@ -253,13 +245,12 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the conversion of a tensor by --cast.
     fn cast_of(&self, name: &str) -> Option<To> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
-    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names, or
-    /// only tensors that weights replace. Warns of a --dequantize that concerns none.
+    /// Fails if a pattern matches none of these names, or only tensors that weights replace. Warns
+    /// of a --dequantize without effect.
     pub(super) fn check(
         &self,
         names: &[&str],
@@ -280,15 +271,13 @@ impl Change<'_> {
         self.renames.check(names)
     }
 
-    /// Returns `true` if any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
         let dtype = self.changes.dtype.or(self.dequantize);
         dtype.is_some() || self.quantization().is_some() || !self.changes.casts.is_empty()
     }
 
-    /// Returns the start of the names of tensors that stay as they are stored, although an error
-    /// reports that quantised weights cannot be recognised: a module's names, or all. `None` if
-    /// that is an error.
+    /// Returns the start of the names of tensors that stay as they are stored, because quantised
+    /// weights cannot be recognised, or `None` if that is an error.
     pub(super) fn left_by<'e>(&self, error: &'e Error) -> Option<&'e str> {
         let stays = |name: &&str| match self.cast_of(name) {
             _ if !self.takes(name) => true,
@@ -310,8 +299,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns `true` if a quantised weight of a model with these layers becomes numbers. It does
-    /// not if it stays in its dtype.
+    /// Returns `true` if a quantised weight becomes numbers, and does not stay in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
         if self.quantizes_again(&weight.name, &weight.shape, layers) {
             return true;
@@ -323,8 +311,8 @@ impl Change<'_> {
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
     }
 
-    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers. Nothing else can become
-    /// of it.
+    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers. It can become nothing
+    /// else.
     pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let by_default =
             !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();
@@ -332,26 +320,24 @@ impl Change<'_> {
         is_cast || by_default || self.quantizes_again(name, shape, layers)
     }
 
-    /// Returns `true` if --quantize applies to a weight that is quantised already.
+    /// Returns `true` if --quantize applies to a weight that is already quantised.
     fn quantizes_again(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let Some(how) = self.quantization() else { return false };
         self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
-    /// Returns `true` if a tensor is taken, by its name in the input.
+    /// By its name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)
     }
 
-    /// Returns `true` if a tensor is skipped, by its name in the input.
+    /// By its name in the input.
     pub(super) fn drops(&self, name: &str) -> bool {
         self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Returns the new dtype of a tensor, by its name in the input. `None` if no option applies to
-    /// it.
-    ///
-    /// Only --cast applies to an alias and to tensors that store a quantised weight.
+    /// Returns the new dtype of a tensor, by its name in the input. Only --cast applies to an alias
+    /// and to tensors that store a quantised weight.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),
@@ -368,12 +354,10 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the name in the output.
     pub(super) fn rename(&self, name: &str) -> String {
         format!("{}{}", self.changes.prefix, self.renames.apply(name))
     }
 
-    /// Returns the conversion policy.
     fn options(&self) -> ConvertOptions {
         ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
@@ -383,7 +367,7 @@ impl Change<'_> {
     }
 }
 
-/// Warns if --quantize leaves all weights as they are, or stacked experts.
+/// Warns if --quantize changes no weight, or leaves stacked experts.
 fn warn_of_what_stays(rewrite: &Rewrite<'_>) {
     if !rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
         warn("--quantize: no weight is quantised; --cast 'GLOB=quantize' picks some");

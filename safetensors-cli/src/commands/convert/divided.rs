@@ -39,7 +39,6 @@ pub(super) struct Ranks {
     rules: Rules,
 }
 
-/// How the output is divided among ranks.
 #[derive(Debug)]
 pub(super) struct Divided {
     pub(super) plan: RankPlan,
@@ -48,12 +47,11 @@ pub(super) struct Divided {
 }
 
 impl Ranks {
-    /// Returns `true` if the output is divided.
     pub(super) fn is_given(&self) -> bool {
         self.ranks.is_some() || self.plan.is_some()
     }
 
-    /// Refuses options that have nothing to divide.
+    /// Refuses options that need a divided output.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if !self.is_given() && !self.rules.is_empty() {
             return Err(wrong_usage("--rule and --preset need --ranks"));
@@ -64,7 +62,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// Returns how the tensors are divided; `None` if they are not.
+    /// Returns `None` if the output is not divided.
     pub(super) fn divided(
         &self,
         rewrite: &Rewrite<'_>,
@@ -92,7 +90,6 @@ impl Ranks {
 }
 
 impl Divided {
-    /// Writes the files of all ranks.
     pub(super) fn write(
         &self,
         rewrite: &Rewrite<'_>,

@@ -47,11 +47,6 @@ enum Order {
 }
 
 impl Experts {
-    /// Returns `true` if experts are to be split or stacked.
-    pub(super) fn is_given(&self) -> bool {
-        self.experts.is_some()
-    }
-
     /// Returns the layout, for the end of the summary.
     pub(super) fn summary(&self) -> &'static str {
         match self.experts {

@@ -1,4 +1,4 @@
-//! An output of GGUF: a model of transformers, under the names that llama.cpp reads.
+//! Writes a GGUF file of a model of transformers, under the names that llama.cpp reads.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,6 @@ use crate::terminal::report::wrong_usage;
 use crate::terminal::table::{self, Column, Columns};
 use crate::terminal::text;
 
-/// Converts a model to a GGUF file.
 pub(super) fn run(
     args: &Args,
     inputs: &[PathBuf],
@@ -58,7 +57,7 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// How a GGUF file stores weights. Refuses options that are for other outputs.
+/// Refuses options for other outputs.
 fn stored_as(args: &Args) -> Result<Type, String> {
     if args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
@@ -114,7 +113,6 @@ fn told(notes: &Notes) -> String {
         + &listed("left out, which GGUF does not hold", &notes.left_out)
 }
 
-/// Shows each tensor with its name and type.
 fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {
     let columns: &Columns<'_, (&str, Type, &[usize])> = &[
         (Column::name("name").rank(0).distinct(), &|(name, ..)| text::name(name)),

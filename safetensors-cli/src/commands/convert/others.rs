@@ -1,5 +1,5 @@
-//! [`Others`]: the files of a directory IN that have no tensors, and go along to a directory OUT.
-//! Core's [`OtherFiles`] decides which these are.
+//! [`Others`]: the files without tensors that a directory OUT gets from a directory IN. Core's
+//! [`OtherFiles`] selects them.
 
 use std::path::{Path, PathBuf};
 
@@ -18,21 +18,19 @@ use crate::terminal::text;
 /// The name by which diffusers loads a model.
 pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 
-/// The names by which libraries load a file that is not `model.safetensors`.
+/// Other names than `model` by which libraries load a file.
 const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
 
-/// The other files of a directory that is written.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The path of a `config.json` that was read, and the text that is written.
+    /// The path of the `config.json` that was read, and the text that is written.
     pub(super) config: Option<(PathBuf, String)>,
-    /// The files that are copied.
     pub(super) files: OtherFiles,
 }
 
 impl Others {
-    /// Returns the files of the one directory among the inputs that go along to OUT, with a
-    /// `config.json` that describes the tensors as they are written.
+    /// Selects the files of the one directory among the inputs, with a `config.json` that describes
+    /// the written tensors.
     pub(super) fn new(
         args: &Args,
         sources: &[Source],
@@ -86,7 +84,7 @@ impl Others {
         Ok(others)
     }
 
-    /// Warns of files that OUT needs and does not get.
+    /// Warns of files that OUT lacks.
     fn warn_of_missing(&self, out: &Path) {
         let missing = self.files.missing().iter().map(|path| text::path(path));
         let missing: Vec<_> = missing.collect();
@@ -107,12 +105,11 @@ impl Others {
         }
     }
 
-    /// Returns the names of the files.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.config.iter().map(|_| CONFIG).chain(self.files.names())
     }
 
-    /// Adds these files to the summary. Hidden files are not named.
+    /// Does not name hidden files.
     pub(super) fn preview(&self, preview: &mut Preview) {
         preview.has_config = self.names().any(|name| name == CONFIG);
         let names = self.names().filter(|name| *name != CONFIG);
@@ -122,7 +119,7 @@ impl Others {
     }
 }
 
-/// Warns that no `config.json` describes the weights that are quantised.
+/// Warns that no `config.json` describes the quantised weights.
 fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
         warn(format!(
@@ -132,9 +129,9 @@ fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     }
 }
 
-/// Returns the name by which a library loads the one input, if that is not `model.safetensors`, and
-/// the start of the names of its files. An input that is in the directory OUT stays its variant, such
-/// as `.fp16`. `None` for an index of safetensors that is not named like that.
+/// Returns the name by which a library loads the one input, if it is not `model.safetensors`, and
+/// the start of the names of its files. An input in the directory OUT keeps its variant, such as
+/// `.fp16`. Returns `None` for an index that is not named like that.
 pub(super) fn library_name(
     sources: &[Source],
     out: &Path,

@@ -83,8 +83,8 @@ impl Making {
         })
     }
 
-    /// Decides whether a delta may be written to a directory, and sets the options for that. A dry
-    /// run prints it instead.
+    /// Decides whether a directory may be written, and sets the options for it. A dry run prints it
+    /// instead.
     pub(super) fn place(
         &self,
         directory: &Path,
@@ -108,8 +108,7 @@ impl Unversioned {
         Self(self.0.metadata(new.clone()))
     }
 
-    /// Sets the versions: the given ones, otherwise the number in the name of the directory, as in
-    /// `weight_v000002`, and the number before it.
+    /// Sets the given versions, otherwise the number in the directory's name and the one before it.
     pub(super) fn with_versions(
         self,
         directory: &Path,

@@ -107,8 +107,8 @@ impl Follow {
         }
     }
 
-    /// Looks once. An address is opened each time, because its store caches the files that it
-    /// finds.
+    /// Looks once.
+    // An address is opened each time, because its store caches its list of files.
     fn poll(&self, follower: &Follower) -> anyhow::Result<Option<Update>> {
         let Some(address) = address::of(&self.root) else {
             return follower.poll_in(LocalStore, &self.root).map_err(advise);

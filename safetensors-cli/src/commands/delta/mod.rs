@@ -266,7 +266,7 @@ impl Verify {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Opens a delta and, without a base, decompresses it.
+    /// Opens a delta and decompresses it, if no base does that.
     fn check(&self, path: &Path) -> anyhow::Result<Delta> {
         let delta = delta::open(path)?;
         if self.base.is_none() {
@@ -301,7 +301,7 @@ fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Delta>> {
     paths.iter().map(|path| delta::open(path)).collect()
 }
 
-/// Returns the base, the deltas, and the path of the output.
+/// Returns the base, the deltas and the output's path.
 fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path)> {
     let [base, deltas @ .., to] = paths else {
         return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
@@ -318,7 +318,7 @@ fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path
     Ok((checkpoint, Chain::new(open_all(deltas)?)?, to))
 }
 
-/// Refuses an address instead of a directory of the disk.
+/// Refuses an address instead of a directory.
 fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
     if address::of(path).is_none() && !input::is_stdin(path) {
         return Ok(());
@@ -330,7 +330,7 @@ fn bytes_of(checkpoint: &Checkpoint) -> u64 {
     checkpoint.tensors().map(|tensor| tensor.byte_len()).sum()
 }
 
-/// Options with a bar that counts the bytes of the base. It is removed with them.
+/// Counts the bytes of the base in a bar, which is removed with the options.
 fn counted(options: Options, bytes: u64) -> Options {
     let progress = Arc::new(Progress::bytes(bytes));
     options.progress(move |bytes| progress.add(bytes))
@@ -359,13 +359,11 @@ fn advise(error: safetensors_core::Error) -> anyhow::Error {
     }
 }
 
-/// Decides whether the output may be written.
 fn permit(writing: Writing, old: Existing, content: &Content) -> anyhow::Result<Destination> {
     let permitted = writing.permit(old, content);
     permitted.map_err(|error| error.downcast().map_or_else(|error| error, advise))
 }
 
-/// Describes a new delta.
 fn told(at: &Destination, path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     at.tell(out, summary(&delta::open(path)?))
 }
@@ -382,7 +380,7 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
     }
 }
 
-/// Warns of the files next to a base that are not copied.
+/// Warns of files next to a base that are not copied.
 fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
@@ -398,7 +396,7 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
 
 /// Warns of differences that a delta does not have.
 fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Result<()> {
-    /// The files that readers of models ask for, and the most bytes of such a file.
+    /// The files that readers of models ask for, and the most bytes of one.
     const BESIDE: [&str; 5] = [
         "config.json",
         "generation_config.json",

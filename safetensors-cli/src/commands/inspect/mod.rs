@@ -112,7 +112,7 @@ type Tensors<'a> = [Tensor<'a>];
 
 type File<'a> = (&'a CheckpointFile<Source>, FileLayout);
 
-/// The sums for each dtype, and for each type of another format.
+/// By dtype, and by type of another format.
 type Dtypes<'a> = BTreeMap<Kind<'a>, Totals>;
 
 impl Run for Args {
@@ -145,7 +145,7 @@ impl Args {
     }
 }
 
-/// Sums up one input, with the schemes and dtypes of a checkpoint.
+/// Sums up an input, with its schemes and dtypes.
 fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
@@ -164,8 +164,7 @@ fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)>
     Ok((ShownInput::new(all), stored.join(", ")))
 }
 
-/// Shows the epochs of the trainings in a directory that is no checkpoint; `None` if there are
-/// none.
+/// Shows the trainings in a directory that is no checkpoint.
 fn trainings(
     args: &Args,
     target: &Target,
@@ -187,7 +186,6 @@ fn trainings(
     Some(written.map(|()| shown))
 }
 
-/// Shows a delta, which is no checkpoint.
 fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let path = target.path()?;
     let delta = delta::open(path)?;
@@ -200,7 +198,7 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     Ok(ShownInput::new(Totals::of(delta.tensors())))
 }
 
-/// Shows a delta or the epochs of trainings, if that is why no checkpoint has opened.
+/// Shows a delta or the epochs of trainings, if no checkpoint has opened because of that.
 fn show_other(
     args: &Args,
     target: &Target,
@@ -213,7 +211,6 @@ fn show_other(
     trainings(args, target, out).unwrap_or(Err(error))
 }
 
-/// Shows one checkpoint.
 fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,

@@ -1,8 +1,7 @@
 //! `safetensors sign`: a signature over the files of a model, and its check by `safetensors
 //! verify`.
 //!
-//! Everything about the format is in `safetensors_sign`. Without the feature `sign`, both are
-//! errors that explain how to get a command with it.
+//! Everything about the format is in `safetensors_sign`.
 
 #[cfg(not(feature = "sign"))]
 mod absent;
@@ -32,11 +31,9 @@ use crate::terminal::stdout::Out;
 /// How `safetensors verify` shows its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// One line if all is as it was signed.
+    /// One line if all files are as they were signed.
     Line,
-    /// Errors alone.
     Quiet,
-    /// One JSON document.
     Json,
 }
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 
-/// Reads the path of a key or of certificates. If a user passes the text of a private key instead
-/// of its path, it must not appear in an error, which a log may keep.
+/// Reads the path of a key or of certificates.
+// A user may pass the text of a private key instead. It must not appear in an error, which a log
+// may keep.
 #[derive(Clone)]
 pub(super) struct PemPath;
 

@@ -11,7 +11,6 @@ use super::printable;
 use crate::input::source::Rewrite;
 use crate::terminal::report::wrong_usage;
 
-/// The store of an address.
 pub(super) type Files = RemoteStore;
 
 /// Returns `true` if a text begins like an address of a known kind.
@@ -19,8 +18,7 @@ pub(super) fn is_known(text: &str) -> bool {
     AddressKind::of(text).is_some()
 }
 
-/// Returns the path that an address of the disk means. Every other address, and every path, stays
-/// as it is.
+/// Turns an address of the disk into its path, and keeps all else.
 pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
     let meant = path.to_str().map(remote::local_path).transpose()?.flatten();
     Ok(meant.unwrap_or(path))
@@ -34,7 +32,7 @@ pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     Ok((store, path))
 }
 
-/// Adds to an error the address, unless it names it, and a remedy.
+/// Adds the address, unless it is named, and a remedy.
 pub(crate) fn advise(error: Error, address: &str) -> anyhow::Error {
     let (shown, message) = (printable(address), error.to_string());
     let remedy = remedy(&error, address);
@@ -46,8 +44,8 @@ pub(crate) fn advise(error: Error, address: &str) -> anyhow::Error {
     anyhow::anyhow!("{place}{message}{remedy}")
 }
 
-/// Returns advice about a store that refuses, lacks or does not answer a request. Other errors have
-/// their own.
+/// Advises about a store that refuses, lacks or does not answer a request. Other errors have
+/// advice.
 fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     if let Some(safetensors_hub::ErrorKind::Network { .. }) = error.other() {
         return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
@@ -77,7 +75,7 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses an address that nothing can be saved to.
+/// Refuses an address that cannot be saved to.
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     match AddressKind::of(address) {
         Some(AddressKind::Hub | AddressKind::Web) => Err(wrong_usage(format!(
@@ -112,7 +110,7 @@ pub(crate) fn save_sharded(
 mod tests {
     use super::*;
 
-    /// Without a request, which would be repeated for some 10 seconds.
+    // Without a request, which would be repeated for some 10 seconds.
     #[test]
     fn a_hub_out_of_reach_is_named_with_a_remedy() {
         let (host, problem) = ("huggingface.co".into(), "Connection refused".into());

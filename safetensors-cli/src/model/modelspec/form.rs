@@ -2,15 +2,12 @@
 
 use super::date::is_date;
 
-/// The number of hex digits of a SHA-256.
 pub(super) const SHA256_DIGITS: usize = 64;
 
-/// The form of a value's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Any text.
     Text,
-    /// Text with at least one character that is not white space.
+    /// Not only white space.
     NonEmpty,
     /// `major.minor.patch`.
     Version,
@@ -35,7 +32,6 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Returns `true` if a text has the form.
     pub(super) fn accepts(self, text: &str) -> bool {
         match self {
             Self::Text => true,
@@ -79,7 +75,7 @@ pub(super) fn major(text: &str) -> Option<u32> {
     integer(minor).and(integer(patch)).and(integer(major))
 }
 
-/// Splits a list. White space around an item does not belong to it.
+/// Splits a list, and trims its items.
 pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim)
 }
@@ -96,7 +92,7 @@ fn integer(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| is_plain && !has_zeros)
 }
 
-/// Returns the number of digits of a hash: `0x` and lower-case hex digits.
+/// Returns the number of digits after `0x`, if all are lower-case hex digits.
 fn hash_digits(text: &str) -> Option<usize> {
     let digits = text.strip_prefix("0x")?;
     digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')).then_some(digits.len())

@@ -1,8 +1,8 @@
-//! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1: keys
-//! in the metadata of a file that describe its model.
+//! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1:
+//! metadata that describes a model.
 //!
 //! `keys` has the table of the standard, `form` and `date` check values, and [`validate()`]
-//! compares the metadata of a file with the table.
+//! compares a file with the table.
 
 mod date;
 mod form;
@@ -25,8 +25,8 @@ pub(crate) fn is_in(metadata: &Metadata) -> bool {
     metadata.keys().any(|key| key.starts_with(keys::PREFIX))
 }
 
-/// Makes the entries of metadata that describe a model, of names without `modelspec.` and their
-/// values. Fails for a value that does not have the form of its key.
+/// Makes entries of names without `modelspec.` and their values. Fails for a value without the form
+/// of its key.
 pub(crate) fn entries<'a>(
     values: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Metadata, Problem> {
@@ -42,7 +42,7 @@ pub(crate) fn entries<'a>(
     Ok(entries)
 }
 
-/// Returns an entry that has the form of a SHA-256, for one that is computed later.
+/// Takes the place of a SHA-256 that is computed later.
 pub(crate) fn any_sha256() -> (String, String) {
     (full_name("hash_sha256"), format!("0x{}", "0".repeat(form::SHA256_DIGITS)))
 }

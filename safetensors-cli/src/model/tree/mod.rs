@@ -14,14 +14,12 @@ use crate::input::other::Shown;
 use crate::model::order::{self, MAX_PARTS, Sort};
 use crate::model::totals::{Parameters, Totals};
 
-/// A module, a tensor, or several of either that differ only in a number in their names.
-///
-/// There may be a million, so a tree is small: it borrows the description of a tensor, and a label
-/// is part of a tensor's name where possible.
+/// A module, a tensor, or several that differ only in a number in their names.
+// There may be a million, so a tree borrows the description of a tensor, and a label from its name
+// where possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree<'a> {
-    /// The part of the name; several parts where modules have one child each; `0…31` for folded
-    /// siblings.
+    /// A part of the name; several if modules have one child each; `0…31` for folded siblings.
     pub(crate) label: Cow<'a, str>,
     /// The number of siblings that were folded into this one.
     pub(crate) copies: u32,
@@ -34,13 +32,12 @@ pub(crate) struct Tree<'a> {
 enum Content<'a> {
     /// A tensor, the number of its file, and its parameters.
     Tensor(Shown<'a>, usize, u64),
-    /// The modules and tensors in a module.
     Module(Box<[Tree<'a>]>),
 }
 
 impl<'a> Tree<'a> {
-    /// Returns the top-level modules and tensors of these tensors, which are sorted by name on the
-    /// way. With `folds`, layers of equal structure are folded together.
+    /// Sorts the tensors by name, and returns the top level. With `folds`, layers of equal
+    /// structure are folded.
     pub(crate) fn of<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
@@ -53,7 +50,7 @@ impl<'a> Tree<'a> {
         trees
     }
 
-    /// Returns the tensor. `None` for a module.
+    /// Returns `None` for a module.
     pub(crate) fn tensor(&self) -> Option<Shown<'a>> {
         match self.content {
             Content::Tensor(tensor, ..) => Some(tensor),
@@ -61,7 +58,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the number of the tensor's file. `None` for a module.
+    /// Returns the number of the tensor's file, or `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match self.content {
             Content::Tensor(_, file, _) => Some(file),
@@ -69,7 +66,6 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the modules and tensors inside.
     pub(crate) fn children(&self) -> &[Self] {
         match &self.content {
             Content::Tensor(..) => &[],
@@ -98,8 +94,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the number of the file of the tensor, or of the first one in the module, and where
-    /// its bytes begin and end there.
+    /// Returns the file's number, and the range of bytes there, of the tensor or of the first one
+    /// in the module.
     fn position(&self) -> (usize, u64, u64) {
         match &self.content {
             Content::Tensor(tensor, file, _) => {
@@ -113,8 +109,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Sorts from the inside out, because a module has the dtype of its first tensor. Trees that
-/// compare equal stay in the order of names.
+/// Sorts from the inside out, because a module has the dtype of its first tensor. The sort is
+/// stable.
 fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     for tree in trees.iter_mut() {
         if let Content::Module(children) = &mut tree.content {
@@ -129,7 +125,6 @@ fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     }
 }
 
-/// Builds trees from names.
 struct Grow<'p> {
     separator: char,
     folds: bool,
@@ -137,8 +132,8 @@ struct Grow<'p> {
 }
 
 impl Grow<'_> {
-    /// Returns the modules and tensors of sorted tensors with names that share their first `depth`
-    /// parts, which end before the byte `start`.
+    /// Takes sorted tensors with names that share their first `depth` parts, up to the byte
+    /// `start`.
     fn children<'a, S: 'static>(
         &self,
         tensors: &[LazyTensor<'a, S>],
@@ -182,8 +177,7 @@ impl Grow<'_> {
         if self.folds { fold::fold_alike(trees) } else { trees }
     }
 
-    /// Returns the module of this part of a name. A module with a single child is joined with it
-    /// and takes one line.
+    /// Returns the module of this part of a name, joined with a single child.
     fn module<'a>(
         &self,
         name: &'a str,

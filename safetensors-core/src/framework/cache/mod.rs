@@ -12,8 +12,7 @@ use std::thread::{Builder, JoinHandle};
 
 use slots::{SliceKey, Slot, Slots};
 
-use super::Framework;
-use super::files::into_view;
+use super::{Framework, into_view};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
@@ -111,11 +110,12 @@ impl<F: Framework> TensorCache<F> {
     ///
     /// `options` apply to each slice. Their progress callback is called for each, in the thread
     /// that reads. Their number of threads is also the number of slices that are read ahead at
-    /// once. [Quantised weights](LoadOptions::quantized) can be read as numbers or as stored codes.
+    /// once. [Quantised weights](LoadOptions::quantized) can be read as numbers or as stored codes,
+    /// and [experts](LoadOptions::experts) in either layout.
     ///
     /// # Errors
     ///
-    /// As for [`Checkpoint::dequantized`] if the options ask for numbers.
+    /// As for [`Checkpoint::dequantized`] and [`Checkpoint::experts`] if the options ask for them.
     pub fn new(
         checkpoint: Checkpoint<impl ReadAt + 'static>,
         device: F::Device,

@@ -160,6 +160,8 @@ struct Layout {
     reads: Vec<(u64, usize)>,
     /// Where the bytes of each column begin.
     starts: Vec<usize>,
+    /// The places in the tensor of the units of the first row.
+    places: Vec<u64>,
 }
 
 impl Gathered<'_> {
@@ -167,10 +169,11 @@ impl Gathered<'_> {
     fn layout(&self) -> Layout {
         let span = self.lines.span(&self.block);
         let mut reads: Vec<(u64, usize)> = Vec::new();
-        let mut starts = Vec::new();
+        let (mut starts, mut places) = (Vec::new(), Vec::new());
         let mut len = 0;
         for column in self.block.columns.clone() {
-            let (_, offset) = self.lines.place(self.block.rows.start, column);
+            let (place, offset) = self.lines.place(self.block.rows.start, column);
+            places.push(place);
             match reads.last_mut() {
                 Some((start, before))
                     if span <= SHORT
@@ -189,7 +192,7 @@ impl Gathered<'_> {
                 }
             }
         }
-        Layout { bytes: vec![0; len], reads, starts }
+        Layout { bytes: vec![0; len], reads, starts, places }
     }
 
     /// Copies the units of a part to their places.
@@ -203,31 +206,30 @@ impl Gathered<'_> {
         }
     }
 
-    /// Copies units of `N` bytes, or of any number of bytes if `N` is 0. Some of the rows and
-    /// columns at a time, so that their bytes stay in a processor's cache.
+    /// Copies units of `N` bytes, or of any number if `N` is 0. Some rows and columns at a time, so
+    /// that their bytes stay in a processor's cache.
     fn copy_units<const N: usize>(&self, layout: &Layout, part: &mut Part<'_, '_>) {
-        const ROWS: usize = 32;
         const COLUMNS: usize = 64;
-        let Self { lines, block, .. } = self;
-        let len = if N == 0 { lines.unit() as usize } else { N };
-        let places = block.columns.clone().map(|column| lines.place(block.rows.start, column).0);
-        let places: Vec<u64> = places.collect();
-        let rows = self.rows_of(&places, part);
-        for top in rows.clone().step_by(ROWS) {
-            for (places, starts) in places.chunks(COLUMNS).zip(layout.starts.chunks(COLUMNS)) {
-                for row in top..rows.end.min(top + ROWS as u64) {
-                    let from = (row * lines.row.from) as usize;
-                    let to = row * lines.row.to;
-                    let is_inside = part.has(places[0] + to, len)
-                        && part.has(places[places.len() - 1] + to, len);
-                    for (place, start) in places.iter().zip(starts) {
-                        let unit = &layout.bytes[start + from..][..len];
-                        match is_inside {
-                            true => part.bytes[(place + to - part.start) as usize..][..len]
-                                .copy_from_slice(unit),
-                            false => part.copy_some(unit, place + to),
-                        }
-                    }
+        let row = self.lines.row;
+        let len = if N == 0 { self.lines.unit() as usize } else { N };
+        let rows = self.rows_of(&layout.places, part);
+        let together = if layout.places.len() == 1 { 1 << 12 } else { 32 };
+        for top in rows.clone().step_by(together as usize) {
+            let some = top..rows.end.min(top + together);
+            let columns = layout.places.chunks(COLUMNS).zip(layout.starts.chunks(COLUMNS));
+            for (places, starts) in columns {
+                let last = places[places.len() - 1] + (some.end - 1) * row.to;
+                let is_inside = part.has(places[0] + top * row.to, len) && part.has(last, len);
+                let mut copy = |place: u64, start: usize, at: u64| {
+                    let unit = &layout.bytes[start + (at * row.from) as usize..][..len];
+                    part.copy_unit(unit, place + at * row.to, is_inside);
+                };
+                match (places, starts) {
+                    // The compiler makes a better loop of it.
+                    (&[place], &[start]) => some.clone().for_each(|at| copy(place, start, at)),
+                    _ => some.clone().for_each(|at| {
+                        places.iter().zip(starts).for_each(|(it, start)| copy(*it, *start, at));
+                    }),
                 }
             }
         }
@@ -254,7 +256,12 @@ impl Part<'_, '_> {
     }
 
     /// Copies the bytes of a unit that are in the part.
-    fn copy_some(&mut self, unit: &[u8], place: u64) {
+    #[inline(always)]
+    fn copy_unit(&mut self, unit: &[u8], place: u64, is_inside: bool) {
+        if is_inside {
+            self.bytes[(place - self.start) as usize..][..unit.len()].copy_from_slice(unit);
+            return;
+        }
         let end = self.start + self.bytes.len() as u64;
         let here = place.max(self.start)..end.min(place + unit.len() as u64);
         if !here.is_empty() {
