@@ -46,8 +46,7 @@ pub fn load<F: Framework>(
 
 /// Returns a checkpoint as a load with these options shows it: with experts in another layout, and
 /// with quantised weights as numbers. Returns `None` if it is shown as it is stored.
-#[doc(hidden)]
-pub fn view<'a>(
+pub(super) fn view<'a>(
     checkpoint: &'a Checkpoint<impl ReadAt>,
     options: &LoadOptions,
 ) -> Result<Option<Checkpoint<Box<dyn ReadAt + 'a>>>> {
