@@ -268,9 +268,10 @@ fn stacked_experts_are_compared_with_single_ones() {
             experts.copied().collect::<Vec<_>>()
         };
         let (gate_up, down) = (part(0, 16), part(16, 8));
+        let shapes = [[count, 4, 4], [count, 4, 2]];
         let tensors = [
-            ("l.0.experts.gate_up_proj", array(&[count, 4, 4], &gate_up)),
-            ("l.0.experts.down_proj", array(&[count, 4, 2], &down)),
+            ("l.0.experts.gate_up_proj", array(&shapes[0], &gate_up)),
+            ("l.0.experts.down_proj", array(&shapes[1], &down)),
             ("l.0.bias", bias),
         ];
         save(dir.at("b"), tensors, &quick()).unwrap();
