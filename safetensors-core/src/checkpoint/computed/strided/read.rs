@@ -56,7 +56,7 @@ pub(crate) fn read(
 
 /// Bytes that are read by one call for each file.
 #[derive(Default)]
-struct Batch<'t> {
+pub(crate) struct Batch<'t> {
     direct: Vec<Direct>,
     gathered: Vec<Gathered<'t>>,
     /// The last of the gathered blocks with the same columns of the same piece.
@@ -68,9 +68,9 @@ struct Batch<'t> {
 /// Bytes that are read into their places.
 struct Direct {
     part: usize,
-    place: Range<usize>,
+    place: usize,
     file: usize,
-    offset: u64,
+    bytes: Range<u64>,
 }
 
 /// A block that is read column by column.
@@ -82,9 +82,30 @@ struct Gathered<'t> {
 }
 
 impl<'t> Batch<'t> {
+    /// Adds a range of a tensor that will be read, or was read.
+    pub(crate) fn announce(&mut self, tensor: &'t Strided, range: Range<u64>) {
+        for lines in tensor.within(range.clone()) {
+            for block in lines.blocks(range.clone(), u64::MAX) {
+                match lines.is_near {
+                    true => self.gather(lines, block, 0),
+                    false => self.place(lines, &block, 0, &range),
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes of the files that are read, with the number of each file.
+    pub(crate) fn below(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let direct = self.direct.iter().map(|direct| (direct.file, direct.bytes.clone()));
+        direct.chain(self.gathered.iter().flat_map(|Gathered { lines, block, .. }| {
+            lines.below(block).map(|bytes| (lines.file, bytes))
+        }))
+    }
+
     /// Adds a block of a part. Rows that continue a block of another part belong to that.
     fn gather(&mut self, lines: &'t Lines, block: Block, part: usize) {
-        let bytes = lines.span(&block) * (block.columns.end - block.columns.start);
+        let count = block.columns.end - block.columns.start;
+        let bytes = lines.span(&block).saturating_mul(count);
         let last = self.last.entry((lines, block.columns.clone())).or_insert(usize::MAX);
         match self.gathered.get_mut(*last) {
             Some(before) if lines.follows(&before.block, &block) => {
@@ -96,7 +117,7 @@ impl<'t> Batch<'t> {
                 self.gathered.push(Gathered { lines, block, parts: vec![part] });
             }
         }
-        self.held += bytes;
+        self.held = self.held.saturating_add(bytes);
     }
 
     /// Adds the units of a block of a part, which has this range of the tensor.
@@ -107,9 +128,9 @@ impl<'t> Batch<'t> {
             .flat_map(|row| block.columns.clone().map(move |column| lines.place(row, column)));
         for (to, from) in units {
             let place = to.max(range.start)..range.end.min(to + lines.unit());
-            let offset = from + (place.start - to);
-            let place = (place.start - range.start) as usize..(place.end - range.start) as usize;
-            self.direct.push(Direct { part, place, file: lines.file, offset });
+            let bytes = from + (place.start - to)..from + (place.end - to);
+            let place = (place.start - range.start) as usize;
+            self.direct.push(Direct { part, place, file: lines.file, bytes });
         }
     }
 
@@ -129,15 +150,15 @@ impl<'t> Batch<'t> {
                 wanted.entry(gathered.lines.file).or_default().push(ReadRange { offset, bytes });
             }
         }
-        self.direct.sort_unstable_by_key(|direct| (direct.part, direct.place.start));
+        self.direct.sort_unstable_by_key(|direct| (direct.part, direct.place));
         let mut direct = self.direct.into_iter().peekable();
         for (number, part) in parts.iter_mut().enumerate() {
             let (mut rest, mut at) = (&mut *part.bytes, 0);
             while let Some(next) = direct.next_if(|next| next.part == number) {
-                let Direct { place, file, offset, .. } = next;
-                let (bytes, more) =
-                    mem::take(&mut rest)[place.start - at..].split_at_mut(place.len());
-                (rest, at) = (more, place.end);
+                let Direct { place, file, bytes: Range { start: offset, end }, .. } = next;
+                let len = (end - offset) as usize;
+                let (bytes, more) = mem::take(&mut rest)[place - at..].split_at_mut(len);
+                (rest, at) = (more, place + len);
                 wanted.entry(file).or_default().push(ReadRange { offset, bytes });
             }
         }
