@@ -14,6 +14,8 @@ mod quantised;
 mod save;
 mod scaling;
 mod views;
+#[cfg(target_os = "linux")]
+mod waiting;
 
 use anyhow::Result;
 
@@ -55,6 +57,8 @@ pub(crate) fn all() -> Vec<Spec> {
         convert::rows(),
         quantised::rows(),
         scaling::rows(),
+        #[cfg(target_os = "linux")]
+        waiting::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -207,6 +207,11 @@ fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
+/// Returns whether the source joins ranges with gaps between them as it sees fit.
+fn joins_gaps<S: ReadAt>(source: &S) -> bool {
+    source.requests().is_some_and(|requests| requests.joins_gaps)
+}
+
 /// Joins small parts into jobs. The parts of a job are neighbours in one file, without a gap
 /// between them, and about as long together as a piece of a large tensor. So one system call reads
 /// them all. A source with calls that wait gets parts with gaps between them, too, and joins them
@@ -231,7 +236,7 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
         let follows = together.last().is_some_and(|last| {
             let is_neighbour = last.offset + last.place.byte_len() as u64 == part.offset;
             source(last) == source(&part)
-                && (is_neighbour || part.tensor.source().requests().is_some())
+                && (is_neighbour || joins_gaps(part.tensor.source()))
                 && len < longest(part.tensor.source())
         });
         if !follows && !together.is_empty() {
@@ -284,7 +289,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 };
-                if source.requests().is_some() {
+                if joins_gaps(source) {
                     // It has tried again already, and each further call would wait as long.
                     let error = Error::from(ErrorKind::Io(joint));
                     return Err(match (&parts[..], parts[0].tensor.file()) {
