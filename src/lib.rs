@@ -191,6 +191,7 @@
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | publish the changes since the last version, and apply them | the module `delta`; `safetensors delta` |
 //! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
+//! | load experts one by one from a file with all in one tensor, or the reverse | [`LoadOptions::experts`], [`experts`]; `safetensors convert --experts` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
 //! | load a model into candle in a browser, by ranges | `examples/browser` |

@@ -45,6 +45,9 @@
 //! A [quantised weight](safetensors_core::quantized) is an error unless [`LoadOptions::quantized`]
 //! asks for its numbers or codes. [`share_tensor`] and [`share_checkpoint`] refuse it.
 //!
+//! [`LoadOptions::experts`] is for a file that has the experts of a mixture in another layout than
+//! the module.
+//!
 //! Every boolean is saved as BOOL, and `Flex32` as F32. Saving a `QFloat` is an error, because the
 //! format has no dtype for it.
 //!

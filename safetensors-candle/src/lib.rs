@@ -101,10 +101,14 @@
 //! `merged([Adapter::open(adapter)?])` instead, LoRA adapters are merged, see
 //! [`safetensors_core::lora`].
 //!
+//! Models of mixtures ask for single experts. [`LoadOptions::experts`] finds them in a file that
+//! has them in one tensor, see [`safetensors_core::experts`].
+//!
 //! candle computes with quantised weights only in the types of GGML: the module `gguf` reads them
 //! as `QTensor`s. [`quantize::load`] makes such tensors of the numbers of other schemes, which
 //! rounds once more.
 //!
+//! [`LoadOptions::experts`]: safetensors_core::LoadOptions::experts
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
 //! [`QuantizedWeights`]: safetensors_core::load::QuantizedWeights
 //!

@@ -1,12 +1,10 @@
-//! Hints for commands that people expect, and that have another name here; and for a file in place
-//! of a command.
+//! Hints for expected commands with another name, and for a path without a command.
 
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Words that people type instead of a command, and the commands that do it. A line of a narrow
-/// terminal holds each hint.
+/// Words that people type, and the commands that they mean, on one narrow line each.
 const HINTS: &[(&[&str], &[&str])] = &[
     (
         &["merge", "join", "combine", "concat"],
@@ -43,8 +41,7 @@ const HINTS: &[(&[&str], &[&str])] = &[
     (&["modelspec"], &["`safetensors metadata modelspec` checks and writes ModelSpec metadata"]),
 ];
 
-/// The command that got a path instead of a subcommand, and the probably intended one. The name is
-/// empty for a path instead of the first command.
+/// The command that got a path, and the likely intended one. The first command's name is empty.
 const PATHS: &[(&str, &str)] = &[
     ("modelspec", "did you mean `safetensors metadata modelspec validate FILE`?"),
     ("metadata", "did you mean `safetensors metadata get FILE`?"),
@@ -53,7 +50,6 @@ const PATHS: &[(&str, &str)] = &[
     ("", "did you mean `safetensors inspect FILE`?"),
 ];
 
-/// Adds a hint to the error about a command that does not exist.
 pub(crate) fn add_to(error: &mut clap::Error) {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
@@ -67,7 +63,7 @@ pub(crate) fn add_to(error: &mut clap::Error) {
     }
 }
 
-/// Returns the hints for a word that is no command, where this is the usage.
+/// `usage` is the usage of the command before the word.
 fn hints_for(typed: &str, usage: &str) -> Option<Vec<&'static str>> {
     let (lower, words) = (typed.to_lowercase(), || usage.split_whitespace());
     if let Some((_, hints)) = HINTS.iter().find(|(words, _)| words.contains(&&*lower)) {

@@ -1,8 +1,8 @@
 //! The `safetensors` command: inspects, checks, compares, edits and converts safetensors files and
 //! sharded checkpoints.
 //!
-//! The rules of the format live in `safetensors-core`. This crate has only the arguments, tables
-//! and exit codes. Each command is one file or folder in `commands`.
+//! `safetensors-core` has the rules of the format. This crate has the arguments, tables and exit
+//! codes.
 //!
 //! | module | content |
 //! |---|---|
@@ -51,16 +51,14 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints the problem of the arguments, or the requested help.
 fn wrong_arguments(mut error: clap::Error) -> ExitCode {
     hints::add_to(&mut error);
     show_wrong(&error)
 }
 
-/// Prints an error about arguments, or help.
-///
-/// An argument may be a file name with characters that control the terminal, or that change the
-/// direction of text. These are escaped, and the error has no colours then.
+/// Prints help, or an error about arguments.
+// An argument may have characters that control the terminal, or change the direction of text. These
+// are escaped, and the error then has no colours.
 fn show_wrong(error: &clap::Error) -> ExitCode {
     let plain = error.render().to_string();
     let is_hostile = |c: char| c != '\n' && !text::is_printable(c);

@@ -32,6 +32,7 @@
 //! | read quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`]; see [`quantized`] |
 //! | see stacks, slices or transposes of tensors as tensors | [`Checkpoint::arranged`] |
 //! | merge LoRA adapters into the weights | [`Checkpoint::merged`]; see [`lora`] |
+//! | split or stack the experts of a mixture | [`Checkpoint::experts`], [`LoadOptions::experts`]; see [`experts`] |
 //! | read the state of a PyTorch optimizer | [`optimizer`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LoadOptions::all_as`], [`LoadOptions::floats_as`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |

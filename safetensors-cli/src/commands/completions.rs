@@ -1,4 +1,4 @@
-//! `safetensors completions`: the script with which a shell completes command lines.
+//! `safetensors completions`: the script for a shell.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,7 +32,6 @@ impl Run for Args {
     }
 }
 
-/// Prints the completions for `command`.
 fn run(args: &Args, mut command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     // Into memory first: the generator panics if it cannot write.
     let mut script = Vec::new();

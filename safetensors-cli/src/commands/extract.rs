@@ -122,8 +122,7 @@ impl Run for Args {
     }
 }
 
-/// Whether the file is to be a safetensors file, by its name, and not one of NumPy. Refuses a name of
-/// anything else.
+/// Returns `false` for NumPy's files. Refuses other names.
 fn is_safetensors(path: &Path) -> anyhow::Result<bool> {
     match Kind::of(path) {
         Kind::Safetensors => Ok(true),
@@ -137,8 +136,7 @@ fn is_safetensors(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Fails for codes of a weight that cannot be read. Codes of a readable weight have separate names,
-/// and are written if they are asked for.
+/// Refuses codes of a weight that cannot be read. Other codes have separate names.
 fn refuse_unknown_codes<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> anyhow::Result<()> {
     let Err(error) = tensor.refuse_codes() else { return Ok(()) };
     let ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } } = error.kind()

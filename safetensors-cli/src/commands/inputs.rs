@@ -1,8 +1,7 @@
 //! [`Inputs`]: the paths of a command that shows one checkpoint after another.
 //!
-//! One PATH is shown and nothing else. With several, or with `--recursive`, each has a heading, a
-//! last line sums up, and one that fails does not stop the others. `--json` stays one document:
-//! the document of each input is in a list. A table has a row for each.
+//! A single PATH is shown alone. Several, and `--recursive`, have headings and a total. `--json`
+//! stays one document, and a table has a row for each.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -25,10 +24,10 @@ pub(crate) struct Inputs {
     /// Files, indexes, directories, addresses (feature remote), or - for standard input
     ///
     /// Several have headings and a total; one that fails does not stop the others. An index is a
-    /// file such as model.safetensors.index.json. A directory must hold model.safetensors, or else
-    /// an index, or else exactly one .safetensors file, or else exactly one of PyTorch, GGUF or
-    /// NumPy. Directories of PyTorch's trainers are read, too. An address is hf://owner/name,
-    /// s3://bucket/model (gs, az), https://host/model.safetensors
+    /// file such as model.safetensors.index.json. A directory must hold model.safetensors,
+    /// otherwise an index, otherwise exactly one .safetensors file, otherwise exactly one of
+    /// PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address is
+    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(required = true, value_name = "PATH", value_parser = address::parser())]
     paths: Vec<PathBuf>,
     /// Take every checkpoint in a directory and below it, on the disk
@@ -38,7 +37,6 @@ pub(crate) struct Inputs {
     recursive: bool,
 }
 
-/// The output of a command for one input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShownInput {
     totals: Totals,
@@ -46,31 +44,27 @@ pub(crate) struct ShownInput {
 }
 
 impl ShownInput {
-    /// Tensors of these totals.
     pub(crate) fn new(totals: Totals) -> Self {
         Self { totals, is_sound: true }
     }
 
-    /// Both.
     pub(crate) fn with(mut self, other: Self) -> Self {
         self.totals += other.totals;
         self.sound(self.is_sound && other.is_sound)
     }
 
-    /// Sets the exit code to 1 unless `is_sound`: something is wrong with the shown input.
+    /// Sets the exit code to 1 unless `is_sound`.
     pub(crate) fn sound(self, is_sound: bool) -> Self {
         Self { is_sound, ..self }
     }
 }
 
 impl Inputs {
-    /// Returns the arguments. One of them may be standard input.
     pub(crate) fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// Returns the inputs in the order of the arguments. With `--recursive`, the ones that are
-    /// found below a directory replace it.
+    /// `--recursive` replaces a directory by the inputs below it.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
         if self.paths.iter().filter(|path| input::is_stdin(path)).count() > 1 {
             return Err(wrong_usage("standard input can be read only once"));
@@ -88,13 +82,12 @@ impl Inputs {
         Ok(self.paths.iter().map(|path| Target::named(path)).collect())
     }
 
-    /// Returns `true` if there are several inputs, or there could be.
+    /// Returns `true` if there are several inputs, or could be.
     pub(crate) fn is_many(&self) -> bool {
         self.paths.len() > 1 || self.recursive
     }
 
-    /// Writes one table with a row for each input. `describe` returns its last cell. For people,
-    /// several inputs have a last line that sums up, and one that fails does not stop the others.
+    /// `describe` returns the last cell of a row.
     pub(crate) fn tabulate(
         &self,
         title: &str,
@@ -136,13 +129,10 @@ impl Inputs {
         Ok(several.code())
     }
 
-    /// Calls `show` for each input. `show` writes a text, or with `json` one JSON document.
-    ///
-    /// Whether there are headings follows from the arguments alone, not from the inputs that are
-    /// found, so that a program knows the form beforehand. An input that fails gets an error line,
-    /// or with `json` its `error`.
-    ///
-    /// The exit code is 1 if an input fails or is not sound.
+    /// `show` writes a text, or with `json` a document. The exit code is 1 if an input fails or is
+    /// not sound.
+    // Headings follow from the arguments alone, not from the inputs that are found, so that a
+    // program knows the form beforehand.
     pub(crate) fn show(
         &self,
         json: bool,
@@ -167,7 +157,7 @@ impl Inputs {
         several.finish()
     }
 
-    /// Adds a remedy to the error about a directory that has several checkpoints.
+    /// Adds a remedy to the error about a directory with several checkpoints.
     fn advise(&self, error: anyhow::Error, target: &Target) -> anyhow::Error {
         if let Some(ErrorKind::Ranks { .. }) = error.downcast_ref().map(Error::kind) {
             // The files are parts of a checkpoint, and the errors are reported.
@@ -185,10 +175,8 @@ impl Inputs {
     }
 }
 
-/// How the JSON document of several inputs starts.
 const START: &str = "{\n  \"results\": [";
 
-/// The output for several inputs.
 struct Several<'o, W> {
     out: &'o mut W,
     json: bool,
@@ -203,7 +191,7 @@ impl<'o, W: Write> Several<'o, W> {
         Self { out, json, shown: 0, failed: 0, is_sound: true, totals: Totals::default() }
     }
 
-    /// Adds the part of an input. One that fails before it shows anything has no heading.
+    /// An input that fails before it shows anything has no heading.
     fn add(
         &mut self,
         target: &Target,
@@ -239,7 +227,7 @@ impl<'o, W: Write> Several<'o, W> {
         Ok(())
     }
 
-    /// Writes the part of an input: its text below a heading, or an entry of the list.
+    /// A text below a heading, or an entry of the list.
     fn put(&mut self, target: &Target, error: Option<&str>, part: &[u8]) -> anyhow::Result<()> {
         let name = target.name();
         let part = String::from_utf8_lossy(part);
@@ -264,7 +252,6 @@ impl<'o, W: Write> Several<'o, W> {
         Ok(())
     }
 
-    /// Sums up.
     fn finish(self) -> anyhow::Result<ExitCode> {
         let Self { shown, failed, totals, .. } = self;
         if self.json {
@@ -283,7 +270,6 @@ impl<'o, W: Write> Several<'o, W> {
         Ok(self.code())
     }
 
-    /// Returns the line that sums up.
     fn sum(&self) -> String {
         let Self { shown, failed, totals, .. } = self;
         let not = match failed {

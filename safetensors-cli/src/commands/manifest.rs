@@ -1,4 +1,4 @@
-//! `safetensors manifest`: the places of tensors' bytes, for readers of Zarr.
+//! `safetensors manifest`: the places of tensors, for readers of Zarr.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -81,8 +81,8 @@ impl Run for Args {
     }
 }
 
-/// An address as readers ask for it. The path of a web address has been decoded, and is encoded again.
-/// Readers of buckets and of the Hub take names as they are.
+// The path of a web address has been decoded, and is encoded again. Readers of buckets and of the
+// Hub take names as they are.
 fn as_asked_for(address: &str) -> String {
     let of_web = address.split_once("://").filter(|_| address::is_web(address));
     let Some((scheme, rest)) = of_web else { return address.to_owned() };
@@ -96,7 +96,7 @@ fn as_asked_for(address: &str) -> String {
     format!("{scheme}://{host}{}", encoded.collect::<String>())
 }
 
-/// How readers find a file: its address, or its absolute path.
+/// Returns the address, or the absolute path.
 fn location(path: &Path) -> Result<String> {
     if let Some(address) = address::of(path) {
         return Ok(as_asked_for(address));

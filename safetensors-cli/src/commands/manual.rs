@@ -1,7 +1,7 @@
 //! `safetensors manual`: manual pages, for packages of the command.
 //!
-//! They have the same content as `--help`. `clap_mangen` writes the sections that it can. Examples,
-//! variables and exit codes come from the text after the help, which it would fill to paragraphs.
+//! They have the content of `--help`. Examples, variables and exit codes come from the text after
+//! the help, which `clap_mangen` would fill to paragraphs.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -45,7 +45,6 @@ impl Run for Args {
     }
 }
 
-/// Writes the pages of `command`, which is the whole `safetensors`.
 fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let pages = pages(command)?;
     let count = text::counted(pages.len() as u64, "page");
@@ -63,7 +62,6 @@ fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the names and contents of all pages.
 fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     // `help` explains the other commands, which have separate pages. The command makes its pages: a
     // build script cannot see its arguments.
@@ -80,8 +78,8 @@ fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     Ok(pages)
 }
 
-/// Returns the name and the content of a page. It is equal on every machine: it has neither a date
-/// nor the features of this program.
+/// Returns a page's name and content. It is equal on every machine: it has neither a date nor the
+/// features of this program.
 fn page(mut command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8>)> {
     // Of options, `clap_mangen` would name all, but no values.
     let usage = command.render_usage().to_string();
@@ -106,8 +104,7 @@ fn page(mut command: clap::Command, version: &str) -> anyhow::Result<(String, Ve
     Ok((man.get_filename(), page))
 }
 
-/// Returns the sections that the text after the help has. They are separated by empty lines, and
-/// each begins with its name.
+/// Empty lines separate the sections, and names begin them.
 fn ending(after_help: &str) -> Roff {
     let mut roff = Roff::new();
     for section in after_help.split("\n\n") {

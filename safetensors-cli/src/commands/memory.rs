@@ -1,4 +1,4 @@
-//! `safetensors memory`: the memory that a checkpoint takes once it is loaded.
+//! `safetensors memory`: the memory of a loaded checkpoint.
 
 use std::io::Write;
 use std::path::Path;
@@ -45,7 +45,6 @@ Examples:
 Exit codes: 0 shown, 1 PATH cannot be read, or config.json lacks what --length needs,
 2 wrong usage.";
 
-/// The dtypes of a load.
 const LOADED: [(&str, Dtype); 3] =
     [("F32", Dtype::F32), ("BF16, F16", Dtype::BF16), ("8 bits", Dtype::F8_E4M3)];
 
@@ -106,7 +105,7 @@ fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
     )
 }
 
-/// Returns the bytes of all tensors, with this dtype for floats and quantised weights.
+/// Returns the bytes of all tensors, with floats and quantised weights as `dtype`.
 fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
     let bytes = |tensor: input::Tensor<'_>| {
         let shown = Shown::of(&tensor);
@@ -121,8 +120,8 @@ fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) ->
     checkpoint.tensors().map(bytes).sum()
 }
 
-/// Returns the memory that a program can still take: of the machine, and of its control group.
-/// `None` where the system does not report it.
+/// Returns the memory that the machine and the control group have left, or `None` if the system
+/// does not report it.
 fn free_memory() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = field(&machine, "MemAvailable:")?.saturating_mul(1024);
@@ -132,8 +131,7 @@ fn free_memory() -> Option<u64> {
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-/// Returns the memory that a control group has left. Pages that it has read from files can be read
-/// again.
+/// Counts pages that were read from files: they can be read again.
 fn free_in_group(group: &Path) -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     let most: u64 = read("memory.max")?.trim().parse().ok()?;
@@ -142,7 +140,6 @@ fn free_in_group(group: &Path) -> Option<u64> {
     Some(most.saturating_sub(taken.saturating_sub(of_files)))
 }
 
-/// Returns the number after a name in a text of lines.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)

@@ -23,7 +23,7 @@ use crate::terminal::{json, table, text};
 ///
 /// Rules divide tensors by their names. There are rules for models like Llama and BERT; a tensor
 /// that no rule matches is an error. Only headers are read, and the config.json next to them: a
-/// warning names tensors of which a rank gets a part of an attention head.
+/// warning names tensors that give a rank a part of an attention head.
 ///
 /// A saved plan (-o) divides a model in the same way later: with --from, or in a program that uses
 /// safetensors-core.
@@ -140,7 +140,6 @@ impl Run for Args {
     }
 }
 
-/// Returns the fewest and the most bytes that a rank holds of some tensors.
 fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result<String> {
     let mut least = 0;
     let mut most = 0;
@@ -155,7 +154,6 @@ fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result
     })
 }
 
-/// Shows how many tensors are divided in each way, and the part of each rank.
 fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<String, Vec<&RankTensor>> = BTreeMap::new();
     for tensor in plan.tensors() {
@@ -199,7 +197,7 @@ fn sum(lens: &[u64]) -> u128 {
     lens.iter().map(|&bytes| u128::from(bytes)).sum()
 }
 
-/// Returns a division as text, without the offsets, which may be many.
+/// Displays a division without its offsets, which may be many.
 fn shown(tensor: &RankTensor) -> String {
     let text = tensor.division().to_string();
     match text.strip_prefix("offsets:").and_then(|rest| rest.split_once(':')) {
@@ -208,12 +206,10 @@ fn shown(tensor: &RankTensor) -> String {
     }
 }
 
-/// Returns the number of bytes of the whole tensor.
 fn whole_len(tensor: &RankTensor) -> u64 {
     safetensors_core::shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
 }
 
-/// Every tensor.
 fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let held = plan.tensors().map(|tensor| held([tensor])).collect::<anyhow::Result<Vec<_>>>()?;
     let columns: &Columns<'_, (&RankTensor, &String)> = &[
@@ -226,7 +222,6 @@ fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(table::list(plan.tensors().zip(&held), columns, out)?)
 }
 
-/// The plan for programs.
 #[derive(Serialize)]
 struct Document<'p> {
     world_size: usize,

@@ -1,5 +1,4 @@
-//! Deltas of checkpoints: a directory, an index, or an address. Everything that opens a checkpoint
-//! refuses them.
+//! Deltas of checkpoints: a directory, an index, or an address.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +10,8 @@ use super::source::Source;
 use super::{address, is_stdin};
 use crate::terminal::report::wrong_usage;
 
-/// An open delta.
 pub(crate) type Delta = safetensors_delta::Delta<Source>;
 
-/// Opens a delta.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     if is_stdin(path) {
         return Err(wrong_usage("a delta is a directory, which cannot be standard input"));
@@ -36,8 +33,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     }
 }
 
-/// Returns `true` if a checkpoint did not open because it is a delta, and not one of the files of a
-/// delta.
+/// Returns `true` if a checkpoint did not open because it is a delta, not a file of one.
 pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(|error: &Error| {
         let named = error.file().and_then(CheckpointPath::from_name);
@@ -49,8 +45,7 @@ fn is_refused(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::IsDelta { .. })
 }
 
-/// Returns the files of a delta that belong to its index, also if it is damaged. Empty if the index
-/// cannot be read.
+/// Returns the files of a delta, also of a damaged one. Empty if the index cannot be read.
 pub(crate) fn files(index: &Path) -> Vec<PathBuf> {
     if address::of(index).is_none() {
         return CheckpointPath::Index(index.into()).files_to_copy().unwrap_or_default();

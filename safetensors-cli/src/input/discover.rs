@@ -1,4 +1,4 @@
-//! Finds everything in a directory and below it that can be checked.
+//! Finds everything in and below a directory that can be checked.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,24 +10,22 @@ use safetensors_formats::Format;
 
 use crate::input::kind;
 
-/// The paths found in a directory and below it, each list sorted.
+/// Each list is sorted.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPaths {
-    /// Indexes and safetensors files, including shards, and directories of PyTorch's trainers or
-    /// with its `pytorch_model.bin`, recognized by name. None has been opened.
+    /// Indexes, safetensors files, and directories of PyTorch's trainers or with its
+    /// `pytorch_model.bin`, all by name and unopened.
     pub(crate) paths: Vec<PathBuf>,
-    /// Files of other formats by their names, which are none of these and not hidden.
+    /// Files of other formats by their names, except hidden ones.
     pub(crate) others: Vec<PathBuf>,
-    /// Directories that cannot be read, and why.
+    /// Directories, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
 impl FoundPaths {
-    /// Searches a directory and all below it.
-    ///
-    /// Links to files are followed, because the Hub's cache consists of them. A broken link is
-    /// found too. Links to directories are not followed, because they may form cycles. The
-    /// temporary directories of saves are skipped, because their content is not complete.
+    /// Skips the temporary directories of saves.
+    // Links to files are followed, because the Hub's cache consists of them, also broken ones.
+    // Links to directories may form cycles.
     pub(crate) fn below(directory: &Path) -> Self {
         let mut found = Self::default();
         let mut left = vec![directory.to_owned()];
@@ -42,7 +40,7 @@ impl FoundPaths {
         found
     }
 
-    /// Searches one directory. Adds the directories in it to `left`.
+    /// Searches one directory, and adds its directories to `left`.
     fn look_into(&mut self, directory: &Path, left: &mut Vec<PathBuf>) -> io::Result<()> {
         let (mut names, found) = (Vec::new(), self.paths.len());
         for entry in fs::read_dir(directory)? {
@@ -69,8 +67,7 @@ impl FoundPaths {
     }
 }
 
-/// Returns `true` if a name belongs to an index or to a safetensors file, the latter in upper or
-/// lower case because other programs read it so.
+/// Ignores the case of safetensors files' names, as other programs do.
 fn is_found(name: &OsStr) -> bool {
     let is_file = |it| matches!(it, CheckpointPath::File(_));
     CheckpointPath::from_name(name.to_ascii_lowercase()).is_some_and(is_file)

@@ -1,5 +1,4 @@
-//! [`Kind`]: the kind of a file, by its name. [`Judge`]: the decision about a file with content of
-//! another kind.
+//! [`Kind`]: the kind of a file, by its name. [`Judge`]: the verdict on its content.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,18 +12,16 @@ use crate::input::address;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// The kind of a path, as input and as output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One safetensors file.
     Safetensors,
     /// An index of shards.
     Index,
     /// A directory, or a name of no known kind.
     Checkpoint,
-    /// A file of another format that is read.
+    /// Another format that can be read.
     Other(Format),
-    /// Weights in a format that is neither read nor written. Holds the name of the format.
+    /// The name of a format of weights that can be neither read nor written.
     Foreign(&'static str),
 }
 
@@ -42,7 +39,7 @@ const FOREIGN: [(&str, &str); 9] = [
 ];
 
 impl Kind {
-    /// Returns the kind of a path. A directory with any name is a checkpoint.
+    /// A directory with any name is a checkpoint.
     pub(crate) fn of(path: &Path) -> Self {
         match address::of(path) {
             // Repositories and folders may be named like files of other formats.
@@ -55,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a file of this name, in upper or lower case.
+    /// Ignores case.
     fn of_name(path: &Path) -> Self {
         if let Some(format) = Format::from_name(path) {
             return Self::Other(format);
@@ -72,14 +69,13 @@ impl Kind {
     }
 }
 
-/// Returns `true` if a name is one of a file of another format, read or not.
+/// Returns `true` for the name of a file of another format, read or not.
 pub(crate) fn is_other(name: &str) -> bool {
     matches!(Kind::of_name(name.as_ref()), Kind::Other(_) | Kind::Foreign(_))
 }
 
-/// Returns the ending of a new name that ends like a file's, such as `model.st`, but not like one of
-/// a [kind](Kind::of) that is known. A name may have dots all the same, like `llama-3.1` and
-/// `model.fp8`.
+/// Returns the ending of a new name that looks like a file's, such as `model.st`, but has no known
+/// [kind](Kind::of). Names may have dots, like `llama-3.1` and `model.fp8`.
 pub(crate) fn unknown_ending(path: &Path) -> Option<String> {
     let address = address::of(path).map(address::shown);
     // The name of a bucket may have dots.
@@ -95,11 +91,10 @@ pub(crate) fn unknown_ending(path: &Path) -> Option<String> {
     (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then(|| ending.to_owned())
 }
 
-/// A format that a file is checked against: one of the readable ones, or safetensors.
+/// `None` is safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected(Option<Format>);
 
-/// The values of `--format`.
 const EXPECTED: [(&str, Option<Format>); 7] = [
     ("safetensors", None),
     ("pytorch", Some(Format::Pytorch)),
@@ -111,7 +106,6 @@ const EXPECTED: [(&str, Option<Format>); 7] = [
 ];
 
 impl Expected {
-    /// Returns the parser of `--format`.
     pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
         PossibleValuesParser::new(EXPECTED.map(|(name, _)| name)).try_map(|text| {
             let found = EXPECTED.iter().find(|(name, _)| *name == text);
@@ -119,8 +113,7 @@ impl Expected {
         })
     }
 
-    /// Returns the format by the name of a file. A name of no known kind may belong to a
-    /// safetensors file.
+    /// Assumes safetensors for a name of no known kind.
     fn by_name(path: &Path) -> Self {
         match Kind::of(path) {
             Kind::Other(format) => Self::of(format),
@@ -132,7 +125,7 @@ impl Expected {
         Self(Some(format).filter(|_| EXPECTED.iter().any(|(_, it)| *it == Some(format))))
     }
 
-    /// Returns its value of `--format`.
+    /// The value of `--format`.
     fn option(self) -> &'static str {
         EXPECTED.iter().find(|(_, format)| *format == self.0).map_or("", |(name, _)| name)
     }
@@ -147,20 +140,20 @@ impl fmt::Display for Expected {
     }
 }
 
-/// The decision about a file of another format.
+/// How to treat a file of another format.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Judge {
-    /// It is read. A name that says something else is warned of.
+    /// Reads it, and warns if its name has another format.
     #[default]
     Any,
-    /// It is an error, unless its name has that format.
+    /// Reads it only if its name has that format.
     ByName,
-    /// It is an error, unless it has this format.
+    /// Reads it only if it has this format.
     As(Expected),
 }
 
 impl Judge {
-    /// Says that a safetensors file has the name of another format, which some programs go by.
+    /// Warns of a safetensors file with the name of another format, which some programs trust.
     pub(crate) fn misnamed(self, path: &Path) -> Option<String> {
         let format = match (self, Kind::of(path)) {
             (Self::As(_), _) => return None,
@@ -172,7 +165,7 @@ impl Judge {
         Some(format!("{shown}: a safetensors file under the name of a file of {format}"))
     }
 
-    /// Judges a file at a path. `found` is `None` if it is a safetensors file.
+    /// `found` is `None` for a safetensors file.
     pub(crate) fn judge(self, path: &Path, found: Option<Format>) -> anyhow::Result<()> {
         // The name of a directory carries no information, and the names of the files in it are
         // fixed.
@@ -212,7 +205,7 @@ impl Judge {
     }
 }
 
-/// An error of a kind that `verify --json` can name.
+/// `verify --json` names this kind of error.
 fn wrong_format(path: &Path, message: String) -> anyhow::Error {
     Error::from(io::Error::new(io::ErrorKind::InvalidData, message)).in_path(path).into()
 }

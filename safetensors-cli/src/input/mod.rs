@@ -1,4 +1,4 @@
-//! The inputs of a command: a path, an address, or `-` for standard input; and which tensors of it.
+//! The inputs of a command: a path, an address, or `-` for standard input.
 
 pub(crate) mod address;
 pub(crate) mod below;
@@ -43,44 +43,40 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
-    /// one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address
-    /// is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// model.safetensors, otherwise an index, otherwise exactly one .safetensors file, otherwise
+    /// exactly one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An
+    /// address is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }
 
 impl Input {
-    /// Opens the checkpoint.
     pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
         open(&self.path)
     }
 
-    /// [`open`](Input::open) for files of other formats as `opening` says.
+    /// [`open`](Input::open) with `opening` for other formats.
     pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
         open_with(&self.path, opening)
     }
 
-    /// Returns the name to show in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.path)
     }
 
-    /// Returns the path, which may be `-`.
+    /// The path may be `-`.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Opens a file, an index, a directory that holds either, an address of these, or a pipe.
-///
-/// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
+/// Opens a file, an index, a directory with either, an address, or a pipe: `-` or a FIFO, such as a
+/// shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
 }
 
-/// Returns the quantised weights of a checkpoint. If they cannot be recognised, a warning has the
-/// reason.
+/// Warns if they cannot be recognised.
 pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
     checkpoint.quantized_weights().unwrap_or_else(|error| {
         warn(format!("{error}; what is shown are the tensors as they are stored"));
@@ -88,7 +84,7 @@ pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight>
     })
 }
 
-/// [`open`] for files of other formats as `opening` says.
+/// [`open`] with `opening` for other formats.
 pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
         return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
@@ -110,8 +106,8 @@ fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
     Ok(safetensors_core::Checkpoint::from_source(source, name)?.into_boxed())
 }
 
-/// Opens a path of the disk. Refuses a FIFO, because opening one that was found in a directory, and
-/// not named by the user, could wait for ever.
+/// Refuses a FIFO.
+// Opening one that was found and not named could wait for ever.
 pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
@@ -119,7 +115,7 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     }
 }
 
-/// Returns the errors of all shards at a path: empty unless it leads to an index.
+/// Returns the errors of all shards of an index, or nothing for another path.
 pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     match address::of(path) {
         Some(address) => address::store(address)
@@ -129,19 +125,19 @@ pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     }
 }
 
-/// Returns the files of whole tensors in a directory of the disk, each as a separate checkpoint.
+/// Files with parts of tensors, each as a separate checkpoint.
 pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     let parts = safetensors_core::Checkpoint::open(directory)?.into_parts()?;
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// Returns `true` if the tensors of a checkpoint are whole, and its files have parts of them. Then
-/// one file represents all of them: by the path of their index, or by a pattern.
+/// Returns `true` if files have parts of tensors. Then one represents all: by the path of their
+/// index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     checkpoint.stored_files().is_err()
 }
 
-/// Reads a file of at most `most` bytes that the user has named. It may be a pipe, or `-`.
+/// The user has named it, so it may be a pipe, or `-`.
 pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if is_stdin(path) {
@@ -156,12 +152,11 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns `true` if a path leads to a pipe, which can be read only once.
+/// Returns `true` if the input can be read only once.
 pub(crate) fn is_pipe(path: &Path) -> bool {
     is_stdin(path) || is_fifo(path)
 }
 
-/// Returns `true` if a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -175,18 +170,17 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// Returns the text of the path that a checkpoint has opened by.
 pub(crate) fn opened_path<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> String {
     path_of(checkpoint).map(text::path).unwrap_or_default()
 }
 
-/// Returns the path of the index, or of the first file.
+/// The index, or the first file.
 pub(crate) fn path_of<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> Option<&Path> {
     let first = checkpoint.files().first().map(CheckpointFile::path);
     checkpoint.index_path().or(first)
 }
 
-/// A shard's path relative to its index.
+/// Relative to the index.
 pub(crate) fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
     let folder = checkpoint.index_path().and_then(Path::parent);
     text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))

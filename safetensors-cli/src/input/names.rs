@@ -8,20 +8,17 @@ use super::{address, below};
 use crate::terminal::report::wrong_usage;
 use crate::terminal::text;
 
-/// The name of standard input where a path would be shown.
 pub(super) const STDIN_NAME: &str = "standard input";
 
-/// Returns `true` if a path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns the name of an input to show in messages.
 pub(crate) fn name(path: &Path) -> String {
     if is_stdin(path) { STDIN_NAME.into() } else { shown(path) }
 }
 
-/// A path or an address to show in messages, without the secrets that an address can have.
+/// A path or an address, without secrets.
 pub(crate) fn shown(path: &Path) -> String {
     match address::of(path) {
         Some(address) => text::path(address::shown(address).as_ref()),
@@ -37,8 +34,7 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds a remedy to an error about a file with a header that an interrupted change left half
-/// written. For a directory without a checkpoint, adds how many there are one level down.
+/// Adds a remedy for a torn header, and for a directory the number of checkpoints one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
     if let ErrorKind::NoCheckpoint { found, .. } = error.kind()
         && found.is_empty()

@@ -1,8 +1,6 @@
-//! Inputs of other formats: files of PyTorch, GGUF and NumPy, and directories of PyTorch's
-//! trainers, opened by `safetensors_formats`.
+//! Inputs of other formats, opened by `safetensors_formats` as checkpoints.
 //!
-//! They are recognised by their content, after core has found that a file is no safetensors file.
-//! Each is opened as a checkpoint, so that every command that reads one works on it.
+//! Their content determines the format, after core has found no safetensors file.
 
 use std::any::Any;
 use std::fmt;
@@ -28,15 +26,14 @@ pub(crate) type TensorFile = safetensors_formats::TensorFile<Source>;
 /// How a file of another format is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Opening {
-    /// Whether quantised tensors become numbers.
+    /// Makes numbers of quantised tensors.
     pub(crate) dequantize: bool,
-    /// Whether quantised tensors are read as the bytes that store them.
+    /// Keeps the stored bytes of quantised tensors.
     pub(crate) blocks: bool,
-    /// Whether the state of an optimizer is read, too, where it has no names.
+    /// Reads a state without names.
     pub(crate) optimizer_state: bool,
-    /// Whether a GGUF file has the names of transformers.
+    /// Gives a GGUF file the names of transformers.
     pub(crate) transformers: bool,
-    /// Whether it may be of that format.
     pub(crate) judge: Judge,
 }
 
@@ -61,7 +58,7 @@ impl ReadAt for Advised {
     }
 }
 
-/// Adds the advice for reading a quantised tensor as numbers to its error.
+/// Adds how to read a quantised tensor as numbers.
 fn advised(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(safetensors_formats::ErrorKind::Quantised { .. }) => {
@@ -72,8 +69,7 @@ fn advised(error: io::Error) -> io::Error {
     }
 }
 
-/// Opens a path of a store that core could not open, for the reason `error`. Without a file of
-/// another format there, the error remains.
+/// `error` remains if no other format is there.
 pub(crate) fn open<T: Store<File: 'static> + 'static>(
     store: T,
     path: &Path,
@@ -123,14 +119,13 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     Ok(joined.of_directory(is_directory).into_boxed())
 }
 
-/// Returns `true` if an error is about a directory itself, and not a file in it, that has no
-/// readable format.
+/// Returns `true` for an error of the directory itself, not of a file in it.
 fn is_unknown(error: &Error, directory: &Path) -> bool {
     matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat { .. }))
         && error.file() == Some(&*directory.display().to_string())
 }
 
-/// Fails if a file that is none of these formats is an archive, too.
+/// Fails if a file of no other format is an archive.
 pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
     match safetensors_formats::check_polyglot(source) {
         Ok(()) => Ok(()),
@@ -138,7 +133,7 @@ pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Resu
     }
 }
 
-/// Returns `true` if the name belongs to an index of PyTorch's files, such as
+/// Returns `true` for the name of an index of PyTorch's files, such as
 /// `pytorch_model.bin.index.json`.
 pub(crate) fn is_index(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -146,19 +141,19 @@ pub(crate) fn is_index(path: &Path) -> bool {
     stem.is_some_and(|stem| [".bin", ".pt", ".pth"].iter().any(|end| stem.ends_with(end)))
 }
 
-/// Returns `true` if a path may lead to one part of a split GGUF file, by its name.
+/// Returns `true` if a name may be a part of a split GGUF file.
 pub(crate) fn may_be_part(path: &Path) -> bool {
     Format::from_name(path) == Some(Format::Gguf)
         && path.file_name().is_some_and(|name| name.to_string_lossy().contains("-of-"))
 }
 
-/// Returns the format of the file at a path, if it is one of these formats.
+/// Returns the format of the file, if it is another one.
 pub(crate) fn detect(path: &Path) -> Option<Format> {
     let source = FileSource::open(path).ok()?;
     Format::detect(&source).ok().flatten()
 }
 
-/// Adds a remedy to the error of changing a file, if the file has another format.
+/// Adds a remedy if the changed file has another format.
 pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     match detect(path) {
         // `error` is about the header of a safetensors file, which this file does not have.
@@ -171,22 +166,20 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     }
 }
 
-/// Returns the file of another format that is the source of a tensor, also of a computed one.
+/// Returns the file of another format that a tensor comes from, even a computed one.
 pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
 }
 
-/// Returns the bytes of a file.
 pub(crate) fn file_len(source: &Source) -> u64 {
     of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
 }
 
-/// Returns `true` if files of a checkpoint have another format.
 pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
     files.iter().any(|file| of(file.safetensors().source()).is_some())
 }
 
-/// A tensor as it is in its file: as its header describes it, or as another format stores it.
+/// A tensor as its header describes it, or as another format stores it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown<'a> {
     pub(crate) info: TensorInfo<'a>,
@@ -202,29 +195,26 @@ impl<'a> Shown<'a> {
         Self { info: tensor.info(), stored }
     }
 
-    /// Returns the dtype, or the name of the type in another format.
     pub(crate) fn kind(self) -> Kind<'a> {
         let stored = self.stored.map(|stored| stored.type_name.as_str());
         Kind { dtype: self.info.dtype(), stored }
     }
 
-    /// Returns the dimensions in the file.
     pub(crate) fn shape(self) -> &'a [usize] {
         self.stored.map_or(self.info.shape(), |stored| &stored.shape)
     }
 
-    /// Returns the bytes in the file.
     pub(crate) fn byte_len(self) -> u64 {
         self.stored.map_or(self.info.byte_len(), |stored| stored.byte_len)
     }
 
-    /// Returns `true` if nothing makes its values readable.
+    /// Returns `true` if its values cannot be read.
     pub(crate) fn is_unread(self) -> bool {
         self.stored.is_some_and(is_unread)
     }
 }
 
-/// Why nothing can read a tensor: its class or type is not known. `None` for every other one.
+/// Returns why a tensor cannot be read: its class or type is unknown.
 pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
     if !Shown::of(tensor).is_unread() {
         return None;
@@ -232,19 +222,16 @@ pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
     tensor.pieces().next()?.read().err().map(|error| error.to_string())
 }
 
-/// Returns `true` if nothing makes the values of a tensor readable that is stored so.
 pub(crate) fn is_unread(stored: &Stored) -> bool {
     !stored.is_readable && !stored.is_quantised
 }
 
-/// Returns the number of elements of a shape.
 pub(crate) fn elements(shape: &[usize]) -> u64 {
     // Before the zero of an empty tensor, the product may exceed 64 bits.
     shape.iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
 }
 
-/// The type of the elements of a tensor, as it is shown: its dtype, or the name of a type that
-/// another format has.
+/// A dtype, or the name of a type of another format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Kind<'a> {
     dtype: Dtype,
@@ -252,7 +239,7 @@ pub(crate) struct Kind<'a> {
 }
 
 impl<'a> Kind<'a> {
-    /// Returns the dtype. `None` for a type of another format.
+    /// Returns `None` for a type of another format.
     pub(crate) fn dtype(self) -> Option<Dtype> {
         self.stored.is_none().then_some(self.dtype)
     }
@@ -261,7 +248,7 @@ impl<'a> Kind<'a> {
         self.stored.unwrap_or(self.dtype.name())
     }
 
-    /// Returns the dimensions as they are shown. An object that is not read has unknown dimensions.
+    /// An object that is not read has unknown dimensions.
     pub(crate) fn shape_text(self, shape: &[usize]) -> String {
         match (self.stored, shape) {
             (Some(_), [0]) => "unread".into(),

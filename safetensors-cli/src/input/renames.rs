@@ -7,12 +7,11 @@ use regex::Regex;
 use super::unmatched::unmatched;
 use crate::terminal::report::wrong_usage;
 
-/// Regular expressions, each with its replacement.
 #[derive(Debug)]
 pub(crate) struct Renames<'a>(Vec<(Regex, &'a str)>);
 
 impl<'a> Renames<'a> {
-    /// Compiles the values of the option: a regular expression and its replacement in turns.
+    /// Takes expressions and replacements in turns.
     pub(crate) fn new(values: &'a [String]) -> anyhow::Result<Self> {
         let pairs = values.as_chunks::<2>().0.iter();
         let compile = |[regex, new]: &'a [String; 2]| {
@@ -22,7 +21,6 @@ impl<'a> Renames<'a> {
         Ok(Self(pairs.map(compile).collect::<anyhow::Result<_>>()?))
     }
 
-    /// Returns the new name.
     pub(crate) fn apply(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for (regex, new) in &self.0 {
@@ -31,7 +29,7 @@ impl<'a> Renames<'a> {
         name
     }
 
-    /// Fails if an expression matches none of these names, which the ones before it have changed.
+    /// Fails if an expression matches no name, after the renames before it.
     pub(crate) fn check(&self, names: &[&str]) -> anyhow::Result<()> {
         let mut renamed: Vec<Cow<'_, str>> = names.iter().copied().map(Cow::from).collect();
         for (regex, new) in &self.0 {

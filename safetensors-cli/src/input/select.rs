@@ -1,4 +1,4 @@
-//! [`Select`]: selects the tensors that a command works on, by patterns of their names.
+//! [`Select`]: selects tensors by patterns of their names.
 
 use std::collections::HashSet;
 
@@ -25,22 +25,21 @@ pub(crate) struct Select {
 }
 
 impl Select {
-    /// Returns the matcher of the patterns.
     pub(crate) fn matcher(&self) -> Matcher<'_> {
         Matcher { patterns: &self.patterns, ignore_unmatched: self.ignore_unmatched }
     }
 }
 
-/// Weights that are read as numbers. The other tensors that store them are not listed.
+/// Weights that are read as numbers, not the tensors that store them.
 #[derive(Default)]
 pub(crate) struct Replaced<'w> {
     pub(crate) weights: Vec<&'w QuantizedWeight>,
-    /// The option that takes all of these tensors as they are stored.
+    /// The option that takes the stored tensors.
     pub(crate) instead: &'static str,
 }
 
 impl Replaced<'_> {
-    /// The names of the weights of which a pattern matches a tensor.
+    /// Names the weights with a tensor that matches.
     fn of(&self, pattern: &Pattern) -> Vec<&str> {
         let weights = self.weights.iter();
         let of_it = weights.filter(|it| it.tensors.iter().any(|name| pattern.matches(name)));
@@ -56,17 +55,15 @@ pub(crate) struct Matcher<'p> {
 }
 
 impl Matcher<'_> {
-    /// Makes a matcher of every name, which checks the patterns of other options.
+    /// Checks the patterns of other options.
     pub(crate) fn everything(ignore_unmatched: bool) -> Self {
         Self { patterns: &[], ignore_unmatched }
     }
 
-    /// Returns `true` if the name matches a pattern.
     pub(crate) fn matches(self, name: &str) -> bool {
         self.is_everything() || self.patterns.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Returns `true` if every name matches, because there are no patterns.
     pub(crate) fn is_everything(self) -> bool {
         self.patterns.is_empty()
     }
@@ -82,7 +79,7 @@ impl Matcher<'_> {
         Ok(self.of(checkpoint))
     }
 
-    /// Returns the tensors that match by their own name or by an alias. They may be none.
+    /// Returns the tensors that match by their name or an alias, if any.
     pub(crate) fn of<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
         let aliases = checkpoint.aliases().filter(|(alias, _)| self.matches(alias));
         let by_alias: HashSet<_> = aliases.map(|(_, tensor)| tensor.name()).collect();
@@ -90,8 +87,9 @@ impl Matcher<'_> {
         tensors.filter(|it| self.matches(it.name()) || by_alias.contains(it.name())).collect()
     }
 
-    /// Fails if one of the patterns matches none of these names. A misspelt pattern, or one of
-    /// tensors that weights replace, would otherwise look like a tensor that is not there.
+    /// Fails if a pattern matches none of these names.
+    // Otherwise a misspelt pattern, or one of tensors that weights replace, would look like a
+    // missing tensor.
     pub(crate) fn check(self, names: &[&str], replaced: &Replaced<'_>) -> anyhow::Result<()> {
         let patterns = self.patterns.iter().map(|pattern| ("--filter", pattern));
         self.check_others(patterns, names, replaced)

@@ -1,4 +1,4 @@
-//! [`Slice`]: which values of a tensor to take, written as in NumPy: `[0:3, -1, ::2]`.
+//! [`Slice`]: the selected values of a tensor, as in NumPy: `[0:3, -1, ::2]`.
 
 use safetensors_core::LazyTensor;
 use safetensors_core::framework::Quoted;
@@ -6,21 +6,19 @@ use safetensors_core::slice::Index;
 
 use crate::terminal::text;
 
-/// A slice as it was written, before its tensor is known.
+/// A slice as written, for any tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
     /// `None` for `...`: all of the remaining dimensions.
     parts: Vec<(Option<Index>, TextPlace)>,
 }
 
-/// Where a part begins: a number of characters from the start of the text.
 type TextPlace = usize;
 
-/// The place of a problem, and its description.
 type Wrong = (TextPlace, String);
 
 impl Slice {
-    /// Parses a slice. The error has the problem and shows its place.
+    /// The error shows the place of the problem.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         Parser { text, rest: text }.slice().map_err(|(at, problem)| {
             // The mark must be below the same text, which a terminal shows unchanged.
@@ -33,8 +31,8 @@ impl Slice {
         })
     }
 
-    /// Returns the positions of a tensor that the slice takes. As in NumPy, a range that goes
-    /// beyond a dimension ends there, and dimensions at the end may be missing.
+    /// Returns the selected positions. As in NumPy, ranges are cut at the end of a dimension, and
+    /// the last dimensions may be missing.
     pub(crate) fn select<S>(&self, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Selection> {
         self.select_of(tensor.shape()).map_err(|(at, problem)| {
             let name = Quoted(tensor.name());
@@ -71,14 +69,14 @@ impl Slice {
     }
 }
 
-/// The positions that are taken in a dimension: `count` of them from `start` on, `step` apart.
+/// `count` positions from `start` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dim {
     len: usize,
     start: usize,
     count: usize,
     step: usize,
-    /// Whether the dimension stays in the shape. A single position has no dimension.
+    /// A single position removes the dimension.
     is_kept: bool,
 }
 
@@ -87,8 +85,7 @@ impl Dim {
         Self { len, start: 0, count: len, step: 1, is_kept: true }
     }
 
-    /// A single position, or a range, which ends with the dimension at the latest. `None` for a
-    /// position that the dimension does not have.
+    /// Cuts a range. Returns `None` for a position beyond the dimension.
     fn new(index: Index, len: usize) -> Option<Self> {
         let position = |position: isize| match position {
             0.. => Some(position.unsigned_abs()),
@@ -107,7 +104,6 @@ impl Dim {
         Some(Self { len, start, count, step, is_kept: true })
     }
 
-    /// Returns it as an index of core.
     fn index(&self) -> Index {
         match self {
             Self { start, is_kept: false, .. } => Index::from(*start),
@@ -120,41 +116,35 @@ impl Dim {
     }
 }
 
-/// The values that a slice takes of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     dims: Vec<Dim>,
 }
 
 impl Selection {
-    /// The values that a slice takes of a tensor; all values without a slice.
+    /// Selects all values without a slice.
     pub(crate) fn of<S>(slice: Option<&Slice>, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Self> {
         slice.map_or_else(|| Ok(Self::whole(tensor.shape())), |slice| slice.select(tensor))
     }
 
-    /// All values of a tensor.
     fn whole(shape: &[usize]) -> Self {
         Self { dims: shape.iter().map(|&len| Dim::whole(len)).collect() }
     }
 
-    /// Returns the shape of the selection.
     pub(crate) fn shape(&self) -> Vec<usize> {
         self.kept().map(|dim| dim.count).collect()
     }
 
-    /// Returns the number of values.
     pub(crate) fn len(&self) -> u128 {
         // At most 64 bits of a tensor's elements, but an empty tensor may have any dimensions.
         self.dims.iter().fold(1, |len, dim| u128::saturating_mul(len, dim.count as u128))
     }
 
-    /// Returns it as indices of core, one for each dimension of the tensor.
     pub(crate) fn indices(&self) -> Vec<Index> {
         self.dims.iter().map(Dim::index).collect()
     }
 
-    /// Takes only `count` of the positions of a dimension of [`shape`](Selection::shape), from
-    /// `start` on.
+    /// Takes only `count` positions of a dimension of [`shape`](Selection::shape), from `start` on.
     pub(crate) fn narrow(&self, dim: usize, start: usize, count: usize) -> Self {
         let mut narrow = self.clone();
         if let Some(dim) = narrow.dims.iter_mut().filter(|dim| dim.is_kept).nth(dim) {
@@ -163,8 +153,7 @@ impl Selection {
         narrow
     }
 
-    /// Returns the place of a value among all elements of the tensor in C order. `index` counts the
-    /// values of the selection, which is not empty.
+    /// Maps an index in the selection, which is not empty, to one among all elements in C order.
     pub(crate) fn element(&self, index: u64) -> u64 {
         let (mut index, mut element, mut stride) = (index, 0, 1);
         for dim in self.dims.iter().rev() {
@@ -176,8 +165,8 @@ impl Selection {
         element
     }
 
-    /// Returns the end of the elements that are next to each other from the value at `index` on,
-    /// counted as in [`element`](Selection::element). All of them are taken.
+    /// Returns the end of the successive elements from `index` on, counted as in
+    /// [`element`](Selection::element).
     pub(crate) fn run(&self, index: u64) -> u64 {
         let left = match self.dims.last() {
             Some(dim) if dim.step == 1 => dim.count as u64 - index % dim.count as u64,
@@ -251,7 +240,6 @@ impl Parser<'_> {
         Ok(Some(Index::Range { start, end, step: step.unsigned_abs() }))
     }
 
-    /// A whole number, or `None` if there is none here.
     fn number(&mut self) -> Result<Option<isize>, Wrong> {
         self.skip_spaces();
         let place = self.at();
@@ -282,7 +270,6 @@ impl Parser<'_> {
         self.text.chars().count() - self.rest.chars().count()
     }
 
-    /// An error about the text here.
     fn expected(&self, what: &str) -> Wrong {
         let found = match self.rest.chars().next() {
             Some(c) => format!("`{}`", text::printable(&c.to_string())),
@@ -298,8 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the elements that a slice takes of a tensor of this shape with elements that count
-    /// up.
+    /// Returns the elements in a slice of a tensor that counts up.
     fn taken(shape: &[usize], slice: &str) -> Result<(Vec<usize>, Vec<u16>), String> {
         let values: Vec<u16> = (0..shape.iter().product::<usize>() as u16).collect();
         let view = TensorView::from_slice(shape, &values).unwrap();

@@ -9,13 +9,11 @@ use safetensors_core::header::Header;
 
 use crate::terminal::text;
 
-/// The most bytes that are read at once.
 const BUFFER: usize = 1 << 20;
 
-/// Standard input as a file.
-///
-/// A redirected file is read in place, through its open descriptor: this process may lack the
-/// permission to open the file again. The content of a pipe is copied.
+/// Returns standard input as a file, with a copy of the content of a pipe.
+// A redirected file is read through its open descriptor: this process may lack the permission to
+// open it again.
 pub(crate) fn standard_input() -> anyhow::Result<File> {
     let redirected = duplicate()?;
     if redirected.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -24,11 +22,10 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
     copy(redirected)
 }
 
-/// Copies a checkpoint to a temporary file without a name. The file disappears when it is closed,
-/// even if the command is killed.
-///
-/// The header is read first. A file of another format and a malformed header are refused before
-/// anything is copied. Data beyond the header's tensors is refused too: a pipe may never end.
+/// Copies to a file without a name, which disappears when it is closed, even if the command is
+/// killed.
+// The header is read first, to refuse a file of another format or a malformed header before
+// anything is copied. Data beyond the header's tensors is refused, too: a pipe may never end.
 pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
     let mut start = Copied { source: &mut source, bytes: Vec::new() };
     let data_len = Header::read(&mut start, &Limits::default())?.data_len();
@@ -49,7 +46,7 @@ pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// A source that keeps a copy of all that is read from it.
+/// Keeps a copy of all that is read.
 struct Copied<R> {
     source: R,
     bytes: Vec<u8>,
@@ -104,7 +101,6 @@ fn duplicate() -> io::Result<File> {
 mod tests {
     use super::*;
 
-    /// Makes a file of a tensor with this many bytes.
     fn file(data_len: u32) -> Vec<u8> {
         let header = format!(
             r#"{{"a":{{"dtype":"U8","shape":[{data_len}],"data_offsets":[0,{data_len}]}}}}"#
@@ -125,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Counts the bytes that are read from a source that never ends.
+    /// A source that counts its bytes, and never ends.
     struct Endless<'a> {
         start: &'a [u8],
         read: usize,

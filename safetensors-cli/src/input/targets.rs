@@ -1,4 +1,4 @@
-//! [`Target`]: a file or checkpoint that a command works on, one of several.
+//! [`Target`]: one of several files or checkpoints of a command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::terminal::text::{self, Natural};
 /// One file or checkpoint, or a path where there is none.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The path that was named, or found below a directory that was named.
+    /// Named by the user, or found below a directory.
     path: PathBuf,
     origin: Origin,
 }
@@ -26,11 +26,10 @@ pub(crate) struct Target {
 enum Origin {
     Named,
     Found,
-    /// There is nothing to open, for this reason.
+    /// Why there is nothing to open.
     Failed(io::ErrorKind, String),
 }
 
-/// The targets of several paths, and the other files in their directories.
 pub(crate) struct Targets {
     pub(crate) targets: Vec<Target>,
     /// Files of other formats by their names, which are opened only if they are named.
@@ -38,12 +37,11 @@ pub(crate) struct Targets {
 }
 
 impl Target {
-    /// A path that the user has named.
     pub(crate) fn named(path: &Path) -> Self {
         Self { path: path.into(), origin: Origin::Named }
     }
 
-    /// Returns the name for headings and JSON, not escaped.
+    /// Returns the unescaped name for headings and JSON.
     pub(crate) fn name(&self) -> String {
         match address::of(&self.path) {
             _ if input::is_stdin(&self.path) => input::name(&self.path),
@@ -52,7 +50,7 @@ impl Target {
         }
     }
 
-    /// Returns the path, which may be `-`. Fails if there is nothing to open.
+    /// The path may be `-`. Fails if there is nothing to open.
     pub(crate) fn path(&self) -> anyhow::Result<&Path> {
         match &self.origin {
             Origin::Named | Origin::Found => Ok(&self.path),
@@ -62,13 +60,12 @@ impl Target {
         }
     }
 
-    /// Opens the file or checkpoint. Refuses a FIFO that was found and not named, because opening
-    /// it could wait for ever.
+    /// Refuses a FIFO that was found and not named: opening it could wait for ever.
     pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
         self.open_with(Opening::default())
     }
 
-    /// [`open`](Target::open) for files of other formats as `opening` says.
+    /// [`open`](Target::open) with `opening` for other formats.
     pub(crate) fn open_with(&self, opening: Opening) -> anyhow::Result<Checkpoint> {
         match &self.origin {
             Origin::Found => input::open_file(&self.path, opening),
@@ -76,8 +73,7 @@ impl Target {
         }
     }
 
-    /// Returns the files of whole tensors that are in parts, as they are stored: with their index,
-    /// or each as a separate checkpoint. Empty for any other checkpoint.
+    /// Files with parts of tensors, as stored: with their index, or each as a separate checkpoint.
     pub(crate) fn parts(&self, checkpoint: &Checkpoint) -> anyhow::Result<Vec<Checkpoint>> {
         match address::of(&self.path) {
             _ if !input::is_in_parts(checkpoint) => Ok(Vec::new()),
@@ -86,7 +82,7 @@ impl Target {
         }
     }
 
-    /// Returns the checkpoint as it is stored: its [parts](Target::parts), if it has any.
+    /// Returns the [parts](Target::parts), or the checkpoint itself without any.
     pub(crate) fn stored<'a>(
         checkpoint: &'a Checkpoint,
         parts: &'a [Checkpoint],
@@ -100,8 +96,7 @@ impl Target {
         files.iter().map(|file| Self::named(file)).collect()
     }
 
-    /// Returns the errors of all shards, if the error of opening the checkpoint is about one of
-    /// them.
+    /// Returns the errors of all shards, if opening failed because of one.
     pub(crate) fn faults(&self, error: anyhow::Error) -> Vec<anyhow::Error> {
         let faults = if error.is::<Error>() { input::faults(&self.path) } else { Vec::new() };
         if faults.is_empty() {
@@ -110,15 +105,14 @@ impl Target {
         faults.into_iter().map(anyhow::Error::from).collect()
     }
 
-    /// Returns `true` if the file was found, and is not there any more. A save removes the files
-    /// that it replaces, also between the search and the check.
+    /// Returns `true` if a found file is gone.
+    // A save removes the files that it replaces, also between the search and the check.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
 
-    /// Returns `true` if the file was found, did not open because its tensors are parts, and is in
-    /// a directory that opens without it. A save for ranks puts its files in place before their
-    /// index.
+    /// Returns `true` if a found file has parts of tensors, and its directory opens without it.
+    // A save for ranks puts its files in place before their index.
     pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
         let opens = |directory: &Path| safetensors_core::Checkpoint::open(directory).is_ok();
         matches!(self.origin, Origin::Found)
@@ -132,8 +126,7 @@ impl Target {
     }
 }
 
-/// Returns the targets of several paths. Each file is there once, and shards are part of their
-/// index.
+/// Returns each file once, and shards as part of their index.
 pub(crate) fn search(paths: &[PathBuf]) -> Targets {
     let mut others = Vec::new();
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path, &mut others)).collect();
@@ -154,8 +147,7 @@ pub(crate) fn search(paths: &[PathBuf]) -> Targets {
     Targets { targets, others }
 }
 
-/// Returns the files that are checked with their index. None of an index that cannot be read: then
-/// they are checked alone.
+/// Returns the files that are checked with their index, or none if it cannot be read.
 fn files_of(index: &Path) -> Vec<PathBuf> {
     if let Some(address) = address::of(index) {
         let opened = address::open(address).ok();
@@ -168,7 +160,7 @@ fn files_of(index: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the parts of split GGUF files but the first of each, which is opened with all others.
+/// Parts of split GGUF files, except the first, which opens with them.
 fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
     let mut others = BTreeSet::new();
     let is_part = |target: &&Target| {
@@ -188,8 +180,8 @@ fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
     others
 }
 
-/// Returns the indexes that found shards should have, by their names, and that are not there, each
-/// with the first of these shards. `seen` are the shards that an index has after all.
+/// Returns the missing indexes of found shards by their names, each with its first shard. `seen`
+/// are shards with an index.
 fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf, Target)> {
     let mut missing = BTreeMap::new();
     for target in targets.iter().filter(|target| matches!(target.origin, Origin::Found)) {
@@ -224,13 +216,12 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
     missing.into_iter().map(of_shards).collect()
 }
 
-/// Returns `true` if nothing is at a path.
 fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Returns the targets of a path: for a directory, the targets in it and below it. Any other path
-/// is one target. Adds the files of other formats to `others`.
+/// Returns the targets in and below a directory, or the one of another path. Adds files of other
+/// formats to `others`.
 fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target::named(path)];
@@ -253,12 +244,12 @@ fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     targets
 }
 
-/// Returns the parts of a path, with numbers by their value.
+/// Compares parts of a path, numbers by their value.
 fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
     path.iter().map(|part| Natural(part.to_string_lossy()))
 }
 
-/// Replaces files that have parts of the same tensors by their directory.
+/// Replaces files with parts of the same tensors by their directory.
 fn take_parts_together(paths: &mut Vec<PathBuf>) {
     let mut directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
     for path in paths.iter() {
@@ -276,7 +267,7 @@ fn take_parts_together(paths: &mut Vec<PathBuf>) {
     paths.extend(divided);
 }
 
-/// Returns `true` if a file has parts of tensors, or a directory that opens as their whole tensors.
+/// Returns `true` if a file has parts of tensors, or a directory opens as their whole tensors.
 pub(crate) fn has_parts(path: &Path) -> bool {
     // Sources that lend their bytes are refused for tensors in parts, before these are joined.
     let open = |path: &Path| FileSource::open(path);
@@ -289,9 +280,8 @@ pub(crate) fn is_of_parts(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Ranks { problem: RankProblem::PartsOfTensors })
 }
 
-/// Returns the identity of an entry of a directory, the same for all paths to it. Two links to one
-/// file are two entries, as are two revisions in the Hub's cache. Where case does not count, all
-/// spellings of a file's name are one.
+/// Returns the same for all paths to an entry of a directory, and all spellings if case does not
+/// count. Two links to a file are two entries, as are two revisions in the Hub's cache.
 fn identity(path: &Path) -> PathBuf {
     let canonical = || {
         if fs::symlink_metadata(path).is_ok_and(|found| found.is_file())

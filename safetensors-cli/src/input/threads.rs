@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use crate::terminal::report::wrong_usage;
 use crate::terminal::text;
 
-/// Refuses a number of threads in the environment that core would take no notice of.
+/// Refuses a number of threads that core would ignore.
 pub(crate) fn check_environment() -> anyhow::Result<()> {
     const VARIABLE: &str = "SAFETENSORS_THREADS";
     match std::env::var_os(VARIABLE) {

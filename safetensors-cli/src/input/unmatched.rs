@@ -1,5 +1,4 @@
-//! [`near`]: the names that are like one that is not there. [`unmatched`]: the error of a pattern that
-//! matches none. [`only_codes`]: that of one that matches only tensors that numbers replace.
+//! Errors of patterns, and [`near`], names like a missing one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -8,7 +7,6 @@ use safetensors_core::framework::similar_names;
 
 use crate::terminal::text;
 
-/// Returns the error for a pattern of an option that matches none of these names.
 pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::Error {
     let near = near(pattern, names);
     let shown = text::printable(pattern);
@@ -22,8 +20,7 @@ pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::
     anyhow::anyhow!("no tensor matches {option} '{shown}'; {hint}; --ignore-unmatched goes on")
 }
 
-/// Returns the error for a pattern that matches only tensors that store these weights, which are
-/// read as numbers.
+/// The pattern matches only tensors that store these weights, which are read as numbers.
 pub(crate) fn only_codes(
     option: &str,
     pattern: &str,
@@ -38,8 +35,8 @@ pub(crate) fn only_codes(
     )
 }
 
-/// Returns the names that have the most letters of the words of a pattern or name, or of words like
-/// these, the shortest first. Empty if no name has any.
+/// Returns the names with the most letters of words like the pattern's or name's, the shortest
+/// first.
 pub(super) fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
     let parts: BTreeSet<String> =
         names.iter().flat_map(|name| name.split('.')).map(str::to_lowercase).collect();
@@ -63,8 +60,7 @@ pub(super) fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
     nearest.map(|(.., name)| name).collect()
 }
 
-/// Returns `true` if a part of a name is a word, or has it. A number is no part of another one, and
-/// a letter may be one of a regular expression.
+/// A number must be a whole part. A letter may belong to a regular expression.
 fn has(part: &str, word: &str) -> bool {
     let is_short = word.len() < 2 || word.bytes().all(|byte| byte.is_ascii_digit());
     part == word && !word.is_empty() || !is_short && part.contains(word)

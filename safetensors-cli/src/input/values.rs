@@ -15,19 +15,17 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Returns `true` if codes and scales are asked for.
     pub(crate) fn are_stored(self) -> bool {
         self.stored
     }
 
-    /// How a file of another format is opened: its quantised tensors are numbers, unless codes are
-    /// asked for.
+    /// Makes numbers, unless codes are requested.
     pub(crate) fn opening(self) -> Opening {
         Opening { dequantize: !self.stored, ..Opening::default() }
     }
 
-    /// Makes the quantised weights numbers, unless codes and scales are asked for. Fails if a pattern
-    /// matches nothing, or only codes and scales.
+    /// Makes numbers, unless codes are requested. Fails if a pattern matches nothing, or only codes
+    /// and scales.
     pub(crate) fn of(self, stored: Checkpoint, matcher: Matcher<'_>) -> anyhow::Result<Checkpoint> {
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         if weights.is_empty() {
@@ -40,8 +38,8 @@ impl Values {
         Ok(numbers)
     }
 
-    /// Opens the checkpoint in which the tensor of this name has numbers. The name of a tensor that
-    /// stores a part of a weight, such as its scales, is that tensor.
+    /// Opens the checkpoint with this tensor as numbers. The name of a part of a weight, such as
+    /// its scales, means that part.
     pub(crate) fn of_tensor(self, input: &Input, name: &str) -> anyhow::Result<Checkpoint> {
         let mut stored = input.open_with(self.opening())?;
         if stored.get(name).is_none() && other::is_in(stored.files()) {

@@ -1,6 +1,5 @@
-//! The epochs of a training of burn that are in a directory, and which of them are not complete.
-//!
-//! An epoch is a directory `epoch-N` with a `manifest.json` that safetensors-burn has written.
+//! The epochs of a training of burn: directories `epoch-N` with a `manifest.json` of
+//! safetensors-burn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,16 +16,12 @@ use crate::input::{self, Opening};
 use crate::model::totals::Totals;
 use crate::terminal::text;
 
-/// The most entries of a directory that are looked at.
 const ENTRIES: usize = 100_000;
 
-/// The format that the manifest of an epoch says.
 const FORMAT: &str = "safetensors-bridge epoch";
 
-/// The most bytes of a manifest.
 const MANIFEST: u64 = 1 << 20;
 
-/// An epoch of a training.
 #[derive(Debug, Serialize)]
 pub(crate) struct Epoch {
     #[serde(rename = "epoch")]
@@ -35,9 +30,8 @@ pub(crate) struct Epoch {
     pub(crate) path: PathBuf,
     #[serde(skip)]
     has_manifest: bool,
-    /// Why it is not complete.
+    /// Why it is incomplete.
     pub(crate) problem: Option<String>,
-    /// The lengths of all its files.
     pub(crate) bytes: u64,
     pub(crate) files: Vec<EpochFile>,
 }
@@ -46,15 +40,13 @@ pub(crate) struct Epoch {
 pub(crate) struct EpochFile {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// The epoch that it is a delta of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<u64>,
     pub(crate) tensors: u64,
     pub(crate) parameters: u128,
 }
 
-/// The part of the manifest that is read here. safetensors-burn checks more of it when an epoch is
-/// restored.
+/// The entries that are read here. safetensors-burn checks more.
 #[derive(Deserialize)]
 struct Manifest {
     format: String,
@@ -77,19 +69,17 @@ struct DescribedDelta {
     files: BTreeMap<String, Described>,
 }
 
-/// Returns the names in a directory, sorted; none if it cannot be read.
+/// Sorted; none if the directory cannot be read.
 pub(crate) fn names(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES);
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Returns the number in the name of an epoch.
 fn number(name: &str) -> Option<u64> {
     name.strip_prefix("epoch-")?.parse().ok()
 }
 
-/// Returns the epochs that are in a directory, the oldest first. None if no epoch has a manifest:
-/// burn's own directories of logs have such names, too.
+/// Sorts by age. Returns none without any manifest, because burn's logs have such names, too.
 pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
     let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
@@ -98,9 +88,8 @@ pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     if epochs.iter().any(|epoch| epoch.has_manifest) { epochs } else { Vec::new() }
 }
 
-/// Returns the epochs in a directory or below it, and the directory itself if it is one. `files`
-/// are files that are below it: an epoch is found if it has one of them, or is next to one that
-/// has.
+/// Returns the epochs in or below a directory, or the directory itself, that have one of `files` or
+/// are next to one that has.
 pub(crate) fn below<'a>(directory: &'a Path, files: impl Iterator<Item = &'a Path>) -> Vec<Epoch> {
     let is_epoch =
         |path: &&Path| path.file_name().is_some_and(|it| number(&it.to_string_lossy()).is_some());
@@ -126,13 +115,12 @@ impl Epoch {
         Self { number, path, has_manifest, problem, bytes, files }
     }
 
-    /// Returns `true` if it is a link, which is no epoch and harms none.
+    // A link is no epoch, and no problem.
     pub(crate) fn is_link(&self) -> bool {
         self.path.is_symlink()
     }
 }
 
-/// Reads the manifest of an epoch.
 fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
     const NAME: &str = "manifest.json";
     let text = beside::read(epoch, NAME, MANIFEST)?;
@@ -147,7 +135,7 @@ fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
     read().with_context(|| text::lossy(&epoch.join(NAME)))
 }
 
-/// Returns the files that the manifest of an epoch names. Only their headers are read.
+/// Reads only headers.
 fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     let file = |(name, described): (String, Described)| {
         let path = named(epoch, &name)?;
@@ -171,7 +159,6 @@ fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     manifest.files.into_iter().map(file).collect()
 }
 
-/// Returns the path of a file that a manifest names.
 fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(name);
     // A name with a separator would lead elsewhere.
@@ -185,7 +172,7 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Described {
-    /// Returns the length of a file if it has the length and the header of the manifest.
+    /// Returns the length, if it and the header are the manifest's.
     fn check(&self, path: &Path) -> anyhow::Result<u64> {
         let file = FileSource::open(path)?;
         let check = || {
@@ -207,7 +194,7 @@ impl Described {
     }
 }
 
-/// Returns the sums over the tensors that a delta makes of its base.
+/// Returns the totals of the tensors that a delta makes of its base.
 fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
     let (base, chain) = open_linked(directory)?;
     let changes = || chain.deltas().iter().flat_map(|delta| delta.changes());

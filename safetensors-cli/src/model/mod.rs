@@ -1,5 +1,4 @@
-//! Knowledge about a model: its modules, totals, values and settings, its description by ModelSpec,
-//! and its division among ranks.
+//! Knowledge about a model: modules, totals, values, settings, ModelSpec, and division among ranks.
 
 pub(crate) mod config;
 pub(crate) mod epochs;

@@ -1,4 +1,4 @@
-//! [`Sort`]: the order of tensors and modules, and how names are split for it.
+//! [`Sort`]: the order of tensors and modules.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use safetensors_core::LazyTensor;
 
 use crate::terminal::text::Natural;
 
-/// The most parts of a name. The rest of a longer, hostile name is a single part.
+/// The rest of a longer, hostile name is one part.
 pub(crate) const MAX_PARTS: usize = 24;
 
 /// The order of modules and tensors.
@@ -23,8 +23,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// Sorts tensors that are in the checkpoint's order. They are sorted in place, because there
-    /// may be a million.
+    // Sorts in place, because there may be a million tensors.
     pub(crate) fn apply<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
         if self == Self::Offset {
             return;
@@ -48,8 +47,7 @@ pub(crate) fn by_name<T>(items: &mut [T], name: impl Fn(&T) -> &str) -> char {
     separator
 }
 
-/// Returns the separator that more names have: dots, as in PyTorch, or slashes, as in JAX and
-/// TensorFlow.
+/// Returns the separator of most names: dots, as in PyTorch, or slashes, as in JAX and TensorFlow.
 fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
     let (mut dots, mut slashes) = (0_usize, 0_usize);
     for name in names {
@@ -59,13 +57,13 @@ fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
     if slashes > dots { '/' } else { '.' }
 }
 
-/// Compares names part by part. A prefix comes before the longer name.
+/// A prefix comes before the longer name.
 fn compare_names(a: &str, b: &str, separator: char) -> Ordering {
     let parts = |name| str::splitn(name, MAX_PARTS, separator).map(|part| Natural(part.into()));
     parts(a).cmp(parts(b))
 }
 
-/// A part of a name as a number. `None` with a leading zero: `007` and `7` are different names.
+/// Returns `None` with a leading zero: `007` and `7` are different names.
 pub(crate) fn number(part: &str) -> Option<u64> {
     let is_plain = (1..=15).contains(&part.len()) && (part.len() == 1 || !part.starts_with('0'));
     if is_plain && part.bytes().all(|byte| byte.is_ascii_digit()) {

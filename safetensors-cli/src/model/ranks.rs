@@ -1,5 +1,4 @@
-//! [`Rules`]: the options for dividing tensors among ranks. [`warn_of_split_heads`]: a check of
-//! plans.
+//! [`Rules`]: the options that divide tensors among ranks; a check of plans.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +27,7 @@ pub(crate) struct Rules {
     rules: Vec<Rule>,
     /// Rules for the other tensors, by the names of a kind of model
     ///
-    /// Without this option, the names of the tensors tell the kind
+    /// Without this option, the names of the tensors determine the kind
     #[arg(long, value_name = "KIND", value_enum)]
     preset: Option<Preset>,
 }
@@ -43,16 +42,12 @@ enum Preset {
     None,
 }
 
-/// A rule of the user.
 #[derive(Clone, Debug)]
 struct Rule {
-    /// The names that it is for.
     pattern: Pattern,
-    /// The rule alone.
     rules: RankRules,
 }
 
-/// Reads a rule.
 fn rule(text: &str) -> anyhow::Result<Rule> {
     let rules = RankRules::new().parse_rule(text)?;
     let pattern = text.rsplit_once('=').map_or(text, |(pattern, _)| pattern);
@@ -60,13 +55,11 @@ fn rule(text: &str) -> anyhow::Result<Rule> {
 }
 
 impl Rules {
-    /// Returns `true` if none is given.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.preset.is_none()
     }
 
-    /// Returns the rules for tensors of these names. Fails if the pattern of a rule matches none of them,
-    /// unless the matcher ignores that.
+    /// The pattern of each rule must match, unless the matcher ignores that.
     pub(crate) fn rules(&self, names: &[&str], matcher: Matcher<'_>) -> anyhow::Result<RankRules> {
         let patterns = self.rules.iter().map(|rule| ("--rule", &rule.pattern));
         matcher.check_others(patterns, names, &Replaced::default())?;
@@ -82,23 +75,21 @@ impl Rules {
     }
 }
 
-/// Returns the parser of a number of ranks.
 pub(crate) fn world_size() -> impl Fn(&str) -> Result<usize, String> + Clone {
     input::whole(1..=1 << 20)
 }
 
-/// Reads a plan from a file.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
     let json = input::read_named(path, Limits::default().index_bytes)?;
     let json = String::from_utf8(json).with_context(|| text::path(path))?;
     json.parse().with_context(|| text::path(path))
 }
 
-/// The most ranks that are looked at.
+/// The most ranks that are checked.
 const MOST_RANKS: usize = 1024;
 
-/// Warns of projections that give a rank a part of an attention head. Only `config.json` has the
-/// number of heads, the first one next to these checkpoints, so without one there is no warning.
+/// Warns if a rank gets a part of an attention head, by the first `config.json` next to these
+/// checkpoints.
 pub(crate) fn warn_of_split_heads<'c>(
     plan: &RankPlan,
     checkpoints: impl IntoIterator<Item = &'c Checkpoint>,

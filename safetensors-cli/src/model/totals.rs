@@ -1,5 +1,5 @@
-//! [`Totals`]: how many tensors, parameters and bytes. [`Parameters`]: the
-//! parameters of quantised weights.
+//! [`Totals`]: numbers of tensors, parameters and bytes. [`Parameters`]: counts for quantised
+//! weights.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;
@@ -11,7 +11,7 @@ use safetensors_core::quantized::QuantizedWeight;
 use crate::input::other::{self, Kind, Shown};
 use crate::input::{Checkpoint, Source};
 
-/// Sums over tensors. A parameter is one element of a weight, in whatever way that is stored.
+/// A parameter is an element of a weight, however it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Totals {
     pub(crate) tensors: u64,
@@ -20,7 +20,6 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// The sums over some tensors of a checkpoint.
     pub(crate) fn of_checkpoint<'a>(
         checkpoint: &Checkpoint,
         tensors: impl IntoIterator<Item = LazyTensor<'a, Source>>,
@@ -30,7 +29,7 @@ impl Totals {
         Parameters::new(&weights).by_kind(tensors).into_values().sum()
     }
 
-    /// The sums over some tensors, such as a delta's. Each of their elements is a parameter.
+    /// Counts each element as a parameter, such as of a delta's tensors.
     pub(crate) fn of<'a, S: 'static>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
         Parameters::default().by_kind(tensors).into_values().sum()
     }
@@ -41,13 +40,11 @@ impl Totals {
     }
 }
 
-/// The parameters of the tensors that store quantised weights: the codes count the elements of the
-/// weight, its scales none. Of every other tensor an element is a parameter.
+/// Codes count the elements of a quantised weight, scales nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters<'w>(HashMap<&'w str, u64>);
 
 impl<'w> Parameters<'w> {
-    /// Counts the parameters of these weights.
     pub(crate) fn new(weights: &'w [QuantizedWeight]) -> Self {
         let mut counts = HashMap::new();
         for weight in weights {
@@ -65,13 +62,12 @@ impl<'w> Parameters<'w> {
         self.0.contains_key(name)
     }
 
-    /// Returns the parameters of a tensor.
     pub(crate) fn count(&self, tensor: Shown<'_>) -> u64 {
         let quantised = self.0.get(tensor.info.name()).copied();
         quantised.unwrap_or_else(|| other::elements(tensor.shape()))
     }
 
-    /// Returns the sums for each dtype that occurs, and for each type of another format.
+    /// Returns the sums for each dtype, and for each type of another format.
     pub(crate) fn by_kind<'a, S: 'static>(
         &self,
         tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,

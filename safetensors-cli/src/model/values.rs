@@ -5,12 +5,12 @@ use safetensors_core::{ConvertOptions, Dtype, ErrorKind, ReadAt, Result, TensorB
 
 use super::vectors;
 
-/// The number of elements that are converted at a time. Their numbers stay in the cache of a core.
-/// It is a multiple of 8, so that a block of any packed dtype has whole bytes.
+/// How many elements are converted at a time.
+// Their numbers stay in the cache of a core. A multiple of 8 gives whole bytes of any packed dtype.
 pub(crate) const BLOCK: usize = 1 << 11;
 
-/// Reads the bytes of a piece into a buffer that is used again for the next piece. Fresh memory for
-/// each piece would cost more than reading.
+/// Reads into a buffer that is reused.
+// Fresh memory for each piece would cost more than reading.
 pub(crate) fn read<'b, S: ReadAt>(
     piece: &Piece<'_, S>,
     buffer: &'b mut Vec<u8>,
@@ -24,12 +24,11 @@ pub(crate) fn read<'b, S: ReadAt>(
     Ok(bytes)
 }
 
-/// Returns the number of bytes of [`BLOCK`] elements.
 pub(crate) fn block_bytes(dtype: Dtype) -> usize {
     BLOCK / 8 * dtype.bits() as usize
 }
 
-/// Elements of any dtype as numbers, in memory that is used again for the next ones.
+/// Elements of any dtype as numbers, in reused memory.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     converted: Option<TensorBuf>,
@@ -37,10 +36,8 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Returns the numbers of elements as a file has them. Integers beyond 2⁵³ are rounded; every
-    /// other value is exact. A complex number becomes two numbers.
-    ///
-    /// Fails if the bytes are not whole elements, or are not booleans though the dtype is BOOL.
+    /// Integers beyond 2⁵³ are rounded; all else is exact. A complex number becomes two. Fails for
+    /// a part of an element, and for bytes that are no booleans.
     pub(crate) fn of(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {
         // Most data has these dtypes, and to widen them takes less time than core's way, which is
         // for every pair of dtypes.
@@ -62,8 +59,8 @@ impl Numbers {
         buf.as_slice()
     }
 
-    /// [`Numbers::of`] a part of a piece. An error has the tensor and its file; the one of a byte
-    /// that is not a boolean counts from the start of the tensor.
+    /// [`Numbers::of`] a part of a piece. Errors have the tensor and its file; positions count from
+    /// the start of the tensor.
     pub(crate) fn of_part<S: ReadAt>(
         &mut self,
         piece: &Piece<'_, S>,

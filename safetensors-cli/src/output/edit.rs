@@ -1,4 +1,4 @@
-//! Code that the commands share that change a file.
+//! Code of commands that change a file.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -34,7 +34,6 @@ pub(crate) struct EditArgs {
     pub(crate) way: Way,
 }
 
-/// The argument that names the file.
 const PATH: Argument = Argument { name: "PATH", stream: "only regular files can be changed" };
 
 /// How a file is changed.
@@ -58,7 +57,6 @@ pub(crate) struct Way {
     pub(crate) force: bool,
 }
 
-/// A file while it is changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Changing<'f> {
     pub(crate) file: &'f Path,
@@ -69,7 +67,7 @@ pub(crate) struct Changing<'f> {
 }
 
 impl Changing<'_> {
-    /// Returns the text in a dry run, and else none.
+    /// Returns the text only in a dry run.
     pub(crate) fn would(&self, text: &str) -> String {
         if self.is_dry { text.to_owned() } else { String::new() }
     }
@@ -86,11 +84,8 @@ impl EditArgs {
     }
 }
 
-/// Applies `change` to all files at a path, and prints how each was written. Of several, all are
-/// checked before the first one is written.
-///
-/// `change` also returns a text: the keys in a dry run, and otherwise a replacement for the word
-/// `rewritten`, unless it is empty.
+/// Checks all files before the first is written, and prints how each was written. `change` also
+/// returns the keys in a dry run, otherwise a replacement for `rewritten`, if any.
 pub(crate) fn change_all<'a>(
     path: &Path,
     way: Way,
@@ -163,7 +158,7 @@ fn check_all<'a>(
 }
 
 impl Way {
-    /// Returns the message of a dry run. Fails where the edit would.
+    /// Fails where the edit would.
     pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
         let outcome = || {
             let options = SaveOptions::new().replace_cached(self.force);
@@ -189,8 +184,6 @@ impl Way {
         })
     }
 
-    /// Returns the outcome of a change. If the file cannot be written, a remedy is added to the
-    /// error.
     pub(crate) fn advised<T>(
         self,
         outcome: safetensors_core::Result<T>,
@@ -226,14 +219,12 @@ fn is_read_only(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.permissions().readonly())
 }
 
-/// Warns of the side effects of a change.
 pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
     for note in notes {
         warn(format!("{}: {note}", input::shown(file)));
     }
 }
 
-/// Warns that opening the file restored its header.
 pub(crate) fn warn_of_restored(file: &Path) {
     warn(format!(
         "{}: an earlier change of the header was interrupted; the header from before it is restored",
@@ -241,7 +232,6 @@ pub(crate) fn warn_of_restored(file: &Path) {
     ));
 }
 
-/// Warns of errors in metadata that claims to follow the ModelSpec standard.
 fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
     // A file with parts of tensors has metadata, too, and is no checkpoint.
     let source = FileSource::open(file)?;
@@ -254,7 +244,6 @@ fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads `KEY=VALUE`.
 pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.into(), value.into())),
@@ -262,7 +251,7 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Returns the entries with the content of files instead of values `@FILE`. `@@` is an `@`.
+/// The content of a file replaces `@FILE`. `@@` is an `@`.
 pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(String, String)>> {
     let value = |value: &str| match value.strip_prefix('@') {
         None => Ok(value.to_owned()),
@@ -276,8 +265,8 @@ pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(St
     entries.iter().map(|(key, text)| Ok((key.clone(), value(text)?))).collect()
 }
 
-/// Returns all files at a path, also in a directory of parts of tensors. None is opened: an
-/// interrupted change may have left its header torn.
+/// Returns all files at a path, also in a directory of parts.
+// None is opened: an interrupted change may have left its header torn.
 fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     check_on_disk(path)?;
     let is_file =
@@ -295,7 +284,7 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// Refuses anything but a path of the disk: standard input, and an address.
+/// Refuses standard input and addresses.
 pub(crate) fn check_on_disk(path: &Path) -> anyhow::Result<()> {
     input::refuse_stdin(path)?;
     address::refuse(path)

@@ -1,4 +1,4 @@
-//! [`Existing`]: the files that an output replaces, or hides.
+//! [`Existing`]: the files that an output replaces or hides.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -15,14 +15,13 @@ use crate::input::kind::Judge;
 use crate::input::{self, Checkpoint, Opening, address};
 use crate::terminal::text;
 
-/// The most bytes of such a file.
+/// The most bytes of a file that names the newest checkpoint.
 const LONGEST_NAME: u64 = 4096;
 
-/// The files that an output replaces, or hides.
 #[derive(Debug, Default)]
 pub(crate) struct Existing {
     pub(super) path: PathBuf,
-    /// Where the files are created, unless that is at an address.
+    /// The directory of new files; `None` at an address.
     pub(super) directory: Option<PathBuf>,
     /// The files that are replaced or removed.
     pub(super) files: Vec<PathBuf>,
@@ -32,26 +31,22 @@ pub(crate) struct Existing {
     pub(super) shard: Option<Shard>,
 }
 
-/// The checkpoint that a directory opens as until it opens as the output.
+/// The checkpoint that the directory opens as, until it opens as the output.
 #[derive(Debug)]
 pub(super) struct Hidden {
-    /// In words.
     pub(super) name: String,
-    /// None if ranks have saved it.
+    /// `None` if ranks have saved it.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The output as a shard of a checkpoint.
+/// The checkpoint that the output is a shard of.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// The index that names it.
     pub(super) index: PathBuf,
-    /// The names of its tensors.
     pub(super) names: BTreeSet<String>,
 }
 
 impl Existing {
-    /// Returns what a file at a path replaces or hides.
     pub(crate) fn at_file(path: &Path) -> Self {
         let files: Vec<_> = path.exists().then(|| path.to_owned()).into_iter().collect();
         let held = held(path, &files);
@@ -74,7 +69,7 @@ impl Existing {
         Self { path: path.into(), directory: Some(path.into()), files, held, ..Self::default() }
     }
 
-    /// The files of the checkpoint in a directory, and the files of these names, which may be below.
+    /// The files of the checkpoint in a directory, and of these names, which may be below.
     pub(crate) fn of_checkpoint(path: &Path, pattern: &FilePattern, others: &[&str]) -> Self {
         let mut files = named(path, |name| {
             pattern.matches(name) || name == pattern.index_name() || others.contains(&name)
@@ -84,8 +79,7 @@ impl Existing {
         Self::of_files(path, files)
     }
 
-    /// Adds the checkpoint that a new one hides: the one that the directory opens as now. Fails if
-    /// ranks have saved that.
+    /// Fails if ranks have saved the hidden one.
     pub(crate) fn hiding(mut self) -> anyhow::Result<Self> {
         let Some(hidden) = opens_as(&self.path) else { return Ok(self) };
         anyhow::ensure!(
@@ -100,7 +94,7 @@ impl Existing {
         Ok(self)
     }
 
-    /// Returns what a checkpoint at an address replaces, with other files of these names.
+    /// Returns the replaced files of a checkpoint at an address, and others of these names.
     pub(crate) fn at_address(path: &Path, address: &str, others: &[&str]) -> Self {
         let (mut files, mut held) = match address::find(address) {
             Ok(None) => (Vec::new(), String::new()),
@@ -115,13 +109,12 @@ impl Existing {
         Self { path: path.into(), files, held, ..Self::default() }
     }
 
-    /// Returns `true` if some of these files are replaced.
     pub(crate) fn has_any(&self, files: &HashSet<PathBuf>) -> bool {
         self.files.iter().any(|file| files.contains(&identity(file)))
     }
 }
 
-/// Returns the files that a checkpoint is read from, and its index, under their real paths.
+/// Returns the files of a checkpoint and its index, under their real paths.
 pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
     let mut files: HashSet<_> = listed(checkpoint).map(identity).collect();
     if input::is_in_parts(checkpoint) {
@@ -133,8 +126,7 @@ pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
     files
 }
 
-/// The files of these names that are in a directory at an address. A list that is denied has none:
-/// the save does not replace what it does not expect.
+/// Returns nothing if listing is denied: the save replaces no unexpected file.
 fn listed_at(address: &str, names: &[&str]) -> Vec<PathBuf> {
     let Ok((store, path)) = address::store(address) else { return Vec::new() };
     let names: BTreeSet<_> = names.iter().map(|name| path.join(name)).collect();
@@ -152,7 +144,7 @@ fn listed(checkpoint: &Checkpoint) -> impl Iterator<Item = &Path> {
     checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index_path())
 }
 
-/// Returns the content of files in words. They are at `path`, or in the directory there.
+/// Describes files at `path`, or in the directory there.
 fn held(path: &Path, files: &[PathBuf]) -> String {
     let opening = Opening { judge: Judge::ByName, ..Opening::default() };
     let is_replaced = |found: &Checkpoint| {
@@ -180,7 +172,6 @@ fn totals(checkpoint: &Checkpoint) -> String {
     format!("{}, {}", text::counted(checkpoint.len() as u64, "tensor"), text::size(bytes))
 }
 
-/// Returns the checkpoint that a directory opens as.
 fn opens_as(directory: &Path) -> Option<Hidden> {
     if let Ok(found) = CheckpointPath::find(directory) {
         let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = &found;
@@ -204,7 +195,7 @@ fn opens_as(directory: &Path) -> Option<Hidden> {
     Some(Hidden { name, files })
 }
 
-/// Returns `true` if a file names a directory next to it, or has its number, as Megatron does.
+/// Returns `true` if the file names a directory next to it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
     let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
     let Ok(said) = String::from_utf8(said) else { return false };
@@ -213,8 +204,7 @@ fn says_newest(path: &Path, name: &str) -> bool {
     is_number || said.file_name() == Some(said.as_os_str()) && path.join(said).is_dir()
 }
 
-/// Returns the shard that a file is, by an index next to it or next to the file that a link leads
-/// to.
+/// Returns the shard that a file is, by an index next to it or next to the target of a link.
 fn shard(path: &Path) -> Option<Shard> {
     let real = identity(path);
     for path in [path, &real] {
@@ -229,7 +219,6 @@ fn shard(path: &Path) -> Option<Shard> {
     None
 }
 
-/// Returns the tensors that an index has in a file. `None` if it is no index.
 fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     let CheckpointPath::Index(_) = CheckpointPath::from_name(index)? else { return None };
     let text = beside::read_file(index, Limits::default().index_bytes).ok()?;
@@ -238,7 +227,7 @@ fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     Some(tensors.map(|(name, _)| name.clone()).collect())
 }
 
-/// Returns the files and links in a directory, sorted.
+/// Returns sorted files and links.
 fn files_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(|it| !it.is_dir()).collect();
@@ -246,7 +235,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the files and links in a directory with such names.
+/// Returns the files and links with such names.
 fn named(directory: &Path, is_new: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut files = files_in(directory);
     files.retain(|file| file.file_name().and_then(|it| it.to_str()).is_some_and(&is_new));
@@ -257,7 +246,7 @@ fn directory(file: &Path) -> &Path {
     file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns a path that is equal for all paths to a file.
+/// Returns the same for all paths to a file.
 pub(crate) fn identity(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.into())
 }

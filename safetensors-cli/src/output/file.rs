@@ -1,5 +1,4 @@
-//! [`replace`] writes an output file completely or not at all. [`tell`] says that it is written,
-//! and [`advise`] adds a remedy to an error of writing.
+//! [`replace`] writes an output file completely or not at all.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IntoInnerError, Write};
@@ -11,7 +10,7 @@ use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::terminal::text;
 
-/// The argument that names an output, for remedies.
+/// Names an output in remedies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Argument {
     /// The argument that can name another place, such as `OUT`.
@@ -24,12 +23,8 @@ pub(crate) struct Argument {
 pub(crate) const OUTPUT: Argument =
     Argument { name: "-o FILE", stream: "`-o - > FILE` can write to such a file" };
 
-/// Writes a file by `write`. The file gets its name once it is complete and on the disk.
-///
-/// After an error, `path` is as it was before, unless the error says otherwise. Refuses to replace
-/// anything but a regular file, such as a FIFO or a device.
-///
-/// An error that names no file gets this path.
+/// The file gets its name once it is complete and on the disk. Errors name it, and leave it
+/// unchanged unless they say otherwise. Refuses to replace anything but a regular file.
 pub(crate) fn replace(
     path: &Path,
     options: &SaveOptions,
@@ -45,8 +40,8 @@ pub(crate) fn replace(
     }
 }
 
-/// Prints the line about a file or directory that is written or changed. If that fails, the error
-/// says that it is done, because nothing is undone.
+/// Prints that a file or directory is written. If that fails, so does the command, with an error
+/// that says that it is written.
 pub(crate) fn tell(
     out: &mut impl Write,
     path: &str,
@@ -57,14 +52,12 @@ pub(crate) fn tell(
     printed(told, path, done)
 }
 
-/// Adds to an error of printing that the output is in its place.
+/// Adds to an error that the output is in its place.
 pub(crate) fn printed(told: io::Result<()>, path: &str, done: &str) -> anyhow::Result<()> {
     told.with_context(|| format!("{path} is {done}, but this could not be printed"))
 }
 
-/// Adds a remedy to an error of writing to `path`. Other errors stay as they are.
-///
-/// `bytes` is the space that the output needs.
+/// Adds a remedy to an error of writing, which needs `bytes`. Other errors are unchanged.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,
@@ -106,14 +99,14 @@ pub(crate) fn advise(
     anyhow::anyhow!("{error:#}; {advice}")
 }
 
-/// Returns `true` if an error of the system says that there is no space for a file.
+/// Returns `true` if there is no space for a file.
 pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 
     matches!(kind, StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Returns the first remedy where there is no space for a file of this many bytes.
+/// Returns the first remedy for missing space.
 pub(crate) fn needed(kind: io::ErrorKind, bytes: u64) -> String {
     let remedy = match kind {
         io::ErrorKind::FileTooLarge => "raise the limit of file sizes (`ulimit -f`)",

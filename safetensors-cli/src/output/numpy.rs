@@ -1,4 +1,4 @@
-//! Messages and progress for NumPy's files. `safetensors-formats` reads and writes the files.
+//! Messages and progress for NumPy's files.
 
 use std::io::{Seek, Write};
 
@@ -12,8 +12,8 @@ use crate::terminal::progress::Progress;
 /// The remedy of `convert` for a dtype that NumPy does not have.
 pub(crate) const CONVERT: &str = "add --dtype f32";
 
-/// Returns the bytes before a tensor's data in a `.npy` file. `instead` is the remedy in the error
-/// for a dtype that NumPy does not have.
+/// Returns the bytes before a tensor's data in a `.npy` file. `instead` is the remedy for a dtype
+/// that NumPy lacks.
 pub(crate) fn header_of(
     name: &str,
     tensor: &impl TensorSource,
@@ -23,7 +23,7 @@ pub(crate) fn header_of(
     header.map_err(|error| unwritten(name, error, instead))
 }
 
-/// Writes only the bytes of a tensor, and advances the progress bar.
+/// Writes only the bytes of a tensor.
 pub(crate) fn write_data(
     out: &mut impl Write,
     name: &str,
@@ -34,7 +34,7 @@ pub(crate) fn write_data(
         .map_err(|error| unwritten(name, error, CONVERT))
 }
 
-/// Writes an uncompressed archive of arrays, and advances the progress bar.
+/// Writes an uncompressed archive of arrays.
 pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     out: &mut (impl Write + Seek),
     tensors: impl Iterator<Item = (&'a str, &'a S)>,
@@ -50,7 +50,7 @@ pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     Ok(())
 }
 
-/// Adds the tensor's name to an error of writing it. Errors of the disk are passed on unchanged.
+/// Adds the tensor's name, except to errors of the disk.
 fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
     match (error.other(), error.kind()) {
         (Some(kind @ ErrorKind::NoNumpyType { .. }), _) => {
@@ -66,7 +66,7 @@ fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
     }
 }
 
-/// A tensor that advances a progress bar as its bytes are written.
+/// A tensor that advances a bar as its bytes are written.
 struct Counted<'a, S> {
     tensor: &'a S,
     progress: &'a Progress,

@@ -1,8 +1,7 @@
-//! [`Writing`]: the rule about an output that exists, which every command asks.
+//! [`Writing`]: the rule about an output that exists.
 //!
-//! An output that is none of the inputs is replaced with `--force`, or after a question on a
-//! terminal. An input that is its own output is replaced without a question if nothing is lost. A
-//! shard of a checkpoint is replaced only by itself.
+//! An output is replaced with `--force`, or after a question on a terminal. An input that is its
+//! own output needs neither if nothing is lost. A shard of a checkpoint is replaced only by itself.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Display;
@@ -29,24 +28,22 @@ pub(crate) struct Writing {
     force: bool,
 }
 
-/// The facts about an output of tensors that the rule asks for.
+/// The facts about an output that the rule needs.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// The [files](files_of) that were read.
     pub(crate) inputs: HashSet<PathBuf>,
-    /// The names of its tensors.
     pub(crate) names: BTreeSet<String>,
-    /// The loss of the inputs that are replaced, in words, if there is any.
+    /// The loss of the inputs that are replaced, in words.
     pub(crate) loss: Option<String>,
 }
 
-/// An output that may be written.
 #[derive(Debug)]
 pub(crate) struct Destination {
     path: PathBuf,
-    /// The content that is replaced, in words.
+    /// The replaced content, in words.
     replaced: Option<String>,
-    /// The checkpoint that the directory does not open as any more, in words.
+    /// The checkpoint that the directory will no longer open as, in words.
     hidden: Option<String>,
     writing: Writing,
     argument: Argument,
@@ -58,7 +55,7 @@ impl Writing {
         SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
     }
 
-    /// Decides about the file of `-o`, which is made of a checkpoint. `None` for standard output.
+    /// Returns `None` for standard output.
     pub(crate) fn output(
         self,
         path: &Path,
@@ -88,8 +85,7 @@ impl Writing {
         Ok(Destination { argument, ..destination })
     }
 
-    /// Decides whether an output may be written where this exists. Fails before work is lost if
-    /// its directory cannot be written.
+    /// Fails before work is lost if the directory cannot be written.
     pub(crate) fn permit(
         self,
         existing: Existing,
@@ -138,7 +134,7 @@ impl Writing {
         Self { dry_run: false, force }
     }
 
-    /// Asks on a terminal whether to do it in spite of a problem, and fails elsewhere.
+    /// Asks on a terminal, and fails elsewhere.
     pub(crate) fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
         if self.force {
             return Ok(());
@@ -164,17 +160,16 @@ impl Content {
 }
 
 impl Destination {
-    /// Returns the options of the save. A file that appears in the meantime is not replaced.
+    /// A file that appears later is not replaced.
     pub(crate) fn options(&self) -> SaveOptions {
         self.writing.options().overwrite(self.overwrites())
     }
 
-    /// Returns `true` if files that exist may be replaced.
+    /// Returns `true` if existing files may be replaced.
     pub(crate) fn overwrites(&self) -> bool {
         self.writing.force || self.replaced.is_some()
     }
 
-    /// Returns the message of a dry run, for an output of this content.
     pub(crate) fn would(&self, new: impl Display) -> String {
         let path = input::shown(&self.path);
         match &self.replaced {
@@ -183,7 +178,7 @@ impl Destination {
         }
     }
 
-    /// Prints the message of a dry run. Returns whether this is one.
+    /// Prints the message of a dry run, and returns whether this is one.
     pub(crate) fn is_dry_run(&self, out: &mut impl Write, new: impl Display) -> io::Result<bool> {
         if self.writing.dry_run {
             writeln!(out, "{}", self.would(new))?;
@@ -201,7 +196,7 @@ impl Destination {
         written.map_err(|error| advise(error, &self.path, bytes, self.argument))
     }
 
-    /// Writes a document of this content to an output that [`Writing::output`] allows.
+    /// Writes a document to an output that [`Writing::output`] allows.
     pub(crate) fn put(
         output: Option<Self>,
         out: &mut impl Write,
@@ -216,12 +211,11 @@ impl Destination {
         destination.tell(out, content)
     }
 
-    /// Says that the output is written.
     pub(crate) fn tell(&self, out: &mut impl Write, content: impl Display) -> anyhow::Result<()> {
         tell(out, &input::shown(&self.path), "written", content)
     }
 
-    /// Returns the end of a message, which names the hidden checkpoint.
+    /// The end of a message, with the hidden checkpoint.
     pub(crate) fn hides(&self) -> String {
         match &self.hidden {
             Some(name) => format!("; the directory opens as it, and no longer as {name}"),
@@ -230,13 +224,13 @@ impl Destination {
     }
 }
 
-/// Fails if no file can be saved to a path, as far as names and modes of files say it.
+/// Fails if names and modes show that no file can be saved.
 pub(crate) fn check_file(path: &Path, options: &SaveOptions) -> Result<()> {
     Rewrite::default().plan(options)?.check_destination(path)
 }
 
-/// Fails if no file can be created in a directory, or where it would be created. The error is
-/// about `path`.
+/// Fails if no file can be created in a directory, or where it would be made. The error is about
+/// `path`.
 #[cfg(unix)]
 pub(crate) fn check_writable(directory: &Path, path: &Path) -> Result<()> {
     use rustix::fs::{Access, access};

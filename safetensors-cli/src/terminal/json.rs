@@ -1,4 +1,4 @@
-//! JSON for programs that people can read too: indented, with unprintable characters escaped.
+//! JSON for programs and people: indented, with unprintable characters escaped.
 
 use std::io::{self, Write};
 
@@ -19,8 +19,7 @@ pub(crate) fn inline(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(String::from_utf8(json)?)
 }
 
-/// Returns `true` for characters that could control a terminal, but for the ends of lines between
-/// strings.
+/// Returns `true` for characters that could control a terminal, except line ends between strings.
 fn is_hidden(c: char) -> bool {
     c != '\n' && !text::is_printable(c)
 }

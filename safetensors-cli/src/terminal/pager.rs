@@ -1,4 +1,4 @@
-//! [`Pager`]: the program that shows an output which is longer than the screen.
+//! [`Pager`]: the program that shows output longer than the screen.
 
 use std::env;
 use std::io::{self, Write};
@@ -7,26 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::terminal::signals::Interrupts;
 
-/// Whether a pager has the terminal.
 static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the user has left the pager before the end of the output.
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Returns `true` if the user has left the pager before the end of the output, so that the user
-/// sees no more of it. That shows when something is written.
+/// Returns `true` if the user has left the pager early. Only a write detects that.
 pub(crate) fn is_left() -> bool {
     IS_LEFT.load(Ordering::Relaxed)
 }
 
-/// Returns `true` if a pager has the terminal, so that nothing else may draw on it.
 pub(crate) fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Relaxed)
 }
 
-/// Returns the words of the command in `SAFETENSORS_PAGER`, otherwise in `PAGER`; `less` by
-/// default. `None` for no pager: the variable is empty or `cat`, or the terminal cannot move its
-/// cursor.
+/// The words of `SAFETENSORS_PAGER`, otherwise of `PAGER`, otherwise `less`. `None` if that is
+/// empty or `cat`, or if the terminal cannot move its cursor.
 pub(crate) fn command() -> Option<Vec<String>> {
     if cfg!(unix) && env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
         return None;
@@ -35,14 +30,13 @@ pub(crate) fn command() -> Option<Vec<String>> {
     words(variable("SAFETENSORS_PAGER").or_else(|| variable("PAGER")).as_deref())
 }
 
-/// Returns the words of a command, split as a shell does.
 fn words(command: Option<&str>) -> Option<Vec<String>> {
     let words = shlex::split(command.unwrap_or("less"))?;
     let is_none = matches!(*words, []) || words == [""] || words == ["cat"];
     (!is_none).then_some(words)
 }
 
-/// A pager that runs. Dropping it waits until the user has left it.
+/// Dropping it waits for the user.
 pub(crate) struct Pager {
     child: Child,
     /// `None` once everything is written.
@@ -51,10 +45,9 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    /// Starts a pager. `None` if it cannot be started.
-    ///
-    /// `less` gets the options that `git` gives it, unless `LESS` has others: it leaves the text on
-    /// the screen, shows colours, and takes the text as the UTF-8 that it is.
+    /// Returns `None` if it cannot be started.
+    // `less` gets the options that `git` gives it, unless `LESS` has others: it leaves the text on
+    // the screen, shows colours, and takes the text as UTF-8.
     pub(crate) fn start(words: &[String]) -> Option<Self> {
         let (program, arguments) = words.split_first()?;
         let mut command = Command::new(program);

@@ -9,14 +9,13 @@ use safetensors_core as core;
 
 use crate::terminal::pager;
 
-/// A bar that counts bytes. Any thread can advance it, and can cancel the work that it counts.
-/// Dropping it removes it from the terminal.
+/// A bar that counts bytes. Any thread can advance and cancel it. Dropping it removes it from the
+/// terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar, AtomicBool);
 
 impl Progress {
-    /// A bar of `total` bytes. It is drawn only if standard error is a terminal, and not over the
-    /// pager.
+    /// A bar that is drawn only on a terminal without a pager.
     pub(crate) fn bytes(total: u64) -> Self {
         if pager::is_running() {
             return Self::hidden();
@@ -29,13 +28,11 @@ impl Progress {
         Self(bar, AtomicBool::new(false))
     }
 
-    /// A bar that is never drawn, for quick work.
     pub(crate) fn hidden() -> Self {
         Self::silent(0)
     }
 
-    /// A bar of `total` bytes that is never drawn. Whoever waits asks for the
-    /// [`fraction`](Self::fraction).
+    /// A bar that is never drawn; [`fraction`](Self::fraction) reports it.
     pub(crate) fn silent(total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         Self(bar, AtomicBool::new(false))
@@ -47,7 +44,6 @@ impl Progress {
         (self.0.position() as f64 / total as f64).min(1.0)
     }
 
-    /// Asks the work to end early.
     pub(crate) fn cancel(&self) {
         self.1.store(true, Ordering::Relaxed);
     }
@@ -61,13 +57,11 @@ impl Progress {
         self.0.inc_length(bytes);
     }
 
-    /// Advances the bar by a number of bytes.
     pub(crate) fn add(&self, bytes: u64) {
         self.0.inc(bytes);
     }
 
-    /// A progress callback for one operation of core. The bar's total already includes the bytes of
-    /// the operation.
+    /// A callback for an operation of core with bytes in the bar's total.
     pub(crate) fn counted(
         &self,
     ) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
@@ -80,8 +74,7 @@ impl Progress {
         }
     }
 
-    /// A progress callback for one operation of core. The first report adds the bytes of the
-    /// operation to the bar's total.
+    /// A callback for an operation of core, which adds its bytes to the bar's total.
     pub(crate) fn uncounted(
         &self,
     ) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
@@ -92,13 +85,11 @@ impl Progress {
         }
     }
 
-    /// A function that advances the bar.
     pub(crate) fn adding(&self) -> impl Fn(u64) + Send + Sync + use<> {
         let bar = self.0.clone();
         move |bytes| bar.inc(bytes)
     }
 
-    /// A function that sets the bar and its total, both in bytes.
     #[cfg(any(feature = "remote", feature = "sign"))]
     pub(crate) fn following(&self) -> impl Fn(u64, u64) + Send + Sync + use<> {
         let bar = self.0.clone();

@@ -10,23 +10,21 @@ use safetensors_core::lock;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::text;
 
-/// Prints `error: ...` on standard error.
-///
-/// The message may quote the content of a file, so unprintable characters are escaped. A closed
-/// standard error is ignored.
+/// Escapes unprintable characters, since a message may quote a file. Ignores a closed standard
+/// error.
 pub(crate) fn report(error: impl Display) {
     tell("error:", Colour::Red, error);
 }
 
-/// Prints `warning: ...` on standard error, as [`report`] prints errors.
+/// Like [`report`].
 pub(crate) fn warn(warning: impl Display) {
     tell("warning:", Colour::Yellow, warning);
 }
 
-/// The messages that wait, if they have to.
+/// Messages that wait.
 static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
-/// From here on messages wait until [`release`]. Returns `false` if they have waited already.
+/// Messages wait until [`release`]. Returns `false` if they already do.
 pub(crate) fn hold() -> bool {
     let mut held = lock(&HELD);
     let is_new = held.is_none();
@@ -34,7 +32,6 @@ pub(crate) fn hold() -> bool {
     is_new
 }
 
-/// Prints the messages that have waited. From here on none waits.
 pub(crate) fn release() {
     if let Some(messages) = lock(&HELD).take() {
         let _ = io::stderr().write_all(&messages);
@@ -51,18 +48,15 @@ fn tell(label: &str, colour: Colour, message: impl Display) {
     };
 }
 
-/// Writes a line, the text of it made printable, by one call. Standard error is not buffered, so
-/// that each part that is formatted would be a call to the system.
+// Standard error is not buffered, so each formatted part would be a call to the system.
 pub(crate) fn write_line(out: &mut impl Write, label: impl Display, text: &str) -> io::Result<()> {
     let mut line = format!("{label}{}", text::printable(text));
     line.push('\n');
     out.write_all(line.as_bytes())
 }
 
-/// Returns the error for arguments that are valid one by one but not together.
-///
-/// `main` prints it like clap's own errors, with the usage of the command. The message must be
-/// printable: see [`text`].
+/// Returns the error for arguments that are valid one by one but not together. `main` prints it
+/// with the usage of the command. The message must be printable: see [`text`].
 pub(crate) fn wrong_usage(message: impl Display) -> anyhow::Error {
     clap::Error::raw(ErrorKind::ValueValidation, message).into()
 }

@@ -1,12 +1,11 @@
-//! [`Screen`]: the size of the terminal that standard output leads to. [`table_width`]: the
-//! width of tables.
+//! [`Screen`]: the size of standard output's terminal. [`table_width`]: the width of tables.
 
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// The size of a terminal, in characters.
+/// The size in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Screen {
     pub(crate) columns: usize,
@@ -17,10 +16,7 @@ pub(crate) struct Screen {
 const UNKNOWN: Screen = Screen { columns: 80, rows: 24 };
 
 impl Screen {
-    /// Returns the terminal of standard output. `None` if standard output is a file or a pipe,
-    /// which have room for lines of any length.
-    ///
-    /// The variable `COLUMNS` sets another width.
+    /// Returns `None` for a file or a pipe, with lines of any length. `COLUMNS` sets another width.
     pub(crate) fn of_stdout() -> Option<Self> {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
@@ -35,8 +31,8 @@ impl Screen {
         Some(Self { columns: columns_variable().unwrap_or(told.columns), ..told })
     }
 
-    /// Returns `true` if a text of printable characters and line ends fits, with a line left for
-    /// the prompt of the shell. A line that is longer than the screen is wide takes several rows.
+    /// Returns `true` if a text fits, with a line left for the prompt. A line wider than the screen
+    /// takes several rows.
     pub(crate) fn holds(self, text: &str) -> bool {
         use unicode_width::UnicodeWidthStr;
 
@@ -45,20 +41,18 @@ impl Screen {
     }
 }
 
-/// Returns the width of tables. `None` if a program reads them, because standard output is a file
-/// or a pipe. A width in the variable `COLUMNS`, which `watch` exports, means that a person does.
+/// `None` for a program, which reads a file or a pipe. `COLUMNS`, which `watch` exports, means a
+/// person.
 pub(crate) fn table_width() -> Option<usize> {
     static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
     let width = || columns_variable().or_else(|| Screen::of_stdout().map(|screen| screen.columns));
     *WIDTH.get_or_init(width)
 }
 
-/// Returns `true` if a program reads the tables.
 pub(crate) fn is_for_programs() -> bool {
     table_width().is_none()
 }
 
-/// Returns the width that the variable `COLUMNS` sets, if it sets one.
 fn columns_variable() -> Option<usize> {
     columns_in(&std::env::var("COLUMNS").ok()?)
 }

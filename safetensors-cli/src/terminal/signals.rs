@@ -1,21 +1,16 @@
-//! Signals of the system that end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file
-//! that is too large.
+//! Signals that end the command, and SIGXFSZ for a file that is too large.
 
-/// Has a limit for the size of files (`ulimit -f`) be an error of writing, and no signal that ends
-/// the command.
+/// Makes a limit for the size of files (`ulimit -f`) an error of writing, instead of a signal.
 pub(crate) fn make_limits_errors() {
     // Whatever the handler does: a signal that has one does not end the command.
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
 }
 
-/// From here on, a signal that ends the command makes it first remove its temporary files, and the
-/// parts that it has sent to a store by `abort_uploads`, which takes ten seconds at most. Then the
-/// command ends by that signal. A second one ends it at once. Signals that were ignored when the
-/// command began, as with `nohup`, stay ignored.
-///
-/// Where signals cannot be listened to, they end the command as usual, and the next save removes
-/// its leftovers.
+/// Makes SIGINT, SIGTERM and SIGHUP first remove temporary files, and parts in a store by
+/// `abort_uploads`, in ten seconds at most. A second signal ends the command at once. Signals
+/// ignored from the start, as with `nohup`, stay ignored. Where signals cannot be listened to, the
+/// next save removes the leftovers.
 pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
     #[cfg(any(unix, windows))]
     let _ = listen(abort_uploads);
@@ -23,12 +18,12 @@ pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
     let _ = abort_uploads;
 }
 
-/// Whether a signal has come that ends the command, once it is listened to.
+/// Whether a signal has come that ends the command, once listened to.
 static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
     std::sync::OnceLock::new();
 
-/// Does not return if a signal is about to end the command. Errors after that come from the signal,
-/// such as an upload that was aborted, and are not reported.
+/// Does not return if a signal is about to end the command, so that its effects, such as an aborted
+/// upload, are not reported.
 pub(crate) fn wait_if_ending() {
     while IS_ENDING.get().is_some_and(|it| it.load(std::sync::atomic::Ordering::SeqCst)) {
         std::thread::park();
@@ -42,8 +37,7 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// From here on Ctrl-C does not end the command. The terminal sends it to the pager too, which
-    /// has a use for it.
+    /// Leaves Ctrl-C to the pager, which the terminal also sends it to.
     pub(crate) fn left_to_the_pager() -> Self {
         let interrupts = Self::default();
         #[cfg(unix)]
@@ -56,7 +50,7 @@ impl Interrupts {
         interrupts
     }
 
-    /// From here on Ctrl-C ends the command again.
+    /// Lets Ctrl-C end the command again.
     pub(crate) fn end_the_command(&self) {
         self.end_the_command.store(true, std::sync::atomic::Ordering::SeqCst);
     }
@@ -97,7 +91,7 @@ fn listen(abort_uploads: fn()) -> std::io::Result<()> {
 /// On Windows, Ctrl-C is no signal. A second one waits for the first.
 #[cfg(windows)]
 fn listen(abort_uploads: fn()) -> Result<(), ctrlc::Error> {
-    /// `STATUS_CONTROL_C_EXIT`, with which Ctrl-C ends other programs.
+    /// `STATUS_CONTROL_C_EXIT`.
     const INTERRUPTED: u32 = 0xC000_013A;
 
     let is_ending = IS_ENDING.get_or_init(Default::default);
@@ -123,8 +117,8 @@ pub(crate) fn ending_signals() -> Vec<i32> {
     signals
 }
 
-/// Returns the signals that the parent process made the command ignore; the lowest bit is for
-/// signal 1. Only Linux shows them.
+/// Returns the signals that the parent process made the command ignore, on Linux; the lowest bit is
+/// signal 1.
 #[cfg(unix)]
 fn ignored() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

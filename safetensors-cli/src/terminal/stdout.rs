@@ -1,5 +1,4 @@
-//! Standard output that ignores a closed pipe, and that a pager shows if it is longer than the
-//! screen.
+//! Standard output that ignores a closed pipe, with a pager for long output.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -7,11 +6,9 @@ use crate::terminal::pager::{self, Pager};
 use crate::terminal::report::{self, wrong_usage};
 use crate::terminal::screen::Screen;
 
-/// Standard output, locked and buffered, that never fails because of a closed pipe.
-///
-/// With `paged`, output for a terminal waits until it is longer than the screen, and then goes to a
-/// pager. Output that fits the screen is printed at the end, without a pager. Messages for the
-/// terminal are printed after the output. [`finish`] must be called for errors to be seen.
+/// Standard output, locked and buffered, that never fails because of a closed pipe. With `paged`,
+/// output for a terminal waits until it is longer than the screen, and then goes to a pager.
+/// Messages for the terminal follow the output. [`finish`] returns errors.
 pub(crate) fn stdout(paged: bool) -> Out {
     let screen = if paged { Screen::of_stdout().zip(pager::command()) } else { None };
     let waiting = screen.map(|(screen, pager)| {
@@ -24,7 +21,7 @@ pub(crate) fn stdout(paged: bool) -> Out {
     BufWriter::new(Output { waiting, sink })
 }
 
-/// Refuses to write bytes that are no text to a terminal, where they could change its settings.
+/// Refuses to write bytes to a terminal, where they could change its settings.
 pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
         Err(wrong_usage(
@@ -36,33 +33,30 @@ pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     }
 }
 
-/// Writes the rest, and waits until the user has left the pager.
+/// Waits until the user has left the pager.
 pub(crate) fn finish(mut out: Out) -> io::Result<()> {
     out.flush()?;
     out.get_mut().release()?;
     out.flush()
 }
 
-/// The writer that commands print to.
 pub(crate) type Out = BufWriter<Output>;
 
 /// Standard output, or the pager in its place.
 pub(crate) struct Output {
-    /// The text so far, while it is not known whether it fits the screen.
+    /// The text so far, while it may still fit the screen.
     waiting: Option<Waiting>,
-    /// Standard output, or the pager.
     sink: Quiet<Box<dyn Write>>,
 }
 
 struct Waiting {
     screen: Screen,
-    /// The words of the pager's command.
+    /// The words of its command.
     pager: Vec<String>,
     text: Vec<u8>,
 }
 
 impl Output {
-    /// Writes the waiting text.
     fn release(&mut self) -> io::Result<()> {
         match self.waiting.take() {
             Some(waiting) => self.sink.write_all(&waiting.text),
@@ -86,7 +80,7 @@ impl Write for Output {
         Ok(bytes.len())
     }
 
-    /// Does nothing while it is not known whether the output fits the screen.
+    /// Does nothing while the output may still fit the screen.
     fn flush(&mut self) -> io::Result<()> {
         if self.waiting.is_some() { Ok(()) } else { self.sink.flush() }
     }
@@ -101,16 +95,15 @@ impl Drop for Output {
     }
 }
 
-/// A writer that discards everything once its pipe is closed.
-///
-/// So `inspect | head` ends without an error, and the exit code still has the result.
+/// Discards everything once its pipe is closed.
+// So `inspect | head` ends without an error, and the exit code still has the result.
 struct Quiet<W> {
     inner: W,
     closed: bool,
 }
 
 impl<W> Quiet<W> {
-    /// The outcome of a write or flush, or `instead` if the pipe is closed.
+    /// Returns `instead` if the pipe is closed.
     fn settle<T>(&mut self, result: io::Result<T>, instead: T) -> io::Result<T> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -147,7 +140,6 @@ impl<W: Write> Write for Quiet<W> {
 mod tests {
     use super::*;
 
-    /// Fails every write with one kind of error.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {

@@ -253,35 +253,47 @@ fn renamed_tensors_are_compared() {
 #[test]
 fn stacked_experts_are_compared_with_single_ones() {
     let dir = temp_dir();
-    let all: Vec<f32> = (0..24_u8).map(f32::from).collect();
-    let single = (0..3).map(|i| (format!("l.0.experts.{i}.w"), array(&[2, 4], &all[i * 8..][..8])));
+    let all: Vec<f32> = (0..72_u8).map(f32::from).collect();
     let bias = array(&[3], &all[..3]);
+    let single = (0..9).map(|i| {
+        let (part, shape) = [("gate", &[2, 4]), ("up", &[2, 4]), ("down", &[4, 2])][i % 3];
+        let name = format!("l.0.experts.{}.{part}_proj.weight", i / 3);
+        (name, array(shape, &all[i * 8..][..8]))
+    });
     let single: Vec<_> = single.chain([("l.0.bias".to_owned(), bias)]).collect();
     save(dir.at("a"), single, &quick()).unwrap();
-    let stack = |values: &[f32], shape: &[usize]| {
-        let tensors = [("l.0.experts.w", array(shape, values)), ("l.0.bias", bias)];
+    let stack = |values: &[f32], count: usize| {
+        let part = |from: usize, len: usize| {
+            let experts = values.chunks(24).take(count).flat_map(move |it| &it[from..][..len]);
+            experts.copied().collect::<Vec<_>>()
+        };
+        let (gate_up, down) = (part(0, 16), part(16, 8));
+        let shapes = [[count, 4, 4], [count, 4, 2]];
+        let tensors = [
+            ("l.0.experts.gate_up_proj", array(&shapes[0], &gate_up)),
+            ("l.0.experts.down_proj", array(&shapes[1], &down)),
+            ("l.0.bias", bias),
+        ];
         save(dir.at("b"), tensors, &quick()).unwrap();
     };
-    stack(&all, &[3, 2, 4]);
-    diff(&dir, "").success().stdout("4 tensors equal\n");
-    dir.run("diff b a").success().stdout("4 tensors equal\n");
+    stack(&all, 3);
+    diff(&dir, "").success().stdout("10 tensors equal\n");
+    dir.run("diff b a").success().stdout("10 tensors equal\n");
+    dir.run("diff b b").success().stdout("3 tensors equal\n");
     let mut other = all.clone();
-    other[17] = 0.5;
-    stack(&other, &[3, 2, 4]);
-    differs(&dir, "", r"\n~  l.0.experts.2.w  values   F32 \[2, 4\]  1 of 8 ");
-    diff(&dir, "").stdout(contains("3 tensors equal, 1 different\n"));
-    stack(&all, &[3, 4, 2]);
-    differs(&dir, "", r"~  l.0.experts.0.w  shape    F32 \[2, 4\] → \[4, 2\]");
-    // Another number of experts, or of dimensions, is another tensor.
-    for shape in [&[2, 3, 4][..], &[3, 8], &[6, 4]] {
-        stack(&all, shape);
-        diff(&dir, "").code(1).stdout(contains("1 tensor equal, 3 only in A, 1 only in B"));
-    }
-    let last = format!("l.0.experts.{}.w", usize::MAX);
-    save(dir.at("a"), [(last, array(&[2, 4], &all[..8])), ("l.0.bias".into(), bias)], &quick())
-        .unwrap();
-    stack(&all, &[3, 2, 4]);
-    diff(&dir, "").code(1).stdout(contains("1 tensor equal, 1 only in A, 1 only in B"));
+    other[48 + 9] = 0.5;
+    stack(&other, 3);
+    differs(&dir, "", r"\n~  l.0.experts.2.up_proj.weight  values   F32 \[2, 4\]  1 of 8 ");
+    diff(&dir, "").stdout(contains("9 tensors equal, 1 different\n"));
+    stack(&all, 2);
+    diff(&dir, "").code(1).stdout(contains("7 tensors equal, 3 only in A"));
+    // Stacks that do not fit each other are other tensors.
+    let tensors = [
+        ("l.0.experts.gate_up_proj", array(&[3, 4, 4], &all[..48])),
+        ("l.0.experts.down_proj", array(&[3, 2, 4], &all[..24])),
+    ];
+    save(dir.at("b"), tensors, &quick()).unwrap();
+    diff(&dir, "").code(1).stdout(contains("0 tensors equal, 10 only in A, 2 only in B"));
 }
 
 #[test]
@@ -306,13 +318,6 @@ fn fused_projections_are_compared_with_separate_ones() {
     save(dir.at("a"), [separate("gate_proj", 0)], &quick()).unwrap();
     fuse("gate_up_proj.weight", &[4, 3], &all[..12]);
     diff(&dir, "").code(1).stdout(contains("0 tensors equal, 1 only in A, 1 only in B"));
-    // Each expert of a stack has its own.
-    let names = ["experts.0.gate_proj", "experts.0.up_proj", "experts.1.gate_proj"];
-    let names = names.into_iter().chain(["experts.1.up_proj"]);
-    let experts = names.enumerate().map(|(i, name)| separate(name, i));
-    save(dir.at("a"), experts, &quick()).unwrap();
-    fuse("experts.gate_up_proj.weight", &[2, 4, 3], &all);
-    diff(&dir, "").success().stdout("4 tensors equal\n");
 }
 
 #[test]
@@ -327,16 +332,26 @@ fn rows_are_in_the_natural_order_of_names() {
     assert_eq!(rows.collect::<Vec<_>>(), ["h", "h.9.b", "h.9.w", "h.10.w"]);
 }
 
-/// Sixteen elements of four bits are eight bytes, and each of two experts has four of these.
+/// Each matrix of four rows and eight columns of four bits is 16 bytes.
 #[test]
 fn experts_of_packed_elements_are_whole_bytes() {
     let dir = temp_dir();
-    let bytes: Vec<u8> = (0..8).collect();
+    let bytes: Vec<u8> = (0..96).collect();
     let f4 = |shape: &'static [usize], bytes| TensorView::new(Dtype::F4, shape, bytes).unwrap();
-    save(dir.at("b"), [("e.w", f4(&[2, 8], &bytes))], &quick()).unwrap();
-    let single = [("e.0.w", f4(&[8], &bytes[..4])), ("e.1.w", f4(&[8], &bytes[4..]))];
-    save(dir.at("a"), single, &quick()).unwrap();
-    diff(&dir, "").success().stdout("2 tensors equal\n");
+    let gate_up = [&bytes[..32], &bytes[48..80]].concat();
+    let down = [&bytes[32..48], &bytes[80..]].concat();
+    let stacked = [
+        ("e.experts.gate_up_proj", f4(&[2, 8, 8], &gate_up)),
+        ("e.experts.down_proj", f4(&[2, 8, 4], &down)),
+    ];
+    save(dir.at("b"), stacked, &quick()).unwrap();
+    let single = ["gate", "up", "down"].into_iter().cycle().zip(bytes.chunks(16)).enumerate();
+    let single = single.map(|(i, (part, bytes))| {
+        let shape = if part == "down" { &[8, 4] } else { &[4, 8] };
+        (format!("e.experts.{}.{part}_proj.weight", i / 3), f4(shape, bytes))
+    });
+    save(dir.at("a"), single.collect::<Vec<_>>(), &quick()).unwrap();
+    diff(&dir, "").success().stdout("6 tensors equal\n");
 }
 
 #[test]

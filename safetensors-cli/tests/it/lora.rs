@@ -262,6 +262,64 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     }
 }
 
+#[test]
+fn a_larger_vocabulary_is_padded_if_asked_for() {
+    let dir = temp_dir();
+    let adapter = one_module(dir.path(), "lm_head", [3, 2], 1.0);
+    let tensors = [("lm_head.weight", [2, 2], Dtype::F32)];
+    let model = filled(dir.path(), "model.safetensors", &tensors, 1.0);
+    let args = [&*model, "out.safetensors", "--lora", &*adapter];
+    dir.convert(&args).fails(1, "the checkpoint lacks rows 2 to 2; pad-vocab adds them");
+    assert!(!dir.at("out.safetensors").exists());
+    dir.convert(&[&args[..], &["--pad-vocab"]].concat())
+        .success()
+        .stderr(contains("set vocab_size of config.json to 3"));
+    let expected = vec![2.0, 3.0, 3.0, 5.0, 3.0, 6.0];
+    assert_eq!(stored(dir.at("out.safetensors"), "lm_head.weight"), (Dtype::F32, expected));
+    dir.convert(&[&*model, "out.safetensors", "--pad-vocab"]).fails(2, "--lora");
+}
+
+#[test]
+fn modules_of_another_model_are_named() {
+    let dir = temp_dir();
+    let tensors = ["lora_unet_w", "lora_te_fc1"].map(|module| {
+        [("down", vec![1, 2]), ("up", vec![2, 1])].map(|(end, shape)| {
+            let ones = TensorBuf::from_vec(shape, vec![1.0_f32; 2]).unwrap();
+            (format!("{module}.lora_{end}.weight"), ones)
+        })
+    });
+    save(dir.at("lora.safetensors"), tensors.concat(), &quick()).unwrap();
+    let model = filled(dir.path(), "model.safetensors", &[("w.weight", [2, 2], Dtype::F32)], 1.0);
+    dir.convert(&[&*model, "out.safetensors", "--lora", "lora.safetensors"])
+        .success()
+        .stderr(contains("modules of another model are left: \"fc1\""));
+    assert_eq!(stored(dir.at("out.safetensors"), "w.weight").1, [2.0; 4]);
+}
+
+#[test]
+fn the_dimension_of_experts_is_an_option() {
+    let dir = temp_dir();
+    fs::create_dir(dir.at("adapter")).unwrap();
+    let tensors = [("A", vec![1, 2], 2.0), ("B", vec![2, 1], 3.0)].map(|(end, shape, second)| {
+        let matrix = TensorBuf::from_vec(shape, vec![1.0_f32, second]).unwrap();
+        (format!("experts.lora_{end}.weight"), matrix)
+    });
+    save(dir.at("adapter/adapter_model.safetensors"), tensors, &quick()).unwrap();
+    let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1,
+        "target_parameters": ["experts.down_proj"], "peft_version": "0.21.2"}"#;
+    fs::write(dir.at("adapter/adapter_config.json"), config).unwrap();
+    let experts = TensorBuf::from_vec(vec![1, 2, 2], vec![0.0_f32, 0.0, 0.0, 0.0]).unwrap();
+    save(dir.at("model.safetensors"), [("experts.down_proj", experts)], &quick()).unwrap();
+    let args = "model.safetensors out.safetensors --force --lora adapter";
+    dir.convert(args).fails(1, "the dimension of the experts that lora_A multiplies");
+    for (dimension, expected) in [("last", [1.0, 2.0, 3.0, 6.0]), ("middle", [1.0, 3.0, 2.0, 6.0])]
+    {
+        dir.convert(&*format!("{args} --lora-experts {dimension}")).quiet();
+        let sum = stored(dir.at("out.safetensors"), "experts.down_proj").1;
+        assert_eq!(sum, expected);
+    }
+}
+
 /// Returns an array with a single number.
 fn npy() -> Vec<u8> {
     let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();

@@ -209,11 +209,15 @@ fn a_rewrite_saves_experts_in_shards() {
 #[test]
 fn quantised_experts_move_with_their_scales() {
     let (dir, path) = place("model.safetensors");
-    let values = |seed: usize| (0..128 * 128).map(move |i| ((seed * 31 + i * 7) as f32).sin());
+    let values = |seed: usize| (0..128 * 256).map(move |i| ((seed * 31 + i * 7) as f32).sin());
     let names = (0..2).flat_map(|expert| {
         ["gate", "up", "down"].map(|it| format!("mlp.experts.{expert}.{it}_proj.weight"))
     });
-    let tensor = |seed| TensorBuf::from_vec(vec![128, 128], values(seed).collect()).unwrap();
+    let tensor = |seed| {
+        // Blocks of 128 by 128 have several scales.
+        let shape = if seed % 3 == 2 { [128, 256] } else { [256, 128] };
+        TensorBuf::from_vec(shape.to_vec(), values(seed).collect()).unwrap()
+    };
     let floats = names.enumerate().map(|(seed, name)| (name, tensor(seed)));
     let bytes = serialize(floats.collect::<Vec<_>>(), &SaveOptions::new()).unwrap();
     let floats = Checkpoint::from_source(bytes, "floats").unwrap();
@@ -254,7 +258,9 @@ fn experts_of_gpt_oss_are_split_with_their_blocks() {
     let root = "model.layers.0.mlp.experts";
     let tensor = |(seed, (name, shape)): (usize, (&str, &[usize]))| {
         let values = (0..shape.iter().product()).map(|i: usize| (i * 7 + seed) as u8 % 100 + 80);
-        (format!("{root}.{name}"), TensorBuf::from_vec(shape.to_vec(), values.collect()).unwrap())
+        let values = TensorBuf::from_vec(shape.to_vec(), values.collect::<Vec<u8>>()).unwrap();
+        let dtype = if name.ends_with("bias") { Dtype::F32 } else { Dtype::U8 };
+        (format!("{root}.{name}"), values.convert(dtype, &ConvertOptions::new()).unwrap())
     };
     let shapes: [(&str, &[usize]); 6] = [
         ("gate_up_proj_blocks", &[2, 64, 2, 16]),
@@ -270,7 +276,7 @@ fn experts_of_gpt_oss_are_split_with_their_blocks() {
     let open = || Checkpoint::open(&path).unwrap();
     let none = ExpertOptions::new();
     let split = open().experts(Split, &none).unwrap();
-    let up = split.tensor(&format!("{root}.1.up_proj.weight_blocks")).unwrap();
+    let up = split.tensor(&format!("{root}.1.up_proj.weight.blocks")).unwrap();
     assert_eq!(up.shape(), [32, 2, 16]);
     let numbers = open().dequantized().unwrap().experts(Split, &none).unwrap();
     assert_equal(&split.clone().dequantized().unwrap(), &numbers, "numbers");

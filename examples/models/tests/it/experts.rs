@@ -51,11 +51,11 @@ fn models() -> [(&'static str, Value, Logits); 3] {
     ]
 }
 
-/// Adds the settings that all models have.
+/// Adds the settings that all models have. Blocks of 128 rows divide the experts.
 fn config(model: &str, own: &Value) -> Value {
     let mut config = json!({
-        "model_type": model, "vocab_size": 8, "hidden_size": 16, "intermediate_size": 128,
-        "moe_intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "model_type": model, "vocab_size": 8, "hidden_size": 16, "intermediate_size": 256,
+        "moe_intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 32,
         "rms_norm_eps": 1e-5, "rope_theta": 1e4, "num_experts_per_tok": 2,
     });

@@ -19,13 +19,15 @@ use std::time::SystemTime;
 
 use safetensors_core::io::beside;
 
-use super::scan::files_below;
 use super::{Cache, CachedRepo, joined};
 use crate::error::{ErrorKind, Result, is_wrong};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision};
 
 const OWN: &str = ".cache/huggingface";
+
+/// The directory with a record for each file.
+pub(super) const RECORDS: &str = ".cache/huggingface/download";
 
 const LONGEST: u64 = 1000;
 
@@ -122,13 +124,7 @@ impl CachedRepo {
 }
 
 fn own(name: &str, end: &str) -> String {
-    format!("{OWN}/download/{name}{end}")
-}
-
-/// Returns the names of the files that have a record, sorted.
-pub(super) fn recorded(dir: &Path) -> Result<Vec<String>> {
-    let records = files_below(&joined(dir, &format!("{OWN}/download")))?;
-    Ok(records.iter().filter_map(|it| Some(it.strip_suffix(".metadata")?.to_owned())).collect())
+    format!("{RECORDS}/{name}{end}")
 }
 
 fn record(dir: &Path, name: &str) -> Option<Record> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::local::RECORDS;
 use super::{CachedRepo, names};
 use crate::error::Result;
 use crate::repo::{Revision, is_hex};
@@ -42,7 +43,10 @@ impl CachedRepo {
     pub(crate) fn files(&self, commit: &Revision) -> Result<Vec<String>> {
         let mut files = match &self.local {
             // Anything else may be in the directory of the user.
-            Some(dir) => super::local::recorded(dir)?,
+            Some(dir) => {
+                let records = files_below(&super::joined(dir, RECORDS))?.into_iter();
+                records.filter_map(|it| Some(it.strip_suffix(".metadata")?.to_owned())).collect()
+            }
             None => files_below(&self.snapshot_dir(commit))?,
         };
         files.retain(|name| self.has(commit, name));
@@ -85,7 +89,7 @@ impl CachedRepo {
 }
 
 /// Sorted names with `/`. Links to files count.
-pub(super) fn files_below(dir: &Path) -> Result<Vec<String>> {
+fn files_below(dir: &Path) -> Result<Vec<String>> {
     below(dir, Path::is_file)
 }
 

@@ -1,4 +1,4 @@
-//! [`App`]: the state of the interface, and how keys change it. Nothing here touches a terminal.
+//! [`App`]: the state of the interface, without a terminal, and how keys change it.
 
 use super::Checkpoint;
 use super::outline::{Kind, Outline};
@@ -6,17 +6,15 @@ use super::values::{Job, KnownFacts};
 use crate::commands::stats::Facts;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The request of a key to the program around the interface.
+/// A request to the program around the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Nothing,
-    /// Compute the statistics of this node, a tensor.
     Compute(usize),
     Suspend,
     Quit,
 }
 
-/// Where keys go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Focus {
     Tree,
@@ -25,34 +23,25 @@ pub(super) enum Focus {
     Help,
 }
 
-/// The state of the interface.
 pub(super) struct App<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) outline: Outline<'a>,
-    /// The visible row that keys act on.
     pub(super) row: usize,
-    /// The first row on the screen.
     pub(super) top: usize,
-    /// The number of rows and lines on the screen, as of the last frame.
+    /// The height in the last frame.
     pub(super) page: usize,
     pub(super) details_page: usize,
     pub(super) details_len: usize,
-    /// The first line of the details on the screen.
     pub(super) scroll: usize,
     /// Whether the details are scrolled to the statistics, until the user scrolls or moves on.
     pub(super) is_at_statistics: bool,
     pub(super) focus: Focus,
     pub(super) query: String,
-    /// Whether the query has changed since the last search. Letters may come faster than a search
-    /// in many names ends, so the search waits for the next frame.
+    // Letters may come faster than a search in many names ends, so it waits for the next frame.
     is_query_new: bool,
-    /// The number of tensors that the query finds.
     pub(super) found: u64,
-    /// The node that was selected before the search.
     before_search: usize,
-    /// Statistics that are there, by node.
     pub(super) known: KnownFacts,
-    /// Statistics that are being computed.
     pub(super) job: Option<Job>,
 }
 
@@ -78,12 +67,10 @@ impl<'a> App<'a> {
         }
     }
 
-    /// Returns the selected node.
     pub(super) fn selected(&self) -> usize {
         self.outline.at(self.row)
     }
 
-    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Wish {
         if key.kind == KeyEventKind::Release {
             return Wish::Nothing;
@@ -118,7 +105,6 @@ impl<'a> App<'a> {
         }
     }
 
-    /// Takes pasted text into the query.
     pub(super) fn paste(&mut self, text: &str) {
         if self.focus == Focus::Search {
             self.query.extend(text.chars().filter(|c| !c.is_control()));
@@ -154,14 +140,12 @@ impl<'a> App<'a> {
         }
     }
 
-    /// Searches, if the query is not the one of the last search.
     pub(super) fn search_if_new(&mut self) {
         if std::mem::take(&mut self.is_query_new) {
             self.search();
         }
     }
 
-    /// Filters by the query, and selects the first tensor that is found.
     fn search(&mut self) {
         self.found = self.outline.filter(&self.query);
         self.scroll = 0;
@@ -172,7 +156,6 @@ impl<'a> App<'a> {
         }
     }
 
-    /// Shows everything again.
     fn end_search(&mut self) {
         self.focus = Focus::Tree;
         self.query.clear();
@@ -198,8 +181,7 @@ impl<'a> App<'a> {
         self.top = self.top.max(last.saturating_sub(self.page));
     }
 
-    /// Fits the visible part to a new height of the list and the details. The statistics begin at
-    /// this line of the details.
+    /// Fits to a new height. `statistics` is their first line in the details.
     pub(super) fn resize(
         &mut self,
         page: usize,
@@ -241,7 +223,7 @@ impl<'a> App<'a> {
         Wish::Nothing
     }
 
-    /// Leaves the innermost thing: the work that is under way, the details, the search.
+    /// Leaves the innermost of work, details and search.
     fn escape(&mut self) {
         if let Some(job) = self.job.take() {
             job.cancel();
@@ -272,7 +254,6 @@ impl<'a> App<'a> {
         Wish::Compute(node)
     }
 
-    /// Takes statistics that are there.
     pub(super) fn take_values(&mut self, node: usize, found: Result<Facts, String>) {
         self.job.take_if(|job| job.node == node);
         self.known.insert(node, found);
@@ -331,8 +312,7 @@ impl<'a> App<'a> {
     }
 }
 
-/// Returns the place that a key moves to from `at`, of places up to `last`. `None` for a key that
-/// does not move.
+/// Returns the new place, or `None` for a key that does not move.
 fn moved(key: KeyCode, at: usize, page: usize, last: usize) -> Option<usize> {
     Some(match key {
         KeyCode::Down | KeyCode::Char('j') => at + 1,

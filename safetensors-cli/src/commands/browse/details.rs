@@ -17,24 +17,19 @@ use crate::terminal::text;
 /// The most metadata entries, files and attributes that are listed.
 const MOST: usize = 500;
 
-/// The most characters of a metadata value.
 const MOST_OF_VALUE: usize = 2000;
 
-/// The height of a histogram.
 const BARS: usize = 6;
 
-/// The width of the names before values.
 const NAMES: usize = 11;
 
-/// Lines about a node.
 pub(super) struct Details {
     pub(super) lines: Vec<Line<'static>>,
-    /// The number of the line that the statistics of a tensor begin with.
     pub(super) statistics: usize,
 }
 
-/// Describes a node. That is done when it is selected, and not for each frame: the sums of a module
-/// take a look at everything inside.
+// Called when a node is selected, and not for each frame: the sums of a module visit everything
+// inside.
 pub(super) fn details(app: &App<'_>, node: usize, looks: &Looks, width: usize) -> Details {
     let mut lines = Lines { lines: Vec::new(), looks, width };
     let mut statistics = 0;
@@ -58,7 +53,6 @@ struct Lines<'l> {
 }
 
 impl Lines<'_> {
-    /// Adds a line. A long one goes on in the next line, after `indent` blanks.
     fn add(&mut self, line: &Line<'_>, indent: usize) {
         self.lines.extend(wrap(line, self.width, indent));
     }
@@ -120,7 +114,6 @@ fn tensor(app: &App<'_>, node: usize, shown: Shown<'_>, lines: &mut Lines<'_>) {
     }
 }
 
-/// The statistics of a tensor, or how to get them.
 fn values(app: &App<'_>, node: usize, lines: &mut Lines<'_>) {
     lines.heading("Statistics");
     match app.known.get(&node) {
@@ -198,7 +191,6 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
     more(files.len(), "safetensors inspect", lines);
 }
 
-/// Says that a list is longer, and which command shows all of it.
 fn more(len: usize, command: &str, lines: &mut Lines<'_>) {
     if len > MOST {
         let rest = text::count((len - MOST) as u64);
@@ -218,7 +210,6 @@ fn dtypes(app: &App<'_>, number: usize, lines: &mut Lines<'_>) {
     }
 }
 
-/// A number of bytes, and its share of all bytes.
 fn sizes(bytes: u128, app: &App<'_>, lines: &mut Lines<'_>) {
     let all = app.outline.node(0).totals.bytes;
     let exact = text::counted(bytes, "byte");
@@ -228,7 +219,7 @@ fn sizes(bytes: u128, app: &App<'_>, lines: &mut Lines<'_>) {
     lines.fact("share", format!("{share:.2}%"));
 }
 
-/// Wraps a line. The parts end after a blank where there is one.
+/// Wraps a line after a blank where there is one.
 fn wrap(line: &Line<'_>, width: usize, indent: usize) -> Vec<Line<'static>> {
     let letters: Vec<(char, Style)> = line
         .spans

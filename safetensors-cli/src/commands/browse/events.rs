@@ -1,4 +1,4 @@
-//! [`Event`]: everything that the interface waits for, in one channel.
+//! [`Event`]: all that the interface waits for, in one channel.
 
 use std::io;
 use std::sync::mpsc::Sender;
@@ -8,29 +8,24 @@ use ratatui::crossterm::event::{self, KeyEvent};
 
 use crate::commands::stats::Facts;
 
-/// The events that the interface reacts to.
 #[derive(Debug)]
 pub(super) enum Event {
     Key(KeyEvent),
     Paste(String),
     /// The terminal has another size, or its content is lost.
     Redraw,
-    /// Statistics of a node are there.
     Values {
         node: usize,
         found: Result<Facts, String>,
     },
-    /// The system asks to stop (Ctrl-Z at another place).
+    /// The system asks to stop, as for Ctrl-Z elsewhere.
     #[cfg(unix)]
     Suspend,
-    /// The system ends the command by this signal.
     #[cfg(unix)]
     Ended(i32),
-    /// The terminal cannot be read any more.
     Failed(io::Error),
 }
 
-/// Sends typed keys, from another thread, until the receiver is gone.
 pub(super) fn listen(events: Sender<Event>) -> io::Result<()> {
     #[cfg(unix)]
     signals(events.clone())?;
@@ -52,8 +47,7 @@ pub(super) fn listen(events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends the first signal that ends the command, so that the terminal is restored before. A second
-/// one ends it at once.
+/// Sends the first signal that ends the command. A second one ends it at once.
 #[cfg(unix)]
 fn signals(events: Sender<Event>) -> io::Result<()> {
     use signal_hook::consts::SIGTSTP;

@@ -2,7 +2,7 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// The styles, from the terminal's own sixteen colours, so that they suit its theme.
+// The terminal's own sixteen colours suit its theme.
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     pub(super) title: Style,
@@ -17,7 +17,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// With colours, or with bold, dim and reversed letters only.
+    /// Without colours, uses only bold, dim and reversed letters.
     pub(super) fn new(has_colours: bool) -> Self {
         let colour =
             |colour: Color| if has_colours { Style::new().fg(colour) } else { Style::new() };
@@ -33,7 +33,6 @@ impl Looks {
         }
     }
 
-    /// Returns the looks that the environment asks for.
     pub(super) fn from_environment() -> Self {
         Self::new(std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
     }

@@ -69,13 +69,10 @@ Examples:
 
 Exit codes: 0 quit, 1 PATH cannot be read, or the terminal fails, 2 wrong usage.";
 
-/// How often the screen shows the progress of work.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The reason why the interface ended.
 enum End {
     Quit,
-    /// The command is to end by this signal.
     #[cfg(unix)]
     Signal(i32),
 }
@@ -85,7 +82,6 @@ impl Run for Args {
         true
     }
 
-    /// Shows one checkpoint until the user quits.
     fn run(&self, _: &mut Out) -> anyhow::Result<ExitCode> {
         if !Screen::is_there() {
             return Err(wrong_usage(
@@ -121,7 +117,7 @@ impl Run for Args {
     }
 }
 
-/// Shows the interface. `numbers` has the weights with codes in the checkpoint.
+/// `numbers` has the quantised weights as codes.
 fn interface(
     checkpoint: &Arc<Checkpoint>,
     numbers: &Arc<Checkpoint>,
@@ -171,7 +167,7 @@ fn interface(
     }
 }
 
-/// Returns the next event. `None` if it is time to show progress.
+/// Returns `None` if it is time to show progress.
 fn next(events: &Receiver<Event>, is_working: bool) -> anyhow::Result<Option<Event>> {
     if !is_working {
         return Ok(Some(events.recv()?));
@@ -199,7 +195,7 @@ fn start(
     Ok(())
 }
 
-/// Stops the process, as Ctrl-Z does in a shell, until the shell continues it.
+/// Stops the process as Ctrl-Z does, until the shell continues it.
 fn suspend(screen: &mut Screen) -> std::io::Result<()> {
     #[cfg(unix)]
     {

@@ -1,7 +1,7 @@
 //! [`Outline`]: the modules and tensors of a checkpoint, and which of them are visible.
-//!
-//! A checkpoint may have a hundred thousand tensors. Opening, closing and filtering walk over the
-//! nodes once. Moving and drawing touch only the visible rows.
+
+// A checkpoint may have a hundred thousand tensors. Opening, closing and filtering visit each node
+// once. Moving and drawing visit only the visible rows.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -18,13 +18,11 @@ pub(super) struct Node<'a> {
     pub(super) label: Cow<'a, str>,
     pub(super) depth: u16,
     pub(super) kind: Kind<'a>,
-    /// The sums over everything inside.
     pub(super) totals: Totals,
     parent: usize,
     /// The number of the first node after everything inside.
     end: usize,
     is_open: bool,
-    /// Whether the filter shows it.
     is_shown: bool,
 }
 
@@ -35,22 +33,20 @@ pub(super) enum Kind<'a> {
     Tensor(Shown<'a>),
 }
 
-/// All nodes, each module before its content, and the visible rows.
+/// All nodes, each module before its content.
 #[derive(Debug)]
 pub(super) struct Outline<'a> {
     nodes: Vec<Node<'a>>,
-    /// The numbers of the visible nodes, from the top down.
     rows: Vec<usize>,
-    /// Which nodes were open before the filter, if there is one.
     before_filter: Option<Vec<bool>>,
     pub(super) separator: char,
-    /// How many nodes were looked at: drawing must not depend on the size of the checkpoint.
+    /// Counts visited nodes: drawing must not depend on the size of the checkpoint.
     #[cfg(test)]
     pub(super) looks: std::cell::Cell<usize>,
 }
 
 impl<'a> Outline<'a> {
-    /// The outline of a checkpoint of this name. Only the top is open.
+    /// Opens only the top.
     pub(super) fn new(name: String, trees: &[Tree<'a>]) -> Self {
         let mut outline = Self {
             nodes: Vec::new(),
@@ -73,7 +69,6 @@ impl<'a> Outline<'a> {
         outline
     }
 
-    /// Adds a node and everything inside, which adds its sums to its parent's.
     fn add(
         &mut self,
         label: Cow<'a, str>,
@@ -107,12 +102,10 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Returns the number of visible rows.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns the number of the node in a visible row.
     pub(super) fn at(&self, row: usize) -> usize {
         self.rows.get(row).copied().unwrap_or_default()
     }
@@ -134,7 +127,6 @@ impl<'a> Outline<'a> {
         })
     }
 
-    /// Returns `true` if there is something inside.
     pub(super) fn is_module(&self, number: usize) -> bool {
         self.nodes[number].end > number + 1
     }
@@ -143,7 +135,6 @@ impl<'a> Outline<'a> {
         self.nodes[number].is_open
     }
 
-    /// Opens or closes a module.
     pub(super) fn set_open(&mut self, number: usize, is_open: bool) {
         if self.is_module(number) {
             self.nodes[number].is_open = is_open;
@@ -151,7 +142,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Opens or closes a module and all modules inside. The checkpoint itself stays open.
+    /// Opens or closes everything inside, but keeps the checkpoint open.
     pub(super) fn set_all_open(&mut self, number: usize, is_open: bool) {
         let end = self.nodes[number].end;
         self.nodes[number..end].iter_mut().for_each(|node| node.is_open = is_open);
@@ -159,12 +150,12 @@ impl<'a> Outline<'a> {
         self.refresh();
     }
 
-    /// Returns the module around a node; the checkpoint for itself.
+    /// The checkpoint is its own parent.
     pub(super) fn parent(&self, number: usize) -> usize {
         self.nodes[number].parent
     }
 
-    /// Returns the name that all tensors in a module start with.
+    /// Returns the common start of the names in a module.
     pub(super) fn path_of(&self, number: usize) -> String {
         let mut labels = Vec::new();
         let mut up = number;
@@ -176,7 +167,7 @@ impl<'a> Outline<'a> {
         labels.join(self.separator.encode_utf8(&mut [0; 4]))
     }
 
-    /// Returns the row of a node. If it is in a closed module, the row of that module.
+    /// Returns the row of a node, or of the closed module that it is in.
     pub(super) fn row_of(&self, mut number: usize) -> usize {
         loop {
             if let Ok(row) = self.rows.binary_search(&number) {
@@ -189,7 +180,6 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Opens the modules around a node.
     pub(super) fn reveal(&mut self, number: usize) {
         let mut up = number;
         while up != 0 {
@@ -199,9 +189,8 @@ impl<'a> Outline<'a> {
         self.refresh();
     }
 
-    /// Shows only tensors with this text in their names, with the modules around them, all open.
-    /// Small letters also match capitals. Returns the number of tensors; an empty text restores the
-    /// earlier view.
+    /// Shows only tensors with this text, in open modules, and returns their number. Small letters
+    /// also match capitals; an empty text restores the earlier view.
     pub(super) fn filter(&mut self, text: &str) -> u64 {
         if text.is_empty() {
             if let Some(before) = self.before_filter.take() {
@@ -254,12 +243,12 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// A text to search for. Nothing has the empty one.
+/// The empty text finds nothing.
 #[derive(Debug)]
 pub(super) struct Search(Option<Regex>);
 
 impl Search {
-    /// Without capitals in the text, capitals do not matter.
+    /// Ignores case if the text has no capitals.
     pub(super) fn new(text: &str) -> Self {
         let mut regex = RegexBuilder::new(&regex::escape(text));
         let regex = regex.case_insensitive(!text.contains(char::is_uppercase)).build();
@@ -271,7 +260,6 @@ impl Search {
         self.find(name).is_some()
     }
 
-    /// Returns the byte range of the first place.
     pub(super) fn find(&self, name: &str) -> Option<Range<usize>> {
         Some(self.0.as_ref()?.find(name)?.range())
     }

@@ -17,19 +17,17 @@ use ratatui::crossterm::terminal::{
 use ratatui::layout::{Position, Rect};
 use safetensors_core::lock;
 
-/// The terminal, drawn on a separate screen. Dropping it restores the terminal.
+/// The terminal with a separate screen, restored on drop.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     is_entered: bool,
 }
 
 impl Screen {
-    /// Returns `true` if standard output is a terminal.
     pub(super) fn is_there() -> bool {
         io::stdout().is_terminal()
     }
 
-    /// Takes the terminal.
     pub(super) fn enter() -> io::Result<Self> {
         let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, io::stdout()));
         let mut screen = Self { terminal: Terminal::new(backend)?, is_entered: false };
@@ -37,7 +35,6 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Takes the terminal again after [`Screen::leave`].
     pub(super) fn resume(&mut self) -> io::Result<()> {
         // First, so that a failure below is undone.
         self.is_entered = true;
@@ -49,7 +46,6 @@ impl Screen {
         self.terminal.resize(Rect::from((Position::ORIGIN, size)))
     }
 
-    /// Gives the terminal back, as it was.
     pub(super) fn leave(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.is_entered) {
             return Ok(());
@@ -71,8 +67,7 @@ impl Drop for Screen {
     }
 }
 
-/// Runs an interface. If it panics, the message is printed once the terminal is restored: on the
-/// screen of the interface it could not be read.
+/// Runs an interface. The message of a panic is printed on the restored terminal.
 pub(super) fn guarded<T>(interface: impl FnOnce() -> T) -> T {
     let message = Arc::new(Mutex::new(String::new()));
     let (own, written) = (thread::current().id(), Arc::clone(&message));

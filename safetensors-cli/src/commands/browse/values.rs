@@ -13,23 +13,20 @@ use super::events::Event;
 use crate::commands::stats::{self, Facts};
 use crate::terminal::progress::Progress;
 
-/// The number of bins of a histogram.
 const BINS: u16 = 48;
 
-/// The statistics of each tensor that has been computed, or why it cannot be.
+/// Statistics, or why there are none, by node.
 pub(super) type KnownFacts = HashMap<usize, Result<Facts, String>>;
 
-/// Work that is under way. It goes on in its thread until it is done or cancelled.
+/// Goes on in its thread until it is done or cancelled.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The node of the tensor.
     pub(super) node: usize,
     progress: Arc<Progress>,
 }
 
 impl Job {
-    /// Starts to compute the statistics of a tensor. The result comes as [`Event::Values`]; nothing
-    /// comes if it is cancelled.
+    /// Sends the result as [`Event::Values`], unless it is cancelled.
     pub(super) fn start(
         checkpoint: &Arc<Checkpoint>,
         name: &str,
@@ -63,7 +60,6 @@ impl Job {
         self.progress.cancel();
     }
 
-    /// Returns the part that is done, from 0 to 1.
     pub(super) fn fraction(&self) -> f64 {
         self.progress.fraction()
     }

@@ -17,10 +17,9 @@ use crate::terminal::{table, text};
 /// A narrower terminal has the details below the list.
 const WIDE: u16 = 84;
 
-/// Parts that are drawn again and again and change seldom.
+// Drawn again and again, but seldom changed.
 pub(super) struct View {
     looks: Looks,
-    /// The lines about a node, and the node's state that they were made for.
     details: Option<(ShownNode, Details)>,
 }
 
@@ -30,7 +29,6 @@ struct ShownNode {
     node: usize,
     width: u16,
     has_values: bool,
-    /// How much of the work is done, if it is under way.
     percent: Option<u8>,
 }
 
@@ -103,7 +101,6 @@ impl View {
         }
     }
 
-    /// The visible rows of the outline.
     fn list(&self, area: Rect, app: &App<'_>, buffer: &mut Buffer) {
         let search = Search::new(&app.query);
         for (y, row) in (app.top..app.outline.len()).take(area.height.into()).enumerate() {
@@ -163,7 +160,6 @@ impl View {
         }
     }
 
-    /// The line between the list and the details.
     fn rule(&self, list: Rect, details: Rect, app: &App<'_>, buffer: &mut Buffer) {
         if details.height == 0 {
             return;
@@ -179,7 +175,7 @@ impl View {
         }
     }
 
-    /// The last line: the query, or the keys that are useful now.
+    /// The query, or the keys that are useful now.
     fn footer(&self, area: Rect, app: &App<'_>, buffer: &mut Buffer) {
         if area.height == 0 {
             return;
@@ -218,7 +214,6 @@ impl View {
         }
     }
 
-    /// All keys, in a box.
     fn help(&self, all: Rect, buffer: &mut Buffer) {
         let names = KEYS.iter().map(|(key, _)| key.width()).max().unwrap_or_default();
         let lines: Vec<_> = KEYS
@@ -242,7 +237,6 @@ impl View {
     }
 }
 
-/// Returns the keys that are useful now, each with its action.
 fn useful_keys(app: &App<'_>) -> Vec<(&'static str, &'static str)> {
     let is_tensor = matches!(app.outline.node(app.selected()).kind, Kind::Tensor(..));
     let mut keys = match app.focus {
@@ -264,7 +258,6 @@ fn useful_keys(app: &App<'_>) -> Vec<(&'static str, &'static str)> {
     keys
 }
 
-/// Returns the part of a length that the list gets next to the details.
 fn larger_part(length: u16) -> u16 {
     (u32::from(length) * 11 / 20) as u16
 }
@@ -282,7 +275,7 @@ fn length(keys: &[(&str, &str)]) -> usize {
         .saturating_sub(3)
 }
 
-/// The text in at most `width` columns, with `…` for its end if it is longer.
+/// Cuts a text to `width` columns, with `…` at its end.
 fn shorten(text: &str, width: usize) -> String {
     match width.checked_sub(1) {
         _ if text.width() <= width => text.to_owned(),

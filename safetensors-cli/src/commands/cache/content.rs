@@ -18,7 +18,6 @@ use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::table::Column;
 use crate::terminal::{json, table, text};
 
-/// The document of `list --json`.
 #[derive(Serialize)]
 struct Listed {
     path: String,
@@ -44,7 +43,6 @@ struct ListedSnapshot {
     files: Vec<String>,
 }
 
-/// The document of `size --json`.
 #[derive(Serialize)]
 struct Sized {
     path: String,
@@ -58,7 +56,6 @@ struct SizedRepo {
     bytes: u64,
 }
 
-/// The document of `verify --json`.
 #[derive(Serialize)]
 struct Verified {
     path: String,
@@ -88,13 +85,13 @@ struct Unverified {
     reason: &'static str,
 }
 
-/// The state of files. For several, the last one counts.
+/// The state of files, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// Each was compared with its digest, and has it.
+    /// Each file has its digest.
     Ok,
-    /// Some were compared with nothing.
+    /// Some were not compared.
     Unverified,
     Damaged,
 }
@@ -109,7 +106,6 @@ impl State {
     }
 }
 
-/// Returns the cache, and the requested ones of its repositories.
 fn chosen(place: &Place) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
     let cache = match &place.cache_dir {
         Some(dir) if !dir.exists() => {
@@ -144,7 +140,7 @@ fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Returns the bytes of the files of a snapshot, links followed.
+/// Follows links.
 fn byte_len(snapshot: &CachedSnapshot) -> u64 {
     let files = snapshot.files.iter().map(|file| snapshot.dir.join(file));
     // A file that is removed in between has no bytes.
@@ -245,7 +241,6 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes repositories.
 pub(super) fn rm(removal: &Removal, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if removal.place.repos.is_empty() {
         return Err(wrong_usage("name the repositories to remove; `cache list` shows them"));
@@ -253,12 +248,11 @@ pub(super) fn rm(removal: &Removal, out: &mut impl Write) -> anyhow::Result<Exit
     remove(removal, CachedRepo::remove, out)
 }
 
-/// Removes snapshots that nothing leads to.
 pub(super) fn prune(removal: &Removal, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     remove(removal, CachedRepo::prune, out)
 }
 
-/// Removes from repositories the files that `act` finds in a dry run.
+/// Removes the files that `act` finds in a dry run.
 fn remove(
     removal: &Removal,
     act: fn(&CachedRepo, bool) -> safetensors_hub::Result<Option<u64>>,
@@ -288,7 +282,6 @@ fn remove(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last line: how many repositories there are, and their bytes.
 fn summarise(
     dir: &Path,
     sizes: impl ExactSizeIterator<Item = u64>,
@@ -351,7 +344,6 @@ pub(super) fn verify(
     })
 }
 
-/// Prints a line about a repository, unless it is damaged, and one for each file with a problem.
 fn show(
     repo: &CachedRepo,
     bytes: u64,

@@ -1,5 +1,4 @@
-//! [`Cast`]: the `--cast` option for tensors that match a pattern; the dtypes and schemes of
-//! options.
+//! [`Cast`]: the `--cast` option; the dtypes and schemes of options.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,7 +10,6 @@ use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::Quantization;
 use safetensors_formats::gguf::Type;
 
-/// The conversion of the tensors that match a pattern.
 #[derive(Clone, Debug)]
 pub(super) struct Cast {
     pub(super) pattern: Pattern,
@@ -25,7 +23,7 @@ pub(super) enum To {
     Quantised,
 }
 
-/// The parser of an option with several spellings for its values. Shells complete one of each.
+/// Parses several spellings of a value. Shells complete one of each.
 #[derive(Clone)]
 pub(super) struct Words<T> {
     listed: fn() -> Vec<PossibleValue>,
@@ -50,13 +48,11 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
     }
 }
 
-/// Parses a dtype, as core does.
 fn dtype(text: &str) -> Result<Dtype, String> {
     let all = "`safetensors convert --help` lists all";
     text.parse().map_err(|error: safetensors_core::Error| format!("{error}; {all}"))
 }
 
-/// Returns the parser of an option that takes only a dtype.
 pub(super) fn dtype_parser() -> Words<Dtype> {
     let listed = || {
         let names = Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase());
@@ -65,17 +61,15 @@ pub(super) fn dtype_parser() -> Words<Dtype> {
     Words { listed, parse: dtype }
 }
 
-/// How `--quantize` stores weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scheme {
-    /// As several tensors of safetensors files.
+    /// Several tensors of safetensors files.
     Tensors(Quantization),
-    /// As a tensor of a GGUF file.
+    /// A tensor of a GGUF file.
     Gguf(Type),
 }
 
 impl Scheme {
-    /// Returns the names of those for GGUF.
     pub(super) fn for_gguf() -> String {
         Type::WRITTEN.map(|kind| Self::Gguf(kind).to_string()).join(", ")
     }
@@ -92,7 +86,7 @@ impl Scheme {
         }
     }
 
-    /// Parses a name, the short one by which config.json calls a scheme, or a dtype of GGUF.
+    /// Parses a name, its short form in config.json, or a dtype of GGUF.
     fn parse(text: &str) -> Result<Self, String> {
         let name = match text.to_lowercase() {
             name if name == "fp8" => Quantization::Fp8Block128.to_string(),
@@ -120,13 +114,11 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Returns the parser of `--quantize`.
 pub(super) fn scheme_parser() -> Words<Scheme> {
     Words { listed: || Scheme::all().map(Scheme::listed).collect(), parse: Scheme::parse }
 }
 
 impl Cast {
-    /// Parses `GLOB=DTYPE`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (pattern, to) =
             text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;

@@ -142,27 +142,23 @@ pub(super) enum NamesOf {
     Transformers,
 }
 
-/// The role of a tensor for the options that convert.
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
     /// Another name of a tensor, which it follows.
     Alias,
     Quantised,
-    /// One of the tensors that store a weight that stays quantised.
+    /// Stores a part of a weight that stays quantised.
     Kept,
 }
 
-/// How tensors are stored in the inputs, by their names there.
+/// How tensors are stored, by their names in the inputs.
 #[derive(Default)]
 pub(super) struct Stored<'s> {
-    /// The weights and tensors that are quantised.
     pub(super) quantised: HashSet<String>,
-    /// The tensors that store weights that stay quantised.
     pub(super) kept: HashSet<&'s str>,
-    /// The dtypes of tensors that are F32 only because adapters were merged into them.
+    /// The dtypes of tensors that are F32 only because adapters were merged.
     pub(super) merged: HashMap<&'s str, Dtype>,
-    /// The layers of the models.
     pub(super) layers: LinearLayers,
 }
 
@@ -180,17 +176,14 @@ impl Stored<'_> {
     }
 }
 
-/// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     pub(super) changes: &'a Changes,
-    /// The dtype of quantised tensors if no other option sets it.
     pub(super) dequantize: Option<Dtype>,
     pub(super) select: Matcher<'a>,
     renames: Renames<'a>,
 }
 
 impl Changes {
-    /// Compiles the patterns.
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         if self.quantize.is_none() && self.casts.iter().any(|cast| cast.to == To::Quantised) {
             return Err(wrong_usage("--cast GLOB=quantize needs --quantize SCHEME"));
@@ -200,7 +193,6 @@ impl Changes {
         Ok(Change { changes: self, dequantize, select, renames })
     }
 
-    /// Returns `true` if an option sets dtypes of tensors.
     pub(super) fn name_dtypes(&self) -> bool {
         let is_default = matches!(self.overflow, OnOverflow::Ieee);
         let dtypes = self.dtype.or(self.dequantize).is_some() || !self.casts.is_empty();
@@ -209,17 +201,14 @@ impl Changes {
 }
 
 impl Change<'_> {
-    /// Returns these changes, with numbers for all quantised tensors.
     pub(super) fn dequantizing(self) -> Self {
         Self { dequantize: Some(Dtype::F32), ..self }
     }
 
-    /// Returns the tensors that are taken.
     pub(super) fn select<'a>(&self, rewrite: Rewrite<'a>) -> Rewrite<'a> {
         rewrite.select(|name, _| self.select.matches(name)).exclude(|name, _| self.drops(name))
     }
 
-    /// Converts and renames the tensors that are taken.
     pub(super) fn apply<'a>(
         &self,
         rewrite: Rewrite<'a>,
@@ -244,7 +233,7 @@ impl Change<'_> {
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
-    /// Whether a tensor is quantised, by its name in the input. `None` if no option says it.
+    /// `name` is the name in the input. Returns `None` if no option applies.
     fn quantizes(&self, name: &str, kind: Kind) -> Option<bool> {
         match (self.cast_of(name), kind) {
             (Some(to), _) => Some(to == To::Quantised),
@@ -253,13 +242,12 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the conversion of a tensor by --cast.
     fn cast_of(&self, name: &str) -> Option<To> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
-    /// Fails if a pattern of an option matches no tensor of the inputs, which have these names, or
-    /// only tensors that weights replace. Warns of a --dequantize that concerns none.
+    /// Fails if a pattern matches no name, or only tensors that weights replace. Warns of a
+    /// --dequantize without effect.
     pub(super) fn check(
         &self,
         names: &[&str],
@@ -280,15 +268,13 @@ impl Change<'_> {
         self.renames.check(names)
     }
 
-    /// Returns `true` if any quantised weight may become numbers.
     pub(super) fn may_make_numbers(&self) -> bool {
         let dtype = self.changes.dtype.or(self.dequantize);
         dtype.is_some() || self.quantization().is_some() || !self.changes.casts.is_empty()
     }
 
-    /// Returns the start of the names of tensors that stay as they are stored, although an error
-    /// reports that quantised weights cannot be recognised: a module's names, or all. `None` if
-    /// that is an error.
+    /// Returns the start of names that stay as stored, because quantised weights cannot be
+    /// recognised, or `None` if that is an error.
     pub(super) fn left_by<'e>(&self, error: &'e Error) -> Option<&'e str> {
         let stays = |name: &&str| match self.cast_of(name) {
             _ if !self.takes(name) => true,
@@ -302,7 +288,7 @@ impl Change<'_> {
         module.filter(|_| matches!(error.kind(), ErrorKind::Quantization { .. }))
     }
 
-    /// How weights are quantised, unless it is for GGUF.
+    /// Returns `None` for GGUF.
     pub(super) fn quantization(&self) -> Option<Quantization> {
         match self.changes.quantize {
             Some(Scheme::Tensors(how)) => Some(how),
@@ -310,8 +296,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns `true` if a quantised weight of a model with these layers becomes numbers. It does
-    /// not if it stays in its dtype.
+    /// Returns `false` for a weight that stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
         if self.quantizes_again(&weight.name, &weight.shape, layers) {
             return true;
@@ -323,8 +308,7 @@ impl Change<'_> {
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
     }
 
-    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers. Nothing else can become
-    /// of it.
+    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers.
     pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let by_default =
             !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();
@@ -332,26 +316,23 @@ impl Change<'_> {
         is_cast || by_default || self.quantizes_again(name, shape, layers)
     }
 
-    /// Returns `true` if --quantize applies to a weight that is quantised already.
     fn quantizes_again(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let Some(how) = self.quantization() else { return false };
         self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
-    /// Returns `true` if a tensor is taken, by its name in the input.
+    /// `name` is the name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)
     }
 
-    /// Returns `true` if a tensor is skipped, by its name in the input.
+    /// `name` is the name in the input.
     pub(super) fn drops(&self, name: &str) -> bool {
         self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Returns the new dtype of a tensor, by its name in the input. `None` if no option applies to
-    /// it.
-    ///
-    /// Only --cast applies to an alias and to tensors that store a quantised weight.
+    /// `name` is the name in the input. Only --cast applies to aliases and parts of quantised
+    /// weights.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),
@@ -368,12 +349,10 @@ impl Change<'_> {
         }
     }
 
-    /// Returns the name in the output.
     pub(super) fn rename(&self, name: &str) -> String {
         format!("{}{}", self.changes.prefix, self.renames.apply(name))
     }
 
-    /// Returns the conversion policy.
     fn options(&self) -> ConvertOptions {
         ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
@@ -383,7 +362,7 @@ impl Change<'_> {
     }
 }
 
-/// Warns if --quantize leaves all weights as they are, or stacked experts.
+/// Warns if --quantize changes no weight, or leaves stacked experts.
 fn warn_of_what_stays(rewrite: &Rewrite<'_>) {
     if !rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
         warn("--quantize: no weight is quantised; --cast 'GLOB=quantize' picks some");

@@ -13,31 +13,27 @@ use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// The new `config.json`.
 pub(super) enum Config {
-    /// It holds as it is.
+    /// The input's file is still right.
     AsIs,
-    /// This text replaces it. The path is the path of the one that was read.
+    /// The path that was read, and the new text.
     Written(PathBuf, String),
-    /// There is no text that holds for all tensors. A warning has said so.
+    /// No text describes all tensors; a warning was given.
     Left,
 }
 
-/// Returns `true` if weights are quantised, or were.
 pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     rewrite.tensors().any(|(_, tensor)| tensor.is_quantized())
         || sources.iter().any(Source::makes_numbers)
 }
 
-/// Whether all files of settings describe weights that are stored in another way now.
+/// Whether all settings describe weights that are now stored otherwise.
 pub(super) fn outdates_settings(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty())
 }
 
-/// Decides about the `config.json` of the output: the inputs' one, updated for the quantised
-/// weights and the dtype of the output. `out` is the directory that is written, if it is one.
-/// `goes_along` means that a directory's file is copied if it holds unchanged. A file that is in
-/// `out` already stays if it does.
+/// Updates the inputs' `config.json` for the quantised weights and the dtype. One in `out`, the
+/// output's directory, stays if it is right. `goes_along`: a directory's unchanged file is copied.
 pub(super) fn config(
     sources: &[Source],
     rewrite: &Rewrite<'_>,
@@ -116,14 +112,12 @@ pub(super) fn config(
     })
 }
 
-/// Returns the entries of a `config.json` without the ones about quantised weights; `None` if the
-/// text is no JSON object.
+/// Omits entries about quantised weights. Returns `None` if the text is no JSON object.
 fn plain(text: &[u8]) -> Option<Map<String, Value>> {
     let plain = Rewrite::default().quantized_config(std::str::from_utf8(text).ok()?).ok()?;
     object(plain.as_bytes())
 }
 
-/// Returns the entries of a JSON object.
 fn object(text: &[u8]) -> Option<Map<String, Value>> {
     match python_json::read(text) {
         Ok(Value::Object(entries)) => Some(entries),
@@ -131,7 +125,6 @@ fn object(text: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
-/// Returns the dtype of a model by its `config.json`.
 fn dtype_of(text: &str) -> Option<String> {
     let entries = object(text.as_bytes())?;
     let inner = entries.get("text_config").and_then(Value::as_object);
@@ -141,14 +134,12 @@ fn dtype_of(text: &str) -> Option<String> {
     found.next().map(str::to_owned)
 }
 
-/// Returns `true` if two texts of a `config.json` differ in nothing but entries about quantised
-/// weights.
+/// Ignores entries about quantised weights.
 pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
     // Without settings of a model, nothing is lost.
     plain(one).is_some_and(|one| one.is_empty() || plain(other).is_some_and(|other| one == other))
 }
 
-/// Returns the entries of a `config.json` that describe quantised weights.
 fn quantised(text: &[u8]) -> Map<String, Value> {
     let plain = plain(text).unwrap_or_default();
     let mut entries = object(text).unwrap_or_default();
@@ -156,8 +147,7 @@ fn quantised(text: &[u8]) -> Map<String, Value> {
     entries
 }
 
-/// Returns a warning for each file of settings in a directory that describes weights as they will not
-/// be stored there. Nothing is written yet.
+/// Returns a warning for each file of settings that will be wrong.
 pub(super) fn stale_settings(
     directory: &Path,
     sources: &[Source],

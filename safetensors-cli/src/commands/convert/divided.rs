@@ -1,4 +1,4 @@
-//! [`Divided`]: an output that is divided among ranks.
+//! [`Divided`]: an output for several ranks.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::terminal::report::wrong_usage;
 /// The options that divide the output among ranks.
 #[derive(Debug, clap::Args)]
 pub(super) struct Ranks {
-    /// Divide OUT among N ranks, each with files of its own; by the rules or the preset
+    /// Divide OUT among N ranks, each with separate files; by the rules or the preset
     ///
     /// Rules apply to the names in OUT
     #[arg(long, value_name = "N", value_parser = world_size())]
@@ -39,7 +39,6 @@ pub(super) struct Ranks {
     rules: Rules,
 }
 
-/// How the output is divided among ranks.
 #[derive(Debug)]
 pub(super) struct Divided {
     pub(super) plan: RankPlan,
@@ -48,12 +47,10 @@ pub(super) struct Divided {
 }
 
 impl Ranks {
-    /// Returns `true` if the output is divided.
     pub(super) fn is_given(&self) -> bool {
         self.ranks.is_some() || self.plan.is_some()
     }
 
-    /// Refuses options that have nothing to divide.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if !self.is_given() && !self.rules.is_empty() {
             return Err(wrong_usage("--rule and --preset need --ranks"));
@@ -64,7 +61,6 @@ impl Ranks {
         Ok(())
     }
 
-    /// Returns how the tensors are divided; `None` if they are not.
     pub(super) fn divided(
         &self,
         rewrite: &Rewrite<'_>,
@@ -92,7 +88,6 @@ impl Ranks {
 }
 
 impl Divided {
-    /// Writes the files of all ranks.
     pub(super) fn write(
         &self,
         rewrite: &Rewrite<'_>,

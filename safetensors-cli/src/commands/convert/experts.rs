@@ -47,11 +47,6 @@ enum Order {
 }
 
 impl Experts {
-    /// Returns `true` if experts are to be split or stacked.
-    pub(super) fn is_given(&self) -> bool {
-        self.experts.is_some()
-    }
-
     /// Returns the layout, for the end of the summary.
     pub(super) fn summary(&self) -> &'static str {
         match self.experts {
@@ -79,7 +74,7 @@ impl Experts {
                 Order::Interleaved => GateUp::Interleaved,
             });
         }
-        let config = config_of(Some(&checkpoint))?;
+        let config = config_of(&checkpoint)?;
         let config = config.map(|(_, text)| checkpoint.experts_config(layout, &options, &text));
         let config = config.transpose()?;
         Ok((checkpoint.experts(layout, &options)?.into_boxed(), config))

@@ -1,4 +1,4 @@
-//! [`Form`]: the kind of file or directory that OUT is, by its name.
+//! [`Form`]: the kind of output, by its name.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,23 +9,18 @@ use crate::input::address;
 use crate::input::kind::{Kind, unknown_ending};
 use crate::terminal::text;
 
-/// The form of an output that is not of GGUF.
+/// The form of an output that is not GGUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One safetensors file.
     File,
-    /// A directory with a checkpoint: one file, or several with an index.
+    /// One safetensors file, or several with an index.
     Directory,
-    /// One array.
     Npy,
-    /// An archive of arrays.
     Npz,
-    /// A file of burn.
     Burnpack,
 }
 
-/// Returns the form of an output by its path; `None` for GGUF. A name of no known kind is a
-/// directory.
+/// Returns `None` for GGUF. Names of no known kind are directories.
 pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
     let form = match Kind::of(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),
@@ -50,7 +45,7 @@ pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
     }
 }
 
-/// Returns the problem of a name that ends like a file's, such as `model.st`.
+/// Describes a name that ends like a file's, such as `model.st`.
 fn unknown(path: &Path, ending: &str) -> String {
     let address = address::of(path).map(address::shown);
     let path = address.as_deref().map_or(path, Path::new);
@@ -61,7 +56,6 @@ fn unknown(path: &Path, ending: &str) -> String {
     )
 }
 
-/// Returns the problem of an output of a format that cannot be written.
 fn unwritable(format: impl Display) -> String {
     format!(
         "{format} files cannot be written; an output ends in .safetensors, .gguf, .bpk, .npz or \

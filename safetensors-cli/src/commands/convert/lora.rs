@@ -128,11 +128,22 @@ pub(super) fn merged(
             warn(format!("--lora: modules of another model are left: {}", text::some(left)));
         }
     }
+    let mut before = HashMap::new();
+    for tensor in checkpoint.tensors() {
+        before.insert(tensor.name().to_owned(), tensor.shape().to_vec());
+    }
     let dtype = |name: &str, dtype| {
         dtypes.insert(name.to_owned(), dtype);
         Dtype::F32
     };
     let merged = checkpoint.merged_as(adapters.iter().cloned(), dtype).context("--lora")?;
+    if let Some(grown) = merged
+        .tensors()
+        .find(|tensor| before.get(tensor.name()).is_some_and(|shape| shape != tensor.shape()))
+    {
+        let rows = grown.shape()[0];
+        warn(format!("--pad-vocab: set vocab_size of config.json to {rows}, the rows of OUT"));
+    }
     Ok((merged.into_boxed(), dtypes))
 }
 

@@ -11,8 +11,6 @@ use crate::input::Rewrite;
 use crate::output::existing::Existing;
 use crate::terminal::text;
 
-/// Describes the loss of the inputs that are replaced: tensors, the precision of their numbers, or
-/// metadata. `metadata` is the output's.
 pub(super) fn loss(
     existing: &Existing,
     sources: &[Source],

@@ -2,25 +2,22 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `source` | an open input: a checkpoint, or tensors of another format |
-//! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
-//! | `casts` | the `--cast` option, and how dtypes and schemes are read |
-//! | `config` | the `config.json` of quantised weights, and of dequantised ones |
+//! | `source` | an open input |
+//! | `changes` | the options that select, rename and convert tensors |
+//! | `casts` | the `--cast` option, dtypes and schemes |
+//! | `config` | the `config.json` of quantised weights |
 //! | `experts` | experts of a mixture that are split or stacked |
 //! | `lora` | LoRA adapters that are merged into the input |
-//! | `divided` | an output that is divided among ranks |
+//! | `divided` | an output for several ranks |
 //! | `gguf` | an output of GGUF |
 //! | `loss` | the loss of an input that is its own output |
 //! | `preview` | the summary and the table of the output |
 //! | `output` | the file or directory to write |
-//! | `others` | the files of a directory IN that go along to a directory OUT |
+//! | `others` | the other files of a directory |
 //! | `report` | the distance of quantised weights from the original ones |
 //!
-//! A further kind of input is a variant of [`Kind`](crate::input::kind::Kind) and an arm in
-//! [`Source::open`] with its tensors, each a `TensorSource`. A module of `safetensors_formats`
-//! reads the format, like `npz`.
-//!
-//! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
+//! A new kind of input is a variant of [`Kind`](crate::input::kind::Kind), and an arm in
+//! [`Source::open`] with a `TensorSource` for each tensor.
 
 mod casts;
 mod changes;
@@ -150,12 +147,12 @@ pub(crate) struct Args {
     no_wait: bool,
 }
 
-/// The groups of options. A heading is for all options from there to the next heading.
+/// A heading applies to all options up to the next heading.
 const WEIGHTS: &str = "Dtypes and quantised weights";
 const NAMES: &str = "Tensors and their names";
 const FILES: &str = "Inputs and outputs";
 
-/// Clap's help except for the arguments. The headings copy clap's style.
+/// The headings copy clap's style.
 const HELP: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -191,7 +188,7 @@ Examples:
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
 The code is also 1 if OUT is written but the summary cannot be printed, for example.";
 
-/// Parses a size as the Hub writes it, or a plain number of bytes.
+/// Parses a size as the Hub writes it, or a number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     match text.parse() {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
@@ -204,7 +201,7 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
 }
 
 impl Args {
-    /// Returns `true` if an option is given that only a directory as output takes.
+    /// Returns `true` if an option needs a directory as output.
     fn is_for_directory(&self) -> bool {
         self.max_shard_size.is_some() || self.no_wait || self.ranks.is_given()
     }
@@ -220,7 +217,6 @@ impl Run for Args {
     }
 }
 
-/// Converts the inputs to the output.
 fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let [inputs @ .., output] = args.paths.as_slice() else { return Err(out_is_missing()) };
     if inputs.is_empty() {
@@ -232,7 +228,6 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Saves tensors to an output that is not of GGUF.
 fn save(
     args: &Args,
     inputs: &[PathBuf],
@@ -315,7 +310,6 @@ fn open(
     Ok(sources)
 }
 
-/// Returns the tensors that are taken, converted and renamed.
 fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
     let mut stored = Stored::default();
     for source in sources {
@@ -351,7 +345,6 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     Ok(rewrite)
 }
 
-/// Returns the tensors that are taken, as they are.
 fn taken<'a>(
     sources: &'a [Source],
     change: &Change<'_>,
@@ -373,8 +366,7 @@ fn out_is_missing() -> anyhow::Error {
     wrong_usage("OUT is missing: the last argument is what to write, after what to read")
 }
 
-/// Adds a remedy to an error of core: about a tied weight with another name that the metadata uses
-/// for something else, and about quantised weights.
+/// Adds a remedy about quantised weights, and about the metadata of tied weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     use ErrorKind::{Adapter, Experts, Quantization, Tie};
     let Some(cause) = error.downcast_ref::<Error>() else { return error };
@@ -412,7 +404,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     anyhow::anyhow!("{told}; {advice}")
 }
 
-/// Adds to the error of a duplicate tensor name the tensors and inputs that get it, and a remedy.
+/// Adds the tensors and inputs with the same name, and a remedy.
 fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> anyhow::Error {
     let name = match error.downcast_ref::<Error>() {
         Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => {

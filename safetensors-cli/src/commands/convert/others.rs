@@ -1,5 +1,4 @@
-//! [`Others`]: the files of a directory IN that have no tensors, and go along to a directory OUT.
-//! Core's [`OtherFiles`] decides which these are.
+//! [`Others`]: files without tensors, from a directory IN to a directory OUT.
 
 use std::path::{Path, PathBuf};
 
@@ -15,24 +14,20 @@ use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
-/// The name by which diffusers loads a model.
 pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 
-/// The names by which libraries load a file that is not `model.safetensors`.
+/// The names, other than `model`, by which libraries load a file.
 const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
 
-/// The other files of a directory that is written.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The path of a `config.json` that was read, and the text that is written.
+    /// The path that was read, and the text that is written.
     pub(super) config: Option<(PathBuf, String)>,
-    /// The files that are copied.
     pub(super) files: OtherFiles,
 }
 
 impl Others {
-    /// Returns the files of the one directory among the inputs that go along to OUT, with a
-    /// `config.json` that describes the tensors as they are written.
+    /// Uses the one directory among the inputs, and a `config.json` for the written tensors.
     pub(super) fn new(
         args: &Args,
         sources: &[Source],
@@ -86,7 +81,6 @@ impl Others {
         Ok(others)
     }
 
-    /// Warns of files that OUT needs and does not get.
     fn warn_of_missing(&self, out: &Path) {
         let missing = self.files.missing().iter().map(|path| text::path(path));
         let missing: Vec<_> = missing.collect();
@@ -107,12 +101,11 @@ impl Others {
         }
     }
 
-    /// Returns the names of the files.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.config.iter().map(|_| CONFIG).chain(self.files.names())
     }
 
-    /// Adds these files to the summary. Hidden files are not named.
+    /// Does not name hidden files.
     pub(super) fn preview(&self, preview: &mut Preview) {
         preview.has_config = self.names().any(|name| name == CONFIG);
         let names = self.names().filter(|name| *name != CONFIG);
@@ -122,7 +115,6 @@ impl Others {
     }
 }
 
-/// Warns that no `config.json` describes the weights that are quantised.
 fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
         warn(format!(
@@ -132,9 +124,8 @@ fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     }
 }
 
-/// Returns the name by which a library loads the one input, if that is not `model.safetensors`, and
-/// the start of the names of its files. An input that is in the directory OUT stays its variant, such
-/// as `.fp16`. `None` for an index of safetensors that is not named like that.
+/// Returns the name by which a library loads the one input, if not `model.safetensors`, and the
+/// start of its files' names. An input in OUT keeps its variant, such as `.fp16`.
 pub(super) fn library_name(
     sources: &[Source],
     out: &Path,

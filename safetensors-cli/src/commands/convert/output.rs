@@ -31,35 +31,28 @@ use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
-/// A path, and the form of the output there.
 #[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
     form: Form,
-    /// Where a directory is divided into files, if that is given.
+    /// The largest size of a file in a directory.
     size: Option<MaxShardSize>,
-    /// The names of the files of a directory.
     pattern: FilePattern,
-    /// How a directory is divided among ranks.
     pub(super) ranks: Option<Divided>,
     writing: Writing,
     contention: Contention,
     keeps_codes: bool,
-    /// The other files of a directory.
     pub(super) others: Others,
 }
 
-/// The argument that names the output.
 pub(super) const OUT: Argument =
     Argument { name: "OUT", stream: "name a file, and send that: `cat FILE > PIPE`" };
 
-/// The error of weights that stay quantised in an output of these formats.
 const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
 
 pub(super) const FOR_DIRECTORY: &str =
     "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output";
 
-/// Refuses options that do not suit an output.
 fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String> {
     if form != Form::Directory && args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
@@ -86,8 +79,7 @@ fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String>
 }
 
 impl Output {
-    /// Decides what to write to a path. Refuses a path that nothing can be written to, and options
-    /// that do not suit the output. `None` for a GGUF file.
+    /// Returns `None` for GGUF. Refuses paths that cannot be written, and unsuitable options.
     pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Option<Self>> {
         if input::is_stdin(path) {
             return Err(wrong_usage(
@@ -120,7 +112,7 @@ impl Output {
         }))
     }
 
-    /// Names the files of a directory as expected by the library that loads the input's files.
+    /// Uses the names that the input's library expects.
     pub(super) fn name_files(&mut self, sources: &[Source]) -> anyhow::Result<()> {
         let Some((name, start)) = others::library_name(sources, &self.path) else { return Ok(()) };
         let start = start.with_context(|| {
@@ -138,7 +130,6 @@ impl Output {
         Ok(())
     }
 
-    /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
         if address::of(&self.path).is_none() {
             return file::advise(error, &self.path, bytes, OUT);
@@ -151,8 +142,6 @@ impl Output {
         }
     }
 
-    /// Returns warnings of settings next to the output that describe weights as they will not be
-    /// stored there.
     pub(super) fn stale_settings(&self, sources: &[Source], rewrite: &Rewrite<'_>) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
@@ -169,14 +158,13 @@ impl Output {
         }
     }
 
-    /// Whether the directory of this file opens as it, so that the settings there describe it.
+    /// Whether the file's directory opens as it, so that the settings there describe it.
     fn is_model(&self, sources: &[Source]) -> bool {
         let path = identity(&self.path);
         self.path.ends_with(FilePattern::default().file_name(0, 1))
             || sources.iter().any(|source| source.files().contains(&path))
     }
 
-    /// Returns the name to show in messages.
     fn name(&self) -> String {
         match address::of(&self.path) {
             Some(address) => address::shown(address),
@@ -188,7 +176,7 @@ impl Output {
         self.form == Form::Directory
     }
 
-    /// Returns what it replaces or hides.
+    /// Returns the files that it replaces or hides.
     pub(super) fn existing(&self) -> anyhow::Result<Existing> {
         let others: Vec<_> = self.others.names().collect();
         if let Some(address) = address::of(&self.path) {
@@ -204,14 +192,13 @@ impl Output {
         &self.path
     }
 
-    /// Removes the metadata that this output cannot hold, and returns it. Left in place, it could
-    /// make the plan fail.
+    /// Takes out the metadata that this output cannot hold: it could make the plan fail.
     pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
         let is_bare = matches!(self.form, Form::Npy | Form::Npz);
         if is_bare { std::mem::take(rewrite.metadata_mut()) } else { Metadata::new() }
     }
 
-    /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
+    /// Refuses tensors that it cannot hold, before any data is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>, is_divided: bool) -> anyhow::Result<Preview> {
         let options = self.writing.options();
         let plan = match self.form {
@@ -247,7 +234,6 @@ impl Output {
         Ok(preview)
     }
 
-    /// Refuses weights that stay quantised, unless they were asked for.
     fn refuse_codes(&self, plan: &Plan<'_, '_, input::Source>) -> anyhow::Result<()> {
         if self.keeps_codes {
             return Ok(());
@@ -256,7 +242,6 @@ impl Output {
         refused.with_context(|| format!("{}: {NO_CODES}", self.name()))
     }
 
-    /// Refuses tensors that NumPy's files cannot hold.
     fn check_arrays(&self, plan: &Plan<'_, '_, input::Source>) -> anyhow::Result<()> {
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
@@ -271,8 +256,7 @@ impl Output {
         Ok(())
     }
 
-    /// Warns of the metadata that this output cannot hold: these keys, and the other names of tied
-    /// weights.
+    /// Warns of lost metadata: these keys, and the other names of tied weights.
     pub(super) fn warn_of_loss(&self, metadata: &Metadata, plan: &Preview) {
         let lost: BTreeSet<_> = metadata.keys().chain(plan.aliases.keys()).collect();
         if plan.is_bare && !lost.is_empty() {
@@ -281,8 +265,7 @@ impl Output {
         }
     }
 
-    /// Writes all tensors. The output is then complete, or as it was before, or the error says
-    /// that it is written.
+    /// An error leaves the output unchanged, or says that it is written.
     pub(super) fn write(
         &self,
         rewrite: &Rewrite<'_>,
@@ -324,8 +307,7 @@ impl Output {
         Ok(())
     }
 
-    /// Returns the content of a burnpack file, with a remedy in the error for tensors that burn
-    /// cannot read.
+    /// Adds a remedy for tensors that burn cannot read.
     fn burnpack<'r, 'a>(
         &self,
         rewrite: &'r Rewrite<'a>,

@@ -1,4 +1,4 @@
-//! [`Preview`]: a summary of the output, made before anything is written.
+//! [`Preview`]: a summary of the output, before it is written.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,34 +10,28 @@ use crate::input::{Rewrite, Source};
 use crate::terminal::table::Column;
 use crate::terminal::{table, text};
 
-/// The number of tensors, bytes and files that will be written, and the names of tied weights.
 #[derive(Debug, Default)]
 pub(super) struct Preview {
     tensors: u64,
-    /// The bytes of all tensors.
     pub(super) bytes: u64,
-    /// The names of the files, unless the output is always one.
+    /// Empty if the output is always one file.
     files: Vec<String>,
-    /// The other names of tied weights. Each maps to the name that is written.
+    /// The other names of tied weights, each with the name that is written.
     pub(super) aliases: BTreeMap<String, String>,
-    /// Whether the output has no metadata, and so loses these names.
+    /// Whether the output loses these names, because it has no metadata.
     pub(super) is_bare: bool,
     /// The files of an earlier save that are removed.
     pub(super) removed: Vec<String>,
-    /// The number of ranks that the output is divided among, with separate files.
     pub(super) ranks: Option<usize>,
-    /// Whether a `config.json` is written.
     pub(super) has_config: bool,
-    /// The other files that are copied.
     pub(super) others: Vec<String>,
-    /// The other files of the input that are not copied.
+    /// The other files that are not copied.
     pub(super) left: Vec<String>,
-    /// Side effects on records of the inputs, and of files that are replaced.
+    /// Effects on the inputs' records, and on replaced files.
     pub(super) notes: Vec<Note>,
 }
 
 impl Preview {
-    /// A summary of core's plan.
     pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_, Source>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,
@@ -48,12 +42,10 @@ impl Preview {
         }
     }
 
-    /// Returns `true` if the output has this name of a tensor.
     pub(super) fn writes(&self, name: &str) -> bool {
         !self.is_bare || !self.aliases.contains_key(name)
     }
 
-    /// Returns the content as one line of text.
     pub(super) fn summary(&self) -> String {
         let tensors = text::counted(self.tensors, "tensor");
         let files = match (self.ranks, self.files.len() as u64) {
@@ -75,7 +67,6 @@ impl Preview {
         format!("{tensors}, {}{files}{aliases}{with}{along}", text::size(self.bytes))
     }
 
-    /// Returns the names of the files, as the end of the summary of a dry run.
     pub(super) fn named(&self) -> String {
         match self.ranks {
             None if !self.files.is_empty() => format!(": {}", text::some(&self.files)),
@@ -83,8 +74,7 @@ impl Preview {
         }
     }
 
-    /// Returns the files of an earlier save that are removed, as the end of the summary. `done`
-    /// says whether they are removed already.
+    /// Names the removed files of an earlier save, already gone if `done`.
     pub(super) fn removed(&self, done: bool) -> String {
         if self.removed.is_empty() {
             return String::new();
@@ -94,7 +84,7 @@ impl Preview {
         format!("; {files} {verb}: {}", text::some(&self.removed))
     }
 
-    /// The names of other files that are copied, and that are not, as the end of the summary.
+    /// Describes the copied and the skipped other files.
     pub(super) fn others(&self) -> String {
         let named = |verb: &str, names: &[String]| match names.len() {
             0 => String::new(),
@@ -103,8 +93,7 @@ impl Preview {
         named("copied", &self.others) + &named("not copied", &self.left)
     }
 
-    /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name
-    /// of a tied weight is shown with the name that is written.
+    /// Shows each tensor with its changes. A tied weight's other name has the written one.
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
         let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
         let mut columns = vec![

@@ -17,12 +17,11 @@ struct Row<'a> {
     source: &'a str,
     shape: &'a [usize],
     bytes: u64,
-    /// Its bytes in the source.
     source_bytes: u64,
     error: QuantizationError,
 }
 
-/// How much of the inputs is quantised, as the end of the summary.
+/// How much of the inputs is quantised, for the summary.
 pub(super) fn share(rewrite: &Rewrite<'_>) -> String {
     match rewrite.quantized_bytes() {
         (0, _) => String::new(),
@@ -30,7 +29,7 @@ pub(super) fn share(rewrite: &Rewrite<'_>) -> String {
     }
 }
 
-/// Prints a row for each weight. The errors were found while the codes were written.
+/// Prints a row for each weight, with the errors that writing found.
 pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<()> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     // The codes of a weight come before its scales.
@@ -61,7 +60,7 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
     table::list(rows.iter(), columns, out)
 }
 
-/// Returns the number of written tensors that adapters change, as the end of the summary.
+/// Describes the tensors that adapters change, for the summary.
 pub(super) fn merged(adapters: &[Adapter], sources: &[Source], rewrite: &Rewrite<'_>) -> String {
     if adapters.is_empty() {
         return String::new();

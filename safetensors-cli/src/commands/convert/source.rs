@@ -21,27 +21,25 @@ use crate::output::existing::{files_of, identity};
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
-/// Ends the warning that codes are copied with scales that cannot be recognised.
+/// Ends the warning that codes are copied with unrecognised scales.
 pub(super) const FLOATS_STAY: &str = "all floats stay as they are: scales may be among them";
 
-/// An open input, from which tensors are taken.
 pub(super) struct Source {
     path: PathBuf,
     pub(super) checkpoint: Checkpoint,
     /// The quantised weights that are read as numbers.
     pub(super) numbers: Vec<QuantizedWeight>,
-    /// The names of the others, and of the tensors that store them.
+    /// The names of the other weights and of the tensors that store them.
     pub(super) kept: Vec<String>,
-    /// The dtypes that merged tensors have without adapters, by their names.
+    /// The dtypes of merged tensors before the merge.
     pub(super) merged: HashMap<String, Dtype>,
-    /// The `config.json` of its experts in another layout.
+    /// The `config.json` for experts in another layout.
     pub(super) config: Option<String>,
 }
 
 impl Source {
-    /// Opens an input. Its name determines its kind.
-    ///
-    /// With `change`, quantised tensors become numbers. Then adapters are merged.
+    /// The name determines the kind. `change` makes numbers of quantised tensors, then merges
+    /// adapters.
     pub(super) fn open(
         path: &Path,
         change: &Change<'_>,
@@ -90,13 +88,11 @@ impl Source {
         Ok(Self { path: path.into(), checkpoint, numbers, kept, merged, config })
     }
 
-    /// Returns the name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
     }
 
-    /// Warns of parts of a trainer's directory that are not read, such as files, as `inspect` shows
-    /// it.
+    /// Warns of unread parts of a trainer's directory.
     pub(super) fn warn_of_notes(&self) {
         for (path, file) in self.others().filter(|(_, it)| it.format().is_of_directories()) {
             for note in file.notes() {
@@ -115,12 +111,11 @@ impl Source {
         self.others().any(|(_, file)| file.format() == Format::Gguf)
     }
 
-    /// Returns `true` if codes of it are read as numbers, also by the format of its file.
+    /// Returns `true` if codes are read as numbers, also by the format of the file.
     pub(super) fn makes_numbers(&self) -> bool {
         !self.numbers.is_empty() || self.stored().any(|(_, stored)| stored.is_quantised)
     }
 
-    /// Returns the paths of its files.
     pub(super) fn files(&self) -> HashSet<PathBuf> {
         files_of(&self.checkpoint)
     }
@@ -130,14 +125,13 @@ impl Source {
         find::names(&self.checkpoint)
     }
 
-    /// Returns `true` if this is the `config.json` next to its files.
+    /// Returns `true` if this is the one next to its files.
     pub(super) fn has_config(&self, path: Option<&Path>) -> bool {
         let own = path_of(&self.checkpoint).map(|file| identity(&file.with_file_name(CONFIG)));
         path.is_some() && own.as_deref() == path
     }
 
-    /// Warns of quantised weights that lose some of their tensors, but not the codes: the options
-    /// drop others, or rename them in another way.
+    /// Warns of codes that options separate from other parts of their weight.
     pub(super) fn warn_of_lone_codes(&self, rewrite: &Rewrite<'_>) {
         let written = rewrite.tensors().map(|(name, tensor)| (tensor.source_name(), name));
         let written: HashMap<_, _> = written.collect();
@@ -168,12 +162,12 @@ impl Source {
         }
     }
 
-    /// Returns the tensors that are stored in another way than their dtypes say, by name.
+    /// Returns tensors stored otherwise than their dtypes say.
     pub(super) fn stored(&self) -> impl Iterator<Item = (&str, &Stored)> {
         self.others().flat_map(|(_, file)| file.all_stored())
     }
 
-    /// Refuses a tensor that is taken and cannot be read, before anything is written.
+    /// Refuses selected tensors that cannot be read, before anything is written.
     pub(super) fn refuse_unreadable(
         &self,
         change: &Change<'_>,
@@ -197,14 +191,13 @@ impl Source {
     }
 }
 
-/// Returns the ends of two names, after their longest common start.
+/// Returns the ends after a common start.
 fn ends<'n>(one: &'n str, other: &'n str) -> [&'n [u8]; 2] {
     let common = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
     [one, other].map(|name| &name.as_bytes()[common..])
 }
 
-/// Adds the description of the model's layers in `config.json` next to a checkpoint, if weights are
-/// quantised.
+/// Adds `config.json`'s layers, if weights are quantised.
 pub(super) fn layers_of(
     change: &Change<'_>,
     checkpoint: &Checkpoint,
@@ -217,8 +210,7 @@ pub(super) fn layers_of(
     Ok(layers.config(&text).map_err(|error| error.in_path(&path))?)
 }
 
-/// Refuses to quantise some weights of an input, and to keep others that are quantised already: no
-/// `config.json` describes both.
+// No `config.json` describes both.
 fn refuse_two_schemes(
     path: &Path,
     change: &Change<'_>,

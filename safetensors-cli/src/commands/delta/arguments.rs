@@ -56,7 +56,6 @@ enum Reader {
     Modelexpress,
 }
 
-/// Options without their versions.
 pub(super) struct Unversioned(Options);
 
 impl Making {
@@ -83,8 +82,7 @@ impl Making {
         })
     }
 
-    /// Decides whether a delta may be written to a directory, and sets the options for that. A dry
-    /// run prints it instead.
+    /// Permits a directory and sets its options, or prints a dry run.
     pub(super) fn place(
         &self,
         directory: &Path,
@@ -103,13 +101,11 @@ impl Making {
 }
 
 impl Unversioned {
-    /// Compares the metadata with the newer checkpoint's.
     pub(super) fn with_metadata(self, new: &Metadata) -> Self {
         Self(self.0.metadata(new.clone()))
     }
 
-    /// Sets the versions: the given ones, otherwise the number in the name of the directory, as in
-    /// `weight_v000002`, and the number before it.
+    /// Sets the given versions, otherwise the number in the directory's name and the one before it.
     pub(super) fn with_versions(
         self,
         directory: &Path,

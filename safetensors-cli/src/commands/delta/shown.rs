@@ -13,7 +13,7 @@ use crate::input::delta::Delta;
 use crate::terminal::table::Column;
 use crate::terminal::{table, text};
 
-/// The document of a delta. Sizes are in bytes.
+/// Sizes are in bytes.
 #[derive(Serialize)]
 pub(crate) struct Document<'a> {
     path: String,
@@ -26,9 +26,8 @@ pub(crate) struct Document<'a> {
     /// The compressed bytes of all tensors.
     bytes: u64,
     tensors: Vec<TensorEntry<'a>>,
-    /// The names of tensors that the result does not have.
+    /// Names that the result does not have.
     removed: Vec<&'a str>,
-    /// The metadata of the result, if it differs from the base's.
     metadata: Option<&'a Metadata>,
 }
 
@@ -36,7 +35,6 @@ pub(crate) struct Document<'a> {
 struct TensorEntry<'a> {
     name: &'a str,
     change: &'static str,
-    /// The dtype of a tensor that is whole.
     dtype: Option<String>,
     shape: Option<&'a [usize]>,
     bytes: u64,
@@ -74,13 +72,11 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Returns the names of the tensors that the result does not have.
 fn removed(delta: &Delta) -> impl Iterator<Item = &str> {
     delta.changes().filter(|(_, change)| *change == Change::Removed).map(|(name, _)| name)
 }
 
-/// Describes the parts of a delta that only this program reads, in a few words; empty if there are
-/// none.
+/// Describes the parts that only this program reads.
 fn extra(delta: &Delta) -> String {
     let words = delta.changes().map(|(_, change)| change.name());
     let words: Vec<_> = words.filter(|word| *word != "changed").collect();
@@ -93,12 +89,10 @@ fn extra(delta: &Delta) -> String {
     if parts.is_empty() { String::new() } else { format!("; {}", parts.join(", ")) }
 }
 
-/// Returns the compressed bytes.
 fn bytes(delta: &Delta) -> u64 {
     delta.tensors().map(|tensor| tensor.byte_len()).sum()
 }
 
-/// A delta in a few words.
 pub(crate) fn summary(delta: &Delta) -> String {
     let [from, to] = [delta.base_version(), delta.version()].map(text::printable);
     let tensors = text::counted(delta.tensors().count() as u64, "tensor");
@@ -107,7 +101,6 @@ pub(crate) fn summary(delta: &Delta) -> String {
     format!("a delta from {from} to {to}: {tensors}, {size} as {encoding} and zstd{extra}")
 }
 
-/// Writes the description of a delta, and its tensors.
 pub(crate) fn write(delta: &Delta, mut out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "{}", summary(delta))?;
     for (digest, of) in [(delta.base_digest(), "base"), (delta.result_digest(), "result")] {

@@ -2,11 +2,13 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `alike` | experts and projections that only one side has in one tensor |
 //! | `compare` | the differences between two tensors, piece by piece |
 //! | `distance` | how far pairs of numbers are apart |
-//! | `pairs` | which tensors are compared with each other: renamed ones, stacked experts |
+//! | `pairs` | which tensors are compared with each other: renamed ones, other names |
 //! | `tolerance` | how far apart they may be and still count as equal |
 
+mod alike;
 mod compare;
 mod distance;
 mod pairs;
@@ -19,7 +21,7 @@ use std::process::ExitCode;
 
 use compare::Buffers;
 use distance::Difference;
-use pairs::Pair;
+use pairs::{Pair, kind, shape};
 use safetensors_core::framework::in_order;
 use safetensors_core::load::Piece;
 use safetensors_core::{Error, Metadata};
@@ -52,9 +54,9 @@ use crate::terminal::{json, table, text};
 /// that cannot be read counts as unequal, and the exit code is 2, unless something else is known to
 /// differ.
 ///
-/// Experts that one side has as one tensor, such as mlp.experts.w, are compared with the ones of
-/// the other side: mlp.experts.0.w and so on. A fused gate_up_proj is compared with gate_proj and
-/// up_proj.
+/// Experts that only one side has in one tensor, such as mlp.experts.gate_up_proj, are split as by
+/// `safetensors convert --experts`, and compared with the ones of the other side; of an unknown
+/// architecture the gate comes first. A fused gate_up_proj is compared with gate_proj and up_proj.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -167,8 +169,7 @@ impl Run for Args {
                 self.values.of(opened, Select::default().matcher())
             }
         };
-        let a = open(&self.a)?;
-        let b = open(&self.b)?;
+        let [a, b] = alike::alike(open(&self.a)?, open(&self.b)?)?;
         let document = compare(self, &a, &b)?;
         if self.json {
             json::write(&document, out)?;
@@ -325,7 +326,7 @@ impl Document<'_> {
 impl<'a> Entry<'a> {
     fn new(pair: Pair<'a>, values: Option<Difference>, error: Option<String>) -> Self {
         let [a, b] =
-            [pair.a, pair.b].map(|part| Some(Side { dtype: part?.kind(), shape: part?.shape }));
+            [pair.a, pair.b].map(|it| Some(Side { dtype: kind(&it?), shape: shape(&it?) }));
         Self { name: pair.name, a, b, values, error }
     }
 

@@ -1,5 +1,4 @@
-//! Compares files and checkpoints with digests that are listed in a text, as `sha256sum --check`
-//! does.
+//! Compares files and checkpoints with listed digests, as `sha256sum --check` does.
 
 use std::io::{self, IsTerminal, Write};
 #[cfg(unix)]
@@ -19,20 +18,16 @@ use crate::terminal::report::{report, warn};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
 
-/// The most bytes of a list.
 const MOST: u64 = 100_000_000;
 
-/// One line of a list.
 #[derive(Debug, PartialEq)]
 struct Line {
     /// Hexadecimal, in lower case.
     digest: String,
     path: PathBuf,
-    /// Whether it is the digest of a checkpoint, and not of a file.
     is_of_checkpoint: bool,
 }
 
-/// Compares all that the lists name. With `quiet`, only differences are printed.
 pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     let mut malformed = 0;
@@ -107,7 +102,6 @@ impl Line {
         (is_digest && !name.is_empty()).then_some(line)
     }
 
-    /// Returns the digest now.
     fn found(&self, progress: &Progress) -> anyhow::Result<String> {
         if self.is_of_checkpoint {
             return checkpoint_digest(&Target::named(&self.path).open()?, progress);
@@ -123,7 +117,7 @@ impl Line {
     }
 }
 
-/// Returns a name without the escapes that a backslash at the start of the line announces.
+/// Removes the escapes that a backslash at the start of the line announces.
 fn unescaped(name: &str) -> String {
     let parts = name.split(r"\\");
     let parts = parts.map(|part| part.replace(r"\n", "\n").replace(r"\r", "\r"));
@@ -140,8 +134,7 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
-/// Returns a line that [`Line::parse`] and `sha256sum` read. On a terminal, which a name could
-/// control, it is only shown.
+/// Returns a line that [`Line::parse`] and `sha256sum` read. A terminal shows names escaped.
 pub(super) fn line(digest: &str, path: &Path) -> Vec<u8> {
     let name = path.as_os_str().as_encoded_bytes();
     let escaped = name.iter().flat_map(|byte| match byte {

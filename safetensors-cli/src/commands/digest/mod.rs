@@ -1,6 +1,4 @@
 //! `safetensors digest`: digests that show whether data has changed.
-//!
-//! `check` compares files with a list of digests.
 
 mod check;
 
@@ -107,7 +105,7 @@ unwritable, 2 wrong usage.";
 struct Document<'a> {
     tensors: Vec<Entry<'a>>,
     files: Vec<FileEntry>,
-    /// The digest of the checkpoint, if that is asked for.
+    /// `None` if not requested.
     checkpoint: Option<String>,
 }
 
@@ -115,7 +113,6 @@ struct Document<'a> {
 struct Entry<'a> {
     name: &'a str,
     xxh3_128: Option<String>,
-    /// Why there is no digest: the tensor cannot be read.
     error: Option<String>,
 }
 
@@ -129,7 +126,7 @@ struct FileEntry {
     name: String,
     /// The SHA-256 of everything after the header.
     data_sha256: Option<String>,
-    /// The SHA-256 of the file, if that is asked for.
+    /// The SHA-256 of the file, if requested.
     sha256: Option<String>,
 }
 
@@ -160,7 +157,7 @@ impl Run for Args {
     }
 }
 
-/// Works on each target. One that fails does not stop the others.
+/// Goes on after a failure.
 fn each(
     targets: &[Target],
     out: &mut Out,
@@ -181,7 +178,6 @@ fn each(
     Ok(code)
 }
 
-/// Prints the digests of a checkpoint.
 fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<ShownInput> {
     let checkpoint = target.open_with(Opening { blocks: true, ..Opening::default() })?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
@@ -211,7 +207,6 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     Ok(ShownInput::new(totals).sound(document.errors().next().is_none()))
 }
 
-/// Returns the SHA-256 of each file as it is.
 fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result<Vec<FileEntry>> {
     let progress = Progress::bytes(0);
     let hash = |file: &&CheckpointFile<Source>, _: &mut ()| {
@@ -248,7 +243,6 @@ fn checkpoint_digest(checkpoint: &Checkpoint, progress: &Progress) -> anyhow::Re
     Ok(safetensors_delta::digest(checkpoint, &options)?)
 }
 
-/// Returns the SHA-256 of a whole file.
 fn sha256_of(source: &impl ReadAt, path: &Path, progress: &Progress) -> anyhow::Result<String> {
     let options = DigestOptions::new().progress(progress.uncounted());
     let hash = digest::hash_source(source, &options);
@@ -264,7 +258,6 @@ impl FileEntry {
 }
 
 impl<'a> Document<'a> {
-    /// Returns the digests of tensors, and of all data of files.
     fn of_data(
         checkpoint: &Checkpoint,
         tensors: &[Tensor<'a>],
@@ -309,13 +302,11 @@ impl<'a> Document<'a> {
         Ok(())
     }
 
-    /// Why tensors have no digest.
     fn errors(&self) -> impl Iterator<Item = &String> {
         self.tensors.iter().filter_map(|entry| entry.error.as_ref())
     }
 
-    /// Writes one line for each digest. A single file is not named, so that the same data gives the
-    /// same lines under any file name.
+    /// Does not name a single file, so that equal data gives equal lines.
     fn write(&self, name_files: bool, out: &mut impl Write) -> io::Result<()> {
         for Entry { name, xxh3_128, .. } in &self.tensors {
             if let Some(xxh3_128) = xxh3_128 {
@@ -330,7 +321,6 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Writes the digests of tensors into each file of a checkpoint.
 fn record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     change_all(path, way, out, |edit, Changing { file, is_dry, .. }| {
         let header = edit.header();
@@ -349,7 +339,6 @@ fn record(path: &Path, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
     })
 }
 
-/// Returns the bytes of data in all files.
 fn data_len(files: &[CheckpointFile<Source>]) -> u64 {
     files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }

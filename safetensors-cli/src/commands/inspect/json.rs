@@ -1,4 +1,4 @@
-//! The output for programs: everything as one document.
+//! The output for programs: one document.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::input::{Checkpoint, Tensor};
 use crate::model::totals::{Parameters, Totals};
 use crate::terminal::text;
 
-/// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
+/// Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
     index: Option<String>,
@@ -25,7 +25,6 @@ pub(super) struct Document<'a> {
     quantized_weights: Vec<WeightEntry<'a>>,
 }
 
-/// A quantised weight, and the tensors that store it.
 #[derive(Serialize)]
 struct WeightEntry<'a> {
     name: &'a str,
@@ -39,7 +38,7 @@ struct WeightEntry<'a> {
 #[derive(Default, Serialize)]
 struct FileEntry {
     path: String,
-    /// The format of a file that is none of safetensors.
+    /// The format, unless it is safetensors.
     format: Option<String>,
     tensors: usize,
     bytes: u64,
@@ -84,7 +83,7 @@ impl FileEntry {
     }
 }
 
-/// The tensors. Each becomes an entry only when it is written, because there may be a million.
+// Each becomes an entry only when it is written, because there may be a million.
 struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata, &'a Parameters<'a>);
 
 impl Serialize for TensorList<'_> {
@@ -105,7 +104,6 @@ struct TensorEntry<'a> {
     /// The index into `files`.
     file: usize,
     offset: Option<u64>,
-    /// The names of the dimensions.
     dimensions: Option<Vec<String>>,
 }
 
@@ -127,7 +125,6 @@ impl<'a> TensorEntry<'a> {
     }
 }
 
-/// Returns the document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,

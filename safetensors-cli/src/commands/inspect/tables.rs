@@ -1,4 +1,4 @@
-//! The output for people: the tensors as a tree or one by one, the totals, the metadata, the files.
+//! The output for people.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,7 +17,6 @@ use crate::model::tree::Tree;
 use crate::terminal::table::{self, Column, Columns, Rows};
 use crate::terminal::text;
 
-/// Modules and tensors as a tree of this depth at most.
 pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::Result<()> {
     let columns = [
         Column::name("module").rank(0),
@@ -34,20 +33,17 @@ pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::
     })
 }
 
-/// Where a module or tensor is in the tree.
 #[derive(Default)]
 struct Branch {
-    /// The text before its name.
     before: String,
     /// The text before the names of its content.
     indent: String,
     /// How often the content occurs in the checkpoint.
     copies: u64,
-    /// How many levels are shown from here on.
+    /// The levels that are left to show.
     depth: u64,
 }
 
-/// The row of a module or tensor. The rows of its content follow.
 fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
     let Branch { before, indent, copies, depth } = branch;
     let totals = tree.all() * *copies;
@@ -76,7 +72,6 @@ fn dtype_and_shape(tensor: Shown<'_>) -> (String, String) {
     (tensor.kind().to_string(), tensor.kind().shape_text(tensor.shape()))
 }
 
-/// One row per tensor, with its file if there are several.
 pub(super) fn flat(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
@@ -94,7 +89,7 @@ pub(super) fn flat(
     table::list(tensors.iter(), columns, out)
 }
 
-/// The totals for each dtype and overall, and how many of all tensors are shown.
+/// Writes the totals by dtype and overall, and how many tensors are shown.
 pub(super) fn totals(
     checkpoint: &Checkpoint,
     dtypes: &Dtypes<'_>,
@@ -117,7 +112,7 @@ pub(super) fn totals(
     Ok(())
 }
 
-/// The quantised weights, one by one or the sums for each scheme, after an empty line.
+/// One by one, or the sums of schemes.
 pub(super) fn quantized(
     weights: &[QuantizedWeight],
     one_by_one: bool,
@@ -127,7 +122,7 @@ pub(super) fn quantized(
     if one_by_one { each_weight(weights, out) } else { schemes(weights, out) }
 }
 
-/// The quantised weights one by one, with the bits that an element takes together with its scales.
+/// Writes each weight with the bits of an element, scales included.
 fn each_weight(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
     let columns: &Columns<'_, &QuantizedWeight> = &[
         (Column::name("quantised weight").rank(0).distinct(), &|it| text::name(&it.name)),
@@ -141,7 +136,6 @@ fn each_weight(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<
     table::list(weights.iter(), columns, out)
 }
 
-/// The sums over the quantised weights of each scheme.
 fn schemes(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> {
     let mut sums: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
     for weight in weights {
@@ -163,7 +157,7 @@ fn schemes(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> 
     table::list(sums.iter(), columns, out)
 }
 
-/// Shows the tensors with named dimensions and their units, if there are any.
+/// Shows named dimensions and their units.
 pub(super) fn labelled(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
@@ -199,7 +193,6 @@ pub(super) fn labelled(
     Ok(())
 }
 
-/// The metadata, one row per entry.
 pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> {
     if checkpoint.metadata().is_empty() {
         return writeln!(out, "no metadata");
@@ -211,8 +204,8 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     table::list(checkpoint.metadata().iter(), columns, out)
 }
 
-/// A line about the files, or each of them with its size and alignment, and the notes about files of
-/// other formats. The size of a file includes its header.
+/// Writes a line about the files, or each with its size, header included, and alignment. Notes
+/// about other formats follow.
 pub(super) fn files(
     checkpoint: &Checkpoint,
     files: &[File<'_>],
@@ -255,7 +248,6 @@ fn tensor_count(file: &CheckpointFile<Source>) -> String {
     text::count(file.safetensors().header().len() as u64)
 }
 
-/// The safetensors files, and the index.
 fn safetensors_files(
     checkpoint: &Checkpoint,
     files: &[File<'_>],

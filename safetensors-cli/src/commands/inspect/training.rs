@@ -1,5 +1,5 @@
-//! A directory of burn's training loop, which has a checkpoint for each epoch: the content of each
-//! one, and the metrics that burn has logged.
+//! A directory of burn's training loop, with a checkpoint for each epoch: their content, and the
+//! logged metrics.
 //!
 //! | in the directory | is |
 //! |---|---|
@@ -20,10 +20,8 @@ use crate::model::totals::Totals;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
-/// The most bytes of the log of a metric.
 const LOG: u64 = 256 << 20;
 
-/// The epochs of a training.
 #[derive(Debug, Serialize)]
 pub(super) struct Training {
     directory: String,
@@ -38,7 +36,7 @@ struct Epoch {
     metrics: BTreeMap<&'static str, BTreeMap<String, f64>>,
 }
 
-/// Returns the trainings in a directory, if it is the directory of epochs, or has such directories.
+/// Returns the trainings of a directory of epochs, or of the directories in it.
 pub(super) fn find(directory: &Path) -> Vec<Training> {
     if let Some(training) = Training::of(directory) {
         return vec![training];
@@ -48,7 +46,6 @@ pub(super) fn find(directory: &Path) -> Vec<Training> {
 }
 
 impl Training {
-    /// Returns the epochs that are in a directory. `None` if there are none.
     fn of(directory: &Path) -> Option<Self> {
         let found = epochs::in_directory(directory).into_iter();
         let mut epochs: Vec<_> =
@@ -63,7 +60,6 @@ impl Training {
         Some(Self { directory: text::lossy(directory), epochs })
     }
 
-    /// Returns the sums over all epochs.
     pub(super) fn shown(&self) -> ShownInput {
         let files = self.epochs.iter().flat_map(|epoch| &epoch.saved.files);
         let totals = files.map(|file| Totals {
@@ -75,7 +71,6 @@ impl Training {
         ShownInput::new(totals.sum()).sound(is_sound)
     }
 
-    /// Writes a row for each epoch, and its problems.
     pub(super) fn write(&self, mut out: &mut dyn Write) -> anyhow::Result<()> {
         let metrics: BTreeSet<_> = self.epochs.iter().flat_map(Epoch::metrics_by_title).collect();
         let titles: BTreeSet<_> = metrics.iter().map(|(title, _)| title.clone()).collect();
@@ -124,12 +119,10 @@ impl Training {
 }
 
 impl Epoch {
-    /// Returns the newest epoch that a file is a delta of.
     fn base(&self) -> Option<u64> {
         self.saved.files.iter().filter_map(|file| file.base).max()
     }
 
-    /// Adds the metrics that the directory of a training has of this epoch.
     fn add_metrics(&mut self, logs: &Path) {
         for part in ["train", "valid"] {
             let directory = logs.join(part).join(format!("epoch-{}", self.saved.number));
@@ -144,7 +137,6 @@ impl Epoch {
         }
     }
 
-    /// Returns the metrics as cells, with the titles of their columns.
     fn metrics_by_title(&self) -> impl Iterator<Item = (String, String)> {
         self.metrics.iter().flat_map(|(part, metrics)| {
             let cell = move |(name, value): (&String, &f64)| {
@@ -155,8 +147,8 @@ impl Epoch {
     }
 }
 
-/// Returns the mean of a metric over an epoch, as burn computes it of its log. `None` if the log
-/// cannot be read, or has something other than numbers.
+/// Returns a metric's mean over an epoch, as burn computes it, or `None` if the log cannot be read
+/// or has more than numbers.
 fn mean(directory: &Path, log: &str) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
     let log = beside::open(directory, log).ok()?.filter(|log| log.byte_len() <= LOG)?;

@@ -1,4 +1,4 @@
-//! [`Groups`]: the modules that get their own colour.
+//! [`Groups`]: the modules that get a separate colour.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,32 +7,27 @@ use super::palette;
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 
-/// A module with less than one part in this many of all bytes gets no colour.
+/// A module with less than this part of all bytes has no colour.
 const SMALLEST: u128 = 50;
 
-/// A module with more than one part in this many of all bytes is divided, if colours are left.
+/// A module with more than this part of all bytes is divided, if colours are left.
 const LARGEST: u128 = 4;
 
-/// The modules that get their own colour, the largest first.
-///
-/// Equal modules of several layers are one group: `layers.7.mlp` is in `layers.*.mlp`.
+/// The largest first. Equal modules of several layers are one group: `layers.7.mlp` is in
+/// `layers.*.mlp`.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) list: Vec<Group>,
-    /// The position in the list, by path.
     positions: HashMap<String, usize>,
 }
 
-/// One group.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The path after the number of a layer. If that does not distinguish groups, the path without
-    /// the start that all groups share.
+    /// The path after a layer's number, or if that is ambiguous, after the common start.
     pub(super) name: String,
     pub(super) totals: Totals,
 }
 
-/// Modules and tensors with the same path.
 struct PathTrees<'t, 'a> {
     path: String,
     trees: Vec<&'t Tree<'a>>,
@@ -41,7 +36,7 @@ struct PathTrees<'t, 'a> {
 }
 
 impl Groups {
-    /// Returns the groups of these modules. `None` if there are not at least two.
+    /// Returns `None` below two groups.
     pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
         let mut parts = gather("", trees);
         let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
@@ -84,20 +79,17 @@ impl Groups {
         Some(Self { list, positions })
     }
 
-    /// Returns the position of the group of exactly this path.
     pub(super) fn position(&self, path: &str) -> Option<usize> {
         self.positions.get(path).copied()
     }
 }
 
 impl<'t, 'a> PathTrees<'t, 'a> {
-    /// Returns the trees one level below.
     fn inside(&self) -> Vec<Self> {
         gather(&self.path, self.trees.iter().flat_map(|tree| tree.children()))
     }
 }
 
-/// Puts modules of the same path together.
 fn gather<'t, 'a: 't>(
     parent: &str,
     trees: impl IntoIterator<Item = &'t Tree<'a>>,
@@ -118,7 +110,7 @@ fn gather<'t, 'a: 't>(
     parts.into_values().collect()
 }
 
-/// Returns the path of a module in the module of the path `parent`, with `*` for each number.
+/// Returns a module's path in `parent`, with `*` for each number.
 pub(super) fn path_of(parent: &str, tree: &Tree<'_>) -> String {
     let mut path = String::with_capacity(parent.len() + tree.label.len() + 1);
     path.push_str(parent);
@@ -132,8 +124,7 @@ pub(super) fn path_of(parent: &str, tree: &Tree<'_>) -> String {
     path
 }
 
-/// Returns the length of the parts at the start that all paths share. Each path keeps its last
-/// part.
+/// Returns the length of the first parts that all paths share. Each path keeps its last part.
 fn shared_start<'p>(paths: impl Iterator<Item = &'p str> + Clone, separator: char) -> usize {
     let Some(first) = paths.clone().next() else { return 0 };
     let ends = first.match_indices(separator).map(|(at, _)| at + separator.len_utf8());
@@ -150,7 +141,6 @@ mod tests {
     use crate::model::order::Sort;
     use crate::model::totals::Parameters;
 
-    /// Returns the groups of tensors with these names and numbers of bytes.
     fn groups(tensors: &[(String, usize)]) -> Option<Vec<(String, u128)>> {
         let data = vec![0_u8; tensors.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default()];
         let views = tensors.iter().map(|(name, bytes)| {

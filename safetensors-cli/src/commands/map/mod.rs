@@ -125,15 +125,14 @@ impl Args {
     }
 }
 
-/// Returns `true` if nearly all bytes have one dtype. Many models have a few integers, such as
-/// positions, next to their floats.
+// Many models have a few integers, such as positions, next to their floats.
 fn has_one_dtype(dtypes: &BTreeMap<Kind<'_>, Totals>) -> bool {
     let all: u128 = dtypes.values().map(|totals| totals.bytes).sum();
     let most = dtypes.values().map(|totals| totals.bytes).max().unwrap_or_default();
     (all - most) * 100 <= all
 }
 
-/// Returns the last part of a path. For a directory such as `.` it is the real name.
+/// Returns the last part, or the real name of a directory such as `.`.
 fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);

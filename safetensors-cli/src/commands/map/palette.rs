@@ -10,8 +10,7 @@ type Colour = [u8; 3];
 const PAPER: Colour = [255, 255, 255];
 const INK: Colour = [34, 40, 49];
 
-/// The colours of modules: Paul Tol's *light* palette, made for cells with dark labels. Readers who
-/// are colour-blind can distinguish them.
+/// Paul Tol's *light* palette, made for dark labels and colour-blind readers.
 pub(super) const GROUPS: [Colour; 8] = [
     [119, 170, 221],
     [238, 136, 102],
@@ -23,8 +22,8 @@ pub(super) const GROUPS: [Colour; 8] = [
     [170, 170, 0],
 ];
 
-/// Returns the colour of a dtype, or of a type of another format. Such types share a colour if the
-/// first digit of their names is the same: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
+/// Types of another format share a colour if the first digit of their names is equal: `Q4_0`,
+/// `Q4_K` and `IQ4_XS` have 4 bits.
 pub(super) fn kind(kind: Kind<'_>) -> Colour {
     if let Some(of) = kind.dtype() {
         return dtype(of);
@@ -33,8 +32,7 @@ pub(super) fn kind(kind: Kind<'_>) -> Colour {
     GROUPS[usize::from(digit) % GROUPS.len()]
 }
 
-/// Returns the colour of a dtype, from Paul Tol's palette, which colour-blind readers can
-/// distinguish. Related floats share a hue.
+/// Returns a colour of Paul Tol's palette for colour-blind readers. Related floats share a hue.
 fn dtype(dtype: Dtype) -> Colour {
     match dtype {
         Dtype::F64 => [51, 34, 136],
@@ -60,13 +58,12 @@ pub(super) fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }
 
-/// A colour as CSS writes it: `#4477aa`.
+/// `#4477aa`.
 pub(super) fn hex([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// Returns the contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines
-/// define it.
+/// Returns a contrast from 1 to 21, as the Web Content Accessibility Guidelines define it.
 fn contrast(a: Colour, b: Colour) -> f64 {
     let luminance = |colour: Colour| {
         let [red, green, blue] = colour.map(|part| match f64::from(part) / 255.0 {

@@ -1,7 +1,4 @@
-//! `safetensors metadata`: shows and changes the metadata of a file, or of all files of a
-//! checkpoint.
-//!
-//! `modelspec` is about metadata that follows the ModelSpec standard.
+//! `safetensors metadata`: shows and changes the metadata of all files of a checkpoint.
 
 mod modelspec;
 
@@ -200,7 +197,6 @@ fn remove(edit: &EditArgs, keys: &[String], out: &mut impl Write) -> anyhow::Res
     })
 }
 
-/// Returns the error for a missing key.
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
     let key = text::short(key);
     anyhow::anyhow!(

@@ -1,4 +1,4 @@
-//! `safetensors metadata modelspec`: metadata that follows the ModelSpec standard.
+//! `safetensors metadata modelspec`: metadata that follows ModelSpec.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -122,8 +122,7 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the entries to add to the file's metadata. Fails unless both together follow the
-    /// standard.
+    /// Returns the entries to add. Fails unless they and the file's metadata follow the standard.
     fn entries(
         &self,
         it: Changing<'_>,

@@ -1,4 +1,4 @@
-//! [`Layout`]: the nested brackets and the lines of an array, as NumPy prints it.
+//! [`Layout`]: the brackets and lines of an array, as NumPy prints it.
 
 use std::io::{self, Write};
 
@@ -6,16 +6,15 @@ use super::advance;
 use super::number::Format;
 use super::read::Value;
 
-/// The positions of a dimension that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShownDim {
-    /// Their number; at least 1.
+    /// The number of shown positions, at least 1.
     pub(super) count: usize,
-    /// The position before which others are skipped, if any are.
+    /// The position before which others are skipped.
     pub(super) gap: Option<usize>,
 }
 
-/// Takes values in C order, and writes them as lines.
+/// Writes values in C order.
 pub(super) struct Layout<'a, W> {
     dims: Vec<ShownDim>,
     format: &'a Format,
@@ -38,7 +37,6 @@ impl<'a, W: Write> Layout<'a, W> {
         Self { dims, format, width, out, at, line: String::new() }
     }
 
-    /// Writes the next value.
     pub(super) fn value(&mut self, value: Value) -> io::Result<()> {
         let word = self.format.text(value);
         let ndim = self.dims.len();
@@ -62,7 +60,7 @@ impl<'a, W: Write> Layout<'a, W> {
         self.end_row()
     }
 
-    /// Begins the line of a row, after the dots for rows that are skipped.
+    /// Begins the line of a row, after the dots for skipped rows.
     fn begin_row(&mut self) -> io::Result<()> {
         let ndim = self.dims.len();
         let opened = self.at.iter().rev().take_while(|&&position| position == 0).count();
@@ -77,7 +75,7 @@ impl<'a, W: Write> Layout<'a, W> {
         Ok(())
     }
 
-    /// Adds a word to the line, or to the next one if this is full.
+    /// Adds a word, to a new line if this one is full.
     fn word(&mut self, word: &str) -> io::Result<()> {
         // A closing bracket of each dimension has to fit behind it.
         let ndim = self.dims.len();
@@ -90,7 +88,6 @@ impl<'a, W: Write> Layout<'a, W> {
         Ok(())
     }
 
-    /// Ends a row, and moves to the next.
     fn end_row(&mut self) -> io::Result<()> {
         let closed = advance(&mut self.at, self.dims.iter().map(|dim| dim.count));
         let lines = if closed == self.dims.len() { 1 } else { closed };
@@ -112,7 +109,7 @@ mod tests {
         String::from_utf8(text).unwrap()
     }
 
-    /// Counts up, and skips positions that are not shown.
+    /// Counts up, and skips hidden positions.
     fn counted(shape: &[usize], edge: usize) -> String {
         let is_shown = |&i: &usize| {
             let mut rest = i;

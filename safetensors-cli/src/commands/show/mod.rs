@@ -38,8 +38,8 @@ use crate::terminal::{json, text};
 /// each dimension are shown; --all, --json and --csv show all of them.
 ///
 /// A slice is written as in NumPy: a position or a range for each dimension, with `...` for all
-/// that are left out. Negative positions count from the end. A range that goes beyond a dimension
-/// ends there. A step has to be at least 1.
+/// others. Negative positions count from the end. A range that goes beyond a dimension ends there.
+/// A step has to be at least 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -82,16 +82,16 @@ Examples:
 
 Exit codes: 0 shown, 1 there is no such tensor or part, or reading failed, 2 wrong usage.";
 
-/// More values than these are not all shown, as in NumPy.
+/// More values are not all shown, as in NumPy.
 const ALL: u128 = 1000;
 
-/// How many positions at each end of a dimension are shown then, at most.
+/// How many positions at each end of a dimension are then shown at most.
 const EDGE: usize = 3;
 
-/// The most values that are shown then. Only tensors of very many dimensions have more.
+/// The most values that are then shown. Only tensors of very many dimensions have more.
 const SHORTENED: u128 = 10_000;
 
-/// The most characters of a line that is not shown on a terminal.
+/// The most characters of a line outside a terminal.
 const WIDTH: usize = 80;
 
 impl Run for Args {
@@ -171,7 +171,6 @@ fn show_text(
     Ok(values.into_iter().try_for_each(|value| layout.value(value))?)
 }
 
-/// Writes the heading: the tensor, and the shape of the slice.
 fn write_heading(tensor: &Tensor<'_>, selection: &Selection, out: &mut Out) -> anyhow::Result<()> {
     let shape = selection.shape();
     write!(out, "{}  {}  {}", text::name(tensor.name()), tensor.dtype(), text::shape(&shape))?;
@@ -181,7 +180,7 @@ fn write_heading(tensor: &Tensor<'_>, selection: &Selection, out: &mut Out) -> a
     Ok(writeln!(out)?)
 }
 
-/// Returns the positions to show, if at most `edge` at each end of a dimension are.
+/// Returns the positions to show, with at most `edge` at each end of a dimension.
 fn shown_dims(shape: &[usize], edge: usize) -> Vec<ShownDim> {
     let shown = |&len: &usize| match len.checked_sub(edge.saturating_mul(2)) {
         Some(1..) => ShownDim { count: 2 * edge, gap: Some(edge) },
@@ -190,8 +189,8 @@ fn shown_dims(shape: &[usize], edge: usize) -> Vec<ShownDim> {
     shape.iter().map(shown).collect()
 }
 
-/// Returns the positions to show of a tensor that has too many values to show all. `None` if even
-/// the ends of each dimension are too many.
+/// Returns the positions to show of a large tensor, or `None` if even the ends of each dimension
+/// are too many.
 fn shortened(shape: &[usize]) -> Option<Vec<ShownDim>> {
     let count = |dims: &[ShownDim]| {
         dims.iter().fold(1, |count, dim| u128::saturating_mul(count, dim.count as u128))
@@ -199,7 +198,7 @@ fn shortened(shape: &[usize]) -> Option<Vec<ShownDim>> {
     (1..=EDGE).rev().map(|edge| shown_dims(shape, edge)).find(|dims| count(dims) <= SHORTENED)
 }
 
-/// Reads the values that are shown, and no others.
+/// Reads only the values that are shown.
 fn read_shown(
     tensor: &Tensor<'_>,
     selection: &Selection,
@@ -231,8 +230,7 @@ fn read_shown(
     }
 }
 
-/// Moves to the next position in C order, with these lengths of the dimensions. Returns how many of
-/// the last dimensions begin again: all of them after the last position.
+/// Moves in C order. Returns how many of the last dimensions begin again: all at the end.
 fn advance(
     at: &mut [usize],
     counts: impl DoubleEndedIterator<Item = usize> + ExactSizeIterator,

@@ -1,4 +1,4 @@
-//! [`Format`]: values as text, all of the same width, as NumPy prints arrays.
+//! [`Format`]: values as text of one width, as NumPy prints arrays.
 
 use std::fmt::{Display, LowerExp};
 
@@ -7,18 +7,18 @@ use super::read::Value;
 /// The most digits after the point.
 const PRECISION: usize = 8;
 
-/// The extent of the text of some values, which determines how to write each of them.
+/// The extent of values, which determines their text.
 #[derive(Debug, Default)]
 pub(super) struct Format {
-    /// Of integers and booleans.
+    /// The width of integers and booleans.
     width: usize,
-    /// Of floats, and of the real parts of complex numbers.
+    /// The extent of floats, and of the real parts of complex numbers.
     float: Float,
-    /// Of imaginary parts.
+    /// The extent of imaginary parts.
     imaginary: Float,
 }
 
-/// The extent of some floats, in both notations, and the facts that decide between the two.
+/// The extent of floats in both notations.
 #[derive(Debug, Default)]
 struct Float {
     /// The smallest magnitude but 0, and the largest.
@@ -32,12 +32,10 @@ struct Float {
     mantissa_before: usize,
     mantissa_after: usize,
     exponent: usize,
-    /// The width of NaN and infinity.
     special: usize,
 }
 
 impl Format {
-    /// Makes room for a value.
     pub(super) fn measure(&mut self, value: Value) {
         match value {
             Value::Single(number) => self.float.measure(&Number::new(number)),
@@ -53,7 +51,7 @@ impl Format {
         }
     }
 
-    /// Returns the text of a value that was measured.
+    /// `value` was measured.
     pub(super) fn text(&self, value: Value) -> String {
         let width = self.width;
         match value {
@@ -73,7 +71,7 @@ impl Format {
     }
 }
 
-/// A float as text in both notations, with no more digits than distinguish it from its neighbours.
+/// A float in both notations, with no more digits than distinguish it from its neighbours.
 struct Number {
     /// `None` for NaN and infinity.
     finite: Option<Digits>,
@@ -105,7 +103,7 @@ impl Number {
         Self { finite, magnitude: value.abs(), is_single, special: special.to_owned() }
     }
 
-    /// The number with a plus before it unless it is negative, as the imaginary part has it.
+    /// Adds a plus unless it is negative, as for an imaginary part.
     fn with_plus(mut self) -> Self {
         let plus = |text: &mut String| {
             if !text.starts_with('-') {
@@ -139,7 +137,7 @@ impl Digits {
     }
 }
 
-/// Returns the parts of a text before and after a character, which it need not have.
+/// Splits a text at a character that it may lack.
 fn split(text: &str, at: char) -> (String, String) {
     let (before, after) = text.split_once(at).unwrap_or((text, ""));
     (before.to_owned(), after.to_owned())
@@ -164,8 +162,7 @@ impl Float {
         grow(&mut self.exponent, &digits.exponent);
     }
 
-    /// Returns `true` if numbers are written in scientific notation: where they would be too long
-    /// otherwise, or too different to be read below each other.
+    /// Whether numbers would otherwise be too long, or too different to compare.
     fn is_scientific(&self) -> bool {
         // As an `f32`, 0.0001 is a little smaller.
         let small = if self.is_single { f64::from(1e-4_f32) } else { 1e-4 };

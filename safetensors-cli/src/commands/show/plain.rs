@@ -6,8 +6,7 @@ use std::io::{self, Write};
 use super::advance;
 use super::read::Value;
 
-/// Takes values in C order, and writes them as nested JSON arrays. Values of the last dimension
-/// share a line.
+/// Nested arrays, with a line for each row of the last dimension.
 pub(super) struct Json<'a, W> {
     shape: Vec<usize>,
     out: &'a mut W,
@@ -15,7 +14,6 @@ pub(super) struct Json<'a, W> {
 }
 
 impl<'a, W: Write> Json<'a, W> {
-    /// Values of this shape.
     pub(super) fn new(shape: Vec<usize>, out: &'a mut W) -> Self {
         let at = vec![0; shape.len()];
         Self { shape, out, at }
@@ -66,7 +64,7 @@ impl<'a, W: Write> Json<'a, W> {
     }
 }
 
-/// Displays as few digits as distinguish a number from all others.
+/// Displays the fewest digits that distinguish a number.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -83,7 +81,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// NaN and infinity, which JSON does not have as numbers.
+// JSON has no such numbers.
 fn special(number: f64) -> &'static str {
     match number {
         f64::INFINITY => "\"Infinity\"",
@@ -92,7 +90,7 @@ fn special(number: f64) -> &'static str {
     }
 }
 
-/// Takes values in C order, and writes a line for each row. Of one dimension each value is a row.
+/// A line for each row. With one dimension each value is a row.
 pub(super) struct Csv<'a, W> {
     columns: usize,
     out: &'a mut W,
@@ -100,7 +98,6 @@ pub(super) struct Csv<'a, W> {
 }
 
 impl<'a, W: Write> Csv<'a, W> {
-    /// Values of this shape.
     pub(super) fn new(shape: &[usize], out: &'a mut W) -> Self {
         let columns = if shape.len() < 2 { 1 } else { shape[shape.len() - 1] };
         Self { columns, out, at: 0 }

@@ -1,4 +1,4 @@
-//! [`read`]: the values that a slice takes of a tensor, one after another.
+//! [`read`]: the values in a slice of a tensor.
 
 use std::io;
 
@@ -8,11 +8,10 @@ use safetensors_core::{
 
 use crate::input::slicing::Selection;
 
-/// The most packed elements that are read at a time.
+/// The most elements that are read at a time.
 const PACKED: u64 = 1 << 18;
 
-/// A value of any dtype, exactly. Floats of fewer than 32 bits are shown as an `f32`, which has
-/// each of their values.
+/// Exact: an `f32` has each value of the shorter floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
@@ -24,12 +23,8 @@ pub(super) enum Value {
     Complex(f32, f32),
 }
 
-/// Reads the values in C order, and passes each to `take`. Bytes outside the slice are read only
-/// where at most 512 separate two parts of it, and for packed elements the rest of their bytes.
-///
-/// # Errors
-///
-/// An error of reading or of `take`; a byte of BOOL that is neither 0 nor 1.
+/// Passes values to `take` in C order. Other bytes are read only in gaps of at most 512, and to
+/// complete packed elements.
 pub(super) fn read<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,
@@ -54,10 +49,10 @@ pub(super) fn read<S: ReadAt>(
     })
 }
 
-/// Turns bytes, which may be cut anywhere, into values.
+/// Decodes bytes that may be cut anywhere.
 struct Decoder {
     dtype: Dtype,
-    /// The bytes of an element that has not ended yet.
+    /// The bytes of an element that has not ended.
     rest: Vec<u8>,
     /// The number of values so far.
     index: u64,
@@ -129,14 +124,14 @@ impl Decoder {
     }
 }
 
-/// Returns the values of floats of fewer than 32 bits.
+/// Decodes floats of fewer than 32 bits.
 fn singles(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f32>> {
     let shape = [bytes.len() * 8 / dtype.bits() as usize];
     let view = TensorView::new(dtype, &shape, bytes)?;
     view.convert(Dtype::F32, &ConvertOptions::new())?.into_vec()
 }
 
-/// Reads packed elements, which core slices only where they fill whole bytes.
+/// Reads packed elements, which core slices only where they fill bytes.
 fn read_packed<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,
@@ -172,7 +167,6 @@ mod tests {
     use super::*;
     use crate::input::slicing::Slice;
 
-    /// Bytes in memory that count how many of them are read.
     struct Counting(Vec<u8>, AtomicU64);
 
     impl ReadAt for Counting {
@@ -186,7 +180,6 @@ mod tests {
         }
     }
 
-    /// Returns the values of a slice, and the number of bytes that were read for them.
     fn taken(view: TensorView<'_>, slice: &str) -> (Vec<Value>, u64) {
         let bytes = serialize([("w", view)], &SaveOptions::new()).unwrap();
         let file = SafeTensors::from_source(Counting(bytes, AtomicU64::new(0))).unwrap();

@@ -1,4 +1,4 @@
-//! Elements as codes that are counted. The counts of the codes give the distribution of the values.
+//! Elements as codes. Their counts give the distribution of the values.
 //!
 //! | dtype | the code of an element | meaning of a code |
 //! |---|---|---|
@@ -14,12 +14,11 @@ use crate::model::values::Numbers;
 /// The lowest bits of an `f64` that its code leaves out.
 const DROPPED_BITS: u32 = 42;
 
-/// Returns `true` if elements are counted by their own bits, so that each value is known.
+/// Whether elements are counted by their bits, so that each value is known.
 pub(super) fn are_exact(dtype: Dtype) -> bool {
     dtype.bits() <= 16
 }
 
-/// Counts the bits of elements of at most 16 bits.
 pub(super) fn count_bits(dtype: Dtype, bytes: &[u8], counts: &mut Counts<u32>) {
     let last = (1 << dtype.bits()) - 1;
     (0..=Counts::<u32>::page_of(last)).for_each(|page| counts.open(page));
@@ -48,8 +47,7 @@ pub(super) fn count_bits(dtype: Dtype, bytes: &[u8], counts: &mut Counts<u32>) {
     }
 }
 
-/// How often each byte occurs. Four tables take turns, because to count the same byte twice in
-/// succession has to wait for memory.
+// Four tables take turns: to count the same byte twice in succession waits for memory.
 fn count_bytes(bytes: &[u8]) -> [u32; 256] {
     let mut tables = [[0_u32; 256]; 4];
     let (chunks, rest) = bytes.as_chunks::<4>();
@@ -77,7 +75,7 @@ pub(super) fn values(dtype: Dtype) -> Result<Vec<f64>> {
     Ok(Numbers::default().of(dtype, &bytes)?.to_vec())
 }
 
-/// Counts the ranges of numbers. `magnitudes` are the numbers' ones, if all of them are finite.
+/// `magnitudes` is `Some` only if all are finite.
 pub(super) fn count_ranges(
     numbers: &[f64],
     magnitudes: Option<Magnitudes>,
@@ -102,8 +100,8 @@ pub(super) fn count_ranges(
     counts.count::<CODES>(numbers.iter().map(|&number| code(number)));
 }
 
-/// The finite numbers from the first to the second have this code of [`count_ranges`]. `None` for
-/// the codes of NaN and infinity.
+/// Returns the first and the last finite number with this code of [`count_ranges`], or `None` for
+/// NaN and infinity.
 pub(super) fn range(code: u32, integers: bool) -> Option<(f64, f64)> {
     let first = u64::from(code) << DROPPED_BITS;
     let near = f64::from_bits(first);

@@ -2,25 +2,21 @@
 
 use std::ops::AddAssign;
 
-/// The number of bits of a code that give its place in a page.
+/// The bits that give a code's place in a page.
 const SLOT_BITS: u32 = 10;
 const SLOTS: usize = 1 << SLOT_BITS;
 
-/// The number of pages.
 const PAGES: usize = 1 << 12;
 
-/// The number of codes: 2²².
 pub(super) const CODES: usize = PAGES * SLOTS;
 
-/// A counter for each code. A page of counters takes memory only once it is used: the
-/// system gives memory of zeros when it is touched first.
-///
-/// `N` is the type of a counter: `u32` for the counts of a thread, `u64` for a total.
+/// `u32` for a thread's counts, `u64` for a total.
+// The system gives memory of zeros when it is first touched, so only used pages take memory.
 pub(super) struct Counts<N> {
     counters: Vec<N>,
-    /// For each page whether it may have counts. To look at all pages would take too long.
+    /// Whether a page may have counts.
+    // To look at all pages would take too long.
     is_used: Vec<bool>,
-    /// The pages in use.
     used: Vec<u32>,
 }
 
@@ -51,7 +47,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         code >> SLOT_BITS
     }
 
-    /// Counts codes with open pages. No code is `CODES` or larger.
+    /// Takes codes below `CODES`, of open pages.
     #[inline(always)]
     pub(super) fn count<const CODES: usize>(&mut self, codes: impl Iterator<Item = u32>) {
         // Each code has a counter, so there is always a chunk. Because its length is a constant,
@@ -61,12 +57,11 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Counts a code with an open page several times.
     pub(super) fn add(&mut self, code: u32, times: N) {
         self.counters[code as usize % CODES] += times;
     }
 
-    /// Adds counts that were taken out of another one.
+    /// Adds counts that were taken out of others.
     pub(super) fn merge(&mut self, pages: &[Page])
     where
         N: From<u32>,
@@ -78,7 +73,6 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Sets all counts to 0.
     pub(super) fn clear(&mut self) {
         for page in self.used.drain(..) {
             self.is_used[page as usize] = false;
@@ -86,8 +80,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Returns the codes that have occurred, and how often each has. The codes of a page are in
-    /// order.
+    /// The codes of a page are in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
         self.used.iter().flat_map(|&page| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];
@@ -100,7 +93,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// Takes out the counts. All counts are 0 then.
+    /// Takes out the counts, and leaves zeros.
     pub(super) fn take(&mut self) -> Vec<Page> {
         let counted = |&page: &u32| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];

@@ -1,15 +1,14 @@
-//! [`Distribution`]: the finite values of a tensor in ascending order, as ranges with the number of
-//! values in each.
+//! [`Distribution`]: the finite values of a tensor, as ascending ranges with counts.
 
 use super::codes;
 use super::moments::Moments;
 
-/// Values from `low` to `high`. Both are equal if the value is known exactly.
+/// The ends are equal if the value is known exactly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) low: f64,
     pub(super) high: f64,
-    /// The number of values in this range and in all before it.
+    /// The number of values up to the end of this range.
     end: u64,
 }
 
@@ -20,22 +19,20 @@ impl Range {
     }
 }
 
-/// The finite values of a tensor, from the smallest to the largest.
 #[derive(Debug, Default)]
 pub(super) struct Distribution {
     ranges: Vec<Range>,
 }
 
 impl Distribution {
-    /// All values one by one. Changes their order.
+    /// Reorders the values.
     pub(super) fn of_values(values: &mut Vec<f64>) -> Self {
         values.retain(|value| value.is_finite());
         values.sort_unstable_by(f64::total_cmp);
         Self::of_sorted(values.iter().map(|&value| (value, value, 1)))
     }
 
-    /// Returns the values of elements that were counted by their bits, and their moments. `values`
-    /// has the value of each code.
+    /// `values` has the value of each code, of elements counted by their bits.
     pub(super) fn of_bits(
         counts: impl Iterator<Item = (u32, u64)>,
         values: &[f64],
@@ -55,7 +52,7 @@ impl Distribution {
         (Self::of_sorted(finite.into_iter().map(|(value, count)| (value, value, count))), moments)
     }
 
-    /// The values of numbers that were counted by ranges. `moments` are theirs.
+    /// Takes numbers counted by ranges, and their `moments`.
     pub(super) fn of_ranges(
         counts: impl Iterator<Item = (u32, u64)>,
         integers: bool,
@@ -81,12 +78,11 @@ impl Distribution {
         Self { ranges: ranges.map(count).collect() }
     }
 
-    /// Returns the number of values.
     pub(super) fn len(&self) -> u64 {
         self.ranges.last().map_or(0, |last| last.end)
     }
 
-    /// Returns the ranges in ascending order, and the number of values in each.
+    /// Returns the ranges in ascending order, with the number of values in each.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (&Range, u64)> {
         let mut before = 0;
         self.ranges.iter().map(move |range| {
@@ -96,8 +92,6 @@ impl Distribution {
         })
     }
 
-    /// Returns the smallest value that is not below `low`, and the largest that is not above
-    /// `high`. `None` if there is none between them.
     pub(super) fn extremes(&self, low: f64, high: f64) -> Option<(f64, f64)> {
         let first = self.ranges.partition_point(|range| range.middle() < low);
         let end = self.ranges.partition_point(|range| range.middle() <= high);
@@ -105,8 +99,8 @@ impl Distribution {
         Some((within.first()?.low, within.last()?.high))
     }
 
-    /// A percentile, as NumPy computes it by default: between the two nearest values, in
-    /// proportion. `None` if there are no values.
+    /// Returns a percentile as NumPy computes it by default: in proportion between the two nearest
+    /// values.
     pub(super) fn percentile(&self, percent: f64) -> Option<f64> {
         let last = self.len().checked_sub(1)?;
         let position = (percent / 100.0 * last as f64).min(last as f64);
@@ -121,7 +115,6 @@ impl Distribution {
         })
     }
 
-    /// Returns the value at this place in ascending order, counted from 0.
     fn at(&self, index: u64) -> Option<f64> {
         let range = self.ranges.get(self.ranges.partition_point(|range| range.end <= index))?;
         // The extremes are known exactly.
@@ -145,7 +138,6 @@ mod tests {
         Distribution::of_ranges(counts.iter(), integers, &moments)
     }
 
-    /// A percentile straight from its definition.
     fn expected(numbers: &[f64], percent: f64) -> f64 {
         let mut sorted: Vec<_> = numbers.iter().copied().filter(|n| n.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! [`gather`]: reads tensors once, on several threads, and finds the statistics of each.
+//! [`gather`]: the statistics of tensors, read once on several threads.
 
 use std::collections::HashMap;
 
@@ -14,23 +14,20 @@ use crate::input::{Source, Tensor};
 use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
 
-/// The number of pieces of a tensor that a thread takes at a time. To add the counts of two threads
-/// takes far less time than to read these pieces.
+/// How many pieces of a tensor a thread takes.
+// To read them takes far longer than to add the counts of two threads.
 const PIECES: usize = 16;
 
-/// The values of a tensor of at most this many elements are sorted, so that all are known exactly.
+/// More elements are not sorted, but counted.
 const SORTED: u64 = 4096;
 
-/// The statistics of a tensor's values.
 #[derive(Debug)]
 pub(super) struct TensorValues {
     pub(super) moments: Moments,
     pub(super) values: Distribution,
 }
 
-/// Some pieces of a tensor in a row.
 struct Job<'a> {
-    /// The index of the tensor.
     tensor: usize,
     pieces: Vec<Piece<'a, Source>>,
     /// Whether the first piece is the tensor's first, and the last its last.
@@ -38,13 +35,11 @@ struct Job<'a> {
     is_last: bool,
 }
 
-/// The counts of some pieces of a tensor.
 struct CountedPieces {
     moments: Moments,
     counts: Vec<Page>,
 }
 
-/// Buffers that a thread keeps from one job to the next.
 #[derive(Default)]
 struct ThreadBuffers {
     bytes: Vec<u8>,
@@ -53,22 +48,18 @@ struct ThreadBuffers {
     counts: Counts<u32>,
 }
 
-/// The result of a job: all about a tensor, or a part.
 enum Outcome<T> {
     All(T),
     Part(Box<CountedPieces>),
 }
 
-/// The value of each code, for each dtype with elements that are counted by their bits.
+/// The value of each code, for each dtype counted by its bits.
 type Values = HashMap<Dtype, Vec<f64>>;
 
-/// Finds the statistics of all tensors. Every byte is read once, and several threads share a large
-/// tensor.
+/// Finds the statistics of tensors. Threads share a large one.
 ///
-/// `summary` reduces the statistics to the kept part. `take` is called with the results in the
-/// order of the tensors, and with the index of each tensor. It is not called for tensors without
-/// elements. It gets an error if a tensor cannot be read or has bytes that are not values, and
-/// decides whether the other tensors are still read.
+/// `take` gets the results of `summary` in the order of the tensors, except for those without
+/// elements. It also gets errors, and decides whether to go on.
 pub(super) fn gather<T: Send>(
     tensors: &[Tensor<'_>],
     progress: &Progress,
@@ -115,7 +106,6 @@ fn jobs<'a>(i: usize, tensor: &Tensor<'a>) -> impl Iterator<Item = Job<'a>> + us
     })
 }
 
-/// Returns the values of the codes that tensors need.
 fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
     let mut values = Values::new();
     for tensor in tensors {
@@ -130,7 +120,6 @@ fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
     Ok(values)
 }
 
-/// Returns the statistics of counted elements.
 fn found(
     dtype: Dtype,
     moments: &Moments,
@@ -166,7 +155,6 @@ impl ThreadBuffers {
         Ok(Outcome::Part(Box::new(CountedPieces { moments, counts })))
     }
 
-    /// Returns the statistics of a small tensor.
     fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<TensorValues> {
         progress.check()?;
         let bytes = values::read(piece, &mut self.bytes)?;
@@ -179,8 +167,7 @@ impl ThreadBuffers {
         Ok(TensorValues { moments, values: Distribution::of_values(&mut self.sorted) })
     }
 
-    /// Counts the elements of some pieces. The moments of elements that are counted by their bits
-    /// follow from the counts.
+    /// Moments of elements that are counted by their bits follow from the counts.
     fn count(&mut self, job: &Job<'_>, progress: &Progress) -> Result<Moments> {
         let mut moments = Moments::default();
         self.counts.clear();

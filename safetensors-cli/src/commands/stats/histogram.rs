@@ -2,26 +2,24 @@
 
 use super::distribution::Distribution;
 
-/// How many times the width of the middle half of the values a value may be away from that half,
-/// before it counts as an outlier.
+/// An outlier is further from the middle half of the values than this many times its width.
 const FENCE: f64 = 3.0;
 
-/// The number of values in each of several bins of equal width. Outliers are in no bin.
+/// Outliers are in no bin.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Histogram {
-    /// Where the first bin begins: the smallest value that is no outlier.
+    /// The smallest value that is no outlier.
     pub(super) min: f64,
-    /// Where the last bin ends: the largest value that is no outlier.
+    /// The largest value that is no outlier.
     pub(super) max: f64,
     pub(super) counts: Vec<u64>,
-    /// The number of outliers below the bins.
+    /// Outliers below the bins.
     pub(super) below: u64,
-    /// The number of outliers above the bins.
+    /// Outliers above the bins.
     pub(super) above: u64,
 }
 
 impl Histogram {
-    /// Returns the histogram of finite values. `None` if there are no values or no bins.
     pub(super) fn of(values: &Distribution, bins: usize) -> Option<Self> {
         let (min, max) = extent(values)?;
         let mut histogram = Self { min, max, counts: vec![0; bins], below: 0, above: 0 };
@@ -38,8 +36,7 @@ impl Histogram {
         Some(histogram)
     }
 
-    /// Counts values anywhere between `low` and `high`. They are divided among the bins in
-    /// proportion.
+    /// Divides values between `low` and `high` in proportion.
     fn add(&mut self, low: f64, high: f64, count: u64) {
         let (start, end) = (self.place(low), self.place(high));
         let bins = self.counts.len();
@@ -53,7 +50,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the place of a value in units of bins, from 0 to the number of bins.
+    /// Returns a value's place, from 0 to the number of bins.
     fn place(&self, value: f64) -> f64 {
         // Halved, because the distance between two finite numbers may overflow.
         let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
@@ -62,8 +59,8 @@ impl Histogram {
         place.max(0.0).min(self.counts.len() as f64)
     }
 
-    /// Returns the counts as [`bars()`] of one row. `<` and `>` next to them show outliers. With
-    /// `aligned`, a blank shows that there are none below.
+    /// Returns the counts as [`bars()`] of one row, with `<` and `>` for outliers. With `aligned`,
+    /// a blank shows that there are none below.
     pub(super) fn bars(&self, aligned: bool) -> String {
         let bars = bars(&self.counts, self.counts.len(), 1).concat();
         let below = match self.below {
@@ -76,8 +73,7 @@ impl Histogram {
     }
 }
 
-/// Returns the counts as bars of `height` rows, in at most `width` columns. A bin with few values
-/// still shows a bar. There are no rows if there are no values.
+/// A bin with few values still shows a bar. Without values there are no rows.
 pub(crate) fn bars(counts: &[u64], width: usize, height: usize) -> Vec<String> {
     const STEPS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     // Neighbours share a column where there is no room for all.
@@ -96,11 +92,10 @@ pub(crate) fn bars(counts: &[u64], width: usize, height: usize) -> Vec<String> {
     (0..height).rev().map(row).collect()
 }
 
-/// Returns the range from the smallest to the largest value that is no outlier.
-///
-/// The middle half is between the percentiles 25 and 75. If at least half of the values are equal,
-/// its width may be 0. Then the percentiles 1 and 99 are taken, and if they are equal too, no value
-/// is an outlier.
+/// Returns the extremes without outliers.
+// The middle half is between the percentiles 25 and 75. If half of the values are equal, its width
+// may be 0: then the percentiles 1 and 99 replace it, and if they are equal, too, no value is an
+// outlier.
 fn extent(values: &Distribution) -> Option<(f64, f64)> {
     for (low, high) in [(25.0, 75.0), (1.0, 99.0)] {
         let (low, high) = (values.percentile(low)?, values.percentile(high)?);

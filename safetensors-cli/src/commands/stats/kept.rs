@@ -1,8 +1,6 @@
-//! [`KeptSummaries`]: the statistics of tensors, in few bytes until they are all shown.
+//! [`KeptSummaries`]: the statistics of a million tensors, in few bytes each.
 //!
-//! A header has room for a million tensors, so each must take no more than a few times the bytes of
-//! its entry there. Counts are mostly small, and numbers mostly equal to the one before or short in
-//! binary.
+//! Counts are mostly small, and numbers mostly equal to the one before or short in binary.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +10,6 @@ use super::moments::Moments;
 
 /// The summaries of tensors, by their indices.
 pub(super) struct KeptSummaries<'a> {
-    /// The options that all summaries were made with.
     asked: &'a [f64],
     bins: u16,
     /// Where each summary begins among the bytes; 0 if there is none.
@@ -23,7 +20,7 @@ pub(super) struct KeptSummaries<'a> {
 }
 
 impl<'a> KeptSummaries<'a> {
-    /// Room for the summaries of this many tensors.
+    /// Makes room for this many tensors.
     pub(super) fn new(tensors: usize, asked: &'a [f64], bins: u16) -> Self {
         let errors = BTreeMap::new();
         Self { asked, bins, places: vec![0; tensors], bytes: vec![0], errors }
@@ -45,12 +42,11 @@ impl<'a> KeptSummaries<'a> {
         }
     }
 
-    /// Keeps the reason why a tensor has no summary.
     pub(super) fn fail(&mut self, tensor: usize, error: String) {
         self.errors.insert(tensor, error);
     }
 
-    /// Returns the summary of a tensor; an empty one if none is kept.
+    /// Returns an empty summary if none is kept.
     pub(super) fn summary(&self, tensor: usize) -> Summary<'a> {
         let mut summary = Summary::empty(self.asked);
         let bytes = match self.places.get(tensor) {
@@ -79,12 +75,11 @@ impl<'a> KeptSummaries<'a> {
         summary
     }
 
-    /// Why a tensor has no summary.
     pub(super) fn error(&self, tensor: usize) -> Option<&str> {
         self.errors.get(&tensor).map(String::as_str)
     }
 
-    /// Returns the reasons of all tensors that have no summary, in their order.
+    /// Returns all reasons in the order of the tensors.
     pub(super) fn errors(&self) -> impl Iterator<Item = &String> {
         self.errors.values()
     }
@@ -97,7 +92,7 @@ struct Writer<'b> {
 }
 
 impl Writer<'_> {
-    /// Seven bits a byte, lowest first. The highest bit says that more follow.
+    /// Seven bits a byte, lowest first. The highest bit announces more.
     fn count(&mut self, mut count: u64) {
         while count >= 0x80 {
             self.bytes.push(count as u8 | 0x80);
@@ -106,8 +101,8 @@ impl Writer<'_> {
         self.bytes.push(count as u8);
     }
 
-    /// Writes the difference from the last number. The bytes are swapped, because most numbers end
-    /// in zeros.
+    /// The difference from the last number.
+    // The bytes are swapped, because most numbers end in zeros.
     fn number(&mut self, number: f64) {
         let bits = number.to_bits();
         self.count((bits ^ self.last).swap_bytes());
@@ -115,7 +110,6 @@ impl Writer<'_> {
     }
 }
 
-/// Reads the bytes of a [`Writer`].
 struct Reader<'b> {
     bytes: std::slice::Iter<'b, u8>,
     last: u64,

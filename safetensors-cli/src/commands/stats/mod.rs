@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `gather` | reads tensors once, on several threads |
 //! | `moments` | count, extremes, mean and deviation |
-//! | `codes`, `counts` | elements as codes, and how often each code occurs |
+//! | `codes`, `counts` | elements as codes, and their counts |
 //! | `distribution` | the values in ascending order; percentiles |
-//! | `histogram` | the number of values in bins of equal width, as numbers and as bars |
+//! | `histogram` | bins of equal width, as numbers and as bars |
 //! | `kept` | the statistics of many tensors, in few bytes |
 //! | `one` | the statistics of a tensor, for `safetensors browse` |
 
@@ -108,7 +108,6 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The statistics of a tensor.
 #[derive(Serialize)]
 struct Stats<'a> {
     name: &'a str,
@@ -116,12 +115,10 @@ struct Stats<'a> {
     shape: &'a [usize],
     #[serde(flatten)]
     summary: Summary<'a>,
-    /// Why there are no statistics: the tensor has bytes that are not values of its dtype, or
-    /// cannot be read.
+    /// Why there are no statistics: bytes that are not values of the dtype, or a failed read.
     error: Option<&'a str>,
 }
 
-/// The kept statistics of a tensor's values.
 #[derive(Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -130,15 +127,13 @@ struct Summary<'a> {
     histogram: Option<Box<Histogram>>,
 }
 
-/// The numbers of the option `--percentiles`, and the value for each of them.
 struct Percentiles<'a> {
     asked: &'a [f64],
     /// Empty if there are no finite values.
     found: Box<[f64]>,
 }
 
-/// The statistics of all tensors. Each is made when it is shown: a million of them would take many
-/// times the memory of the header.
+// Each is made when it is shown: a million of them would take many times the memory of the header.
 struct All<'a> {
     tensors: &'a [Tensor<'a>],
     kept: KeptSummaries<'a>,
@@ -155,7 +150,6 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// The summary of no values.
     fn empty(asked: &'a [f64]) -> Self {
         let percentiles = Percentiles { asked, found: Box::default() };
         Self { moments: Moments::default(), percentiles, histogram: None }
@@ -244,7 +238,7 @@ fn show(
     Ok(ShownInput::new(totals).sound(!failed))
 }
 
-/// A number, or a dash where there are no values.
+/// A dash if there is none.
 fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), text::number)
 }

@@ -1,18 +1,19 @@
-//! [`Moments`]: statistics of a set of numbers, gathered piece by piece.
+//! [`Moments`]: statistics of numbers, gathered piece by piece.
 
 use pulp::{Simd, WithSimd};
 
 use crate::model::vectors;
 
-/// The number of values that are summed at a time. They stay in the nearest cache.
+/// How many values are summed at a time.
+// They stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
-/// The number of sums that a block is divided into: the number of lanes of the widest vector.
-/// Several narrower vectors replace a wide one. So equal numbers are added in equal order on every
-/// processor, and a file has the same mean and deviation everywhere.
+/// The lanes of the widest vector.
+// Narrower vectors replace a wide one, so numbers are added in equal order on every processor, and
+// a file has the same mean and deviation everywhere.
 const LANES: usize = 8;
 
-/// Count, extremes, mean and deviation. NaN and infinities are counted, and excluded from the rest.
+/// NaN and infinities are counted, and excluded from the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(crate) struct Moments {
     /// The number of finite values.
@@ -25,21 +26,19 @@ pub(crate) struct Moments {
     pub(crate) mean: Option<f64>,
     /// The standard deviation of the values as a whole population.
     pub(crate) std: Option<f64>,
-    /// The sum of the squares of the distances from the mean.
+    /// The sum of the squared distances from the mean.
     #[serde(skip)]
     squares: f64,
 }
 
-/// The extremes of the magnitudes of some values, which are finite.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Magnitudes {
-    /// The smallest but 0; infinity if there is no other.
+    /// The smallest but 0; infinity without any other.
     pub(super) smallest: f64,
     pub(super) largest: f64,
     pub(super) has_zeros: bool,
 }
 
-/// The result of a pass over a block.
 #[derive(Clone, Copy)]
 struct Pass {
     /// The sums of the distances from the shift, and of their squares.
@@ -59,7 +58,7 @@ impl Moments {
         }
     }
 
-    /// Adds at most [`BLOCK`] values. Returns their magnitudes if all of them are finite.
+    /// Takes at most [`BLOCK`] values. Returns magnitudes if all are finite.
     pub(super) fn add_block(&mut self, block: &[f64]) -> Option<Magnitudes> {
         let found = self.of_finite(block);
         match &found {
@@ -69,7 +68,6 @@ impl Moments {
         found.map(|(_, magnitudes)| magnitudes)
     }
 
-    /// Adds a block that has NaN or infinity.
     fn add_some_finite(&mut self, block: &[f64]) {
         let finite: Vec<f64> = block.iter().copied().filter(|value| value.is_finite()).collect();
         let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
@@ -80,7 +78,7 @@ impl Moments {
         }
     }
 
-    /// Returns the moments of a block, or `None` if it has NaN or infinity or is empty.
+    /// Returns `None` for NaN, infinity or an empty block.
     fn of_finite(&self, block: &[f64]) -> Option<(Self, Magnitudes)> {
         let n = block.len() as f64;
         // Distances from a number near the mean lose few digits when they are squared. The current
@@ -113,7 +111,7 @@ impl Moments {
         Some((moments.with_std(), magnitudes))
     }
 
-    /// The moments of values that each occur several times. They are finite.
+    /// The moments of finite values that each occur several times.
     pub(crate) fn of_counted(values: impl Iterator<Item = (f64, u64)> + Clone) -> Self {
         let values = values.filter(|&(_, count)| count > 0);
         let finite: u64 = values.clone().map(|(_, count)| count).sum();
@@ -137,7 +135,7 @@ impl Moments {
         .with_std()
     }
 
-    /// Merges the moments of two sets by the formula of Chan, Golub and LeVeque.
+    /// Merges two sets by the formula of Chan, Golub and LeVeque.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.nan += other.nan;
         self.infinite += other.infinite;
@@ -162,23 +160,22 @@ impl Moments {
     }
 }
 
-/// A number, or 0 for -0. Which of two zeros is the smaller one depends on the instructions.
+/// Makes 0 of -0.
+// Which of two zeros is the smaller one depends on the instructions.
 fn unsigned(number: f64) -> f64 {
     number + 0.0
 }
 
-/// Returns the mean of values with a sum that is too large for a number, and the sum of the squares
-/// of their distances from it.
+/// Returns the mean, and the sum of the squared distances from it.
 fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
     let mean = block.iter().map(|value| value / block.len() as f64).sum::<f64>();
     (mean, block.iter().map(|value| (value - mean) * (value - mean)).sum())
 }
 
-/// Sums over a block.
 #[derive(Clone, Copy)]
 struct Sums<'a> {
     block: &'a [f64],
-    /// A number that is subtracted from each value before it is summed.
+    /// Subtracted from each value before it is summed.
     shift: f64,
 }
 
@@ -248,7 +245,6 @@ fn lanes<S: Simd>(vectors: &[S::f64s; LANES]) -> [f64; LANES] {
     lanes
 }
 
-/// Returns the sum of all lanes.
 fn in_pairs([a, b, c, d, e, f, g, h]: [f64; LANES]) -> f64 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }

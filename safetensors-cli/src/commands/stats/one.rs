@@ -6,23 +6,18 @@ use crate::input::Tensor;
 use crate::terminal::progress::Progress;
 use crate::terminal::text;
 
-/// The percentiles that are shown, and their names.
 const PERCENTILES: [(f64, &str); 5] =
     [(1.0, "p1"), (25.0, "p25"), (50.0, "p50"), (75.0, "p75"), (99.0, "p99")];
 
-/// The statistics of a tensor, for people.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// The computed values, each with its name.
     pub(crate) lines: Vec<(&'static str, String)>,
-    /// The counts of the histogram's bins.
     pub(crate) counts: Vec<u64>,
     /// Where the first bin begins and the last one ends.
     pub(crate) range: [f64; 2],
 }
 
-/// Computes the statistics of a tensor. Reads each of its bytes once. If `progress` is cancelled,
-/// returns the error `Cancelled`.
+/// Returns the error `Cancelled` if `progress` is cancelled.
 pub(crate) fn of_tensor(
     tensor: &Tensor<'_>,
     bins: u16,

@@ -1,4 +1,4 @@
-//! [`Fault`]: one reason for which a file or a checkpoint is not sound.
+//! [`Fault`]: one reason why a file or a checkpoint is not sound.
 
 use std::io;
 
@@ -6,7 +6,6 @@ use safetensors_core::{Error, ErrorKind};
 use safetensors_formats::ErrorKind as FormatKind;
 use serde::Serialize;
 
-/// One reason for which a file or a checkpoint is not sound.
 #[derive(Debug, Serialize)]
 pub(super) struct Fault {
     kind: &'static str,
@@ -21,12 +20,11 @@ impl Fault {
         Self { kind, file: None, tensor: None, error }
     }
 
-    /// Adds the file and the tensor.
     pub(super) fn of_tensor(self, file: Option<String>, tensor: &str) -> Self {
         Self { file, tensor: Some(tensor.to_owned()), ..self }
     }
 
-    /// Whether it says of a file no more than another one, which may also name the tensor.
+    /// Whether the other says as much about the file, and maybe about a tensor.
     pub(super) fn repeats(&self, other: &Self) -> bool {
         let has_no_more = self.tensor.is_none() || self.tensor == other.tensor;
         self.kind == other.kind && self.file == other.file && has_no_more
@@ -45,7 +43,7 @@ impl From<anyhow::Error> for Fault {
     }
 }
 
-/// Returns the words of a schema: a program decides by them, so each stays.
+/// The words of a schema: programs depend on them.
 fn kind(error: &Error) -> &'static str {
     if let Some(kind) = error.other::<FormatKind>() {
         return match kind {

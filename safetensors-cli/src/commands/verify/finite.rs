@@ -14,7 +14,6 @@ use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
 use crate::terminal::text;
 
-/// The values of a tensor that are NaN or infinite.
 #[derive(Default)]
 struct NotFinite {
     count: u64,
@@ -22,9 +21,8 @@ struct NotFinite {
     first: Option<(u64, f64)>,
 }
 
-/// Lists the tensors that have NaN or infinity in them, and those that cannot be read. Checks
-/// quantised weights as numbers, and every other tensor as it is stored: scales of activations have
-/// no place among the numbers.
+/// Lists the tensors with NaN or infinity, and unreadable ones. Checks quantised weights as
+/// numbers, and other tensors as stored: scales of activations are not part of the numbers.
 pub(super) fn faults(stored: Checkpoint, threads: usize, progress: &Progress) -> Vec<Fault> {
     let weights = quantized_weights(&stored);
     let codes = weights.iter().filter_map(|weight| weight.tensors.first());
@@ -100,7 +98,6 @@ impl NotFinite {
         Ok(found)
     }
 
-    /// Returns the fault of a tensor with such values.
     fn fault(&self, tensor: &Tensor<'_>) -> Option<Fault> {
         let (mut position, number) = self.first?;
         let mut index = vec![0; tensor.shape().len()];

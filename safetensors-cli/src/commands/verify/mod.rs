@@ -2,9 +2,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `fault` | one reason why something is not sound, with its kind for programs |
+//! | `fault` | one problem, with its kind for programs |
 //! | `finite` | NaN and infinity in values |
-//! | `outcome` | the result for one file or checkpoint, and how it is shown |
+//! | `outcome` | the result for one file or checkpoint |
 
 mod fault;
 mod finite;
@@ -172,8 +172,7 @@ impl Run for Args {
     }
 }
 
-/// Returns the epochs of trainings of burn that are in these directories, compared with their
-/// manifests.
+/// Epochs of burn, compared with their manifests.
 fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
     let mut epochs = BTreeMap::new();
     for directory in paths.iter().filter(|path| path.is_dir()) {
@@ -184,7 +183,7 @@ fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
     epochs.into_values().map(|epoch| Outcome::of_epoch(epoch, strict)).collect()
 }
 
-/// Checks one file or checkpoint. `None` if the file was found, and has been removed since.
+/// Returns `None` if a found file has been removed.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
     let mut outcome = Outcome::new(target);
     match look(target, args, threads, progress, &mut outcome) {
@@ -204,7 +203,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     Some(outcome.judged(args.strict))
 }
 
-/// Checks the shards that open where their index does not.
+/// Checks the shards, which open, unlike their index.
 fn check_shards(
     target: &Target,
     args: &Args,
@@ -223,7 +222,7 @@ fn check_shards(
     }
 }
 
-/// Opening the checkpoint checks every rule of the format. The audit adds the warnings.
+// Opening the checkpoint checks every rule of the format. The audit adds the warnings.
 fn look(
     target: &Target,
     args: &Args,
@@ -251,7 +250,6 @@ fn look(
     Ok(())
 }
 
-/// Checks safetensors files.
 fn check_files(
     target: &Target,
     checkpoint: &Checkpoint,
@@ -299,12 +297,12 @@ fn check_files(
     Ok(())
 }
 
-/// Returns the number of digests of a file that are right.
+/// The number of correct digests.
 fn recorded(file: &VerifiedFile<'_>) -> usize {
     file.checked.len() + usize::from(file.sha256.is_some())
 }
 
-/// Checks a delta: the compressed differences, which opening does not check.
+/// Checks the compressed differences, which opening does not.
 fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let delta = delta::open(target.path()?)?;
     outcome.format = Some("delta".into());
@@ -327,8 +325,8 @@ fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::R
     Ok(())
 }
 
-/// Checks a file of another format: the checksums of archives, which opening does not check.
-/// `false` for a safetensors file.
+/// Checks the checksums of archives, which opening does not. Returns `false` for a safetensors
+/// file.
 fn check_other(
     checkpoint: &Checkpoint,
     args: &Args,

@@ -13,7 +13,6 @@ use crate::terminal::colour::{Colour, paint};
 use crate::terminal::report::{report, warn};
 use crate::terminal::text;
 
-/// The outcome of checking one file or checkpoint.
 #[derive(Default, Serialize)]
 pub(super) struct Outcome {
     pub(super) path: String,
@@ -24,18 +23,17 @@ pub(super) struct Outcome {
     pub(super) warnings: Vec<String>,
     pub(super) files: usize,
     pub(super) digests: usize,
-    /// The format of a file that is none of safetensors; or that it is a delta.
+    /// The format, unless it is safetensors; or that it is a delta.
     pub(super) format: Option<String>,
     /// Describes a delta or an epoch.
     #[serde(skip)]
     pub(super) summary: Option<String>,
-    /// The checksums of an archive that were compared.
+    /// The compared checksums of an archive.
     pub(super) checksums: u64,
     #[serde(flatten)]
     pub(super) totals: Totals,
 }
 
-/// The document of `--json`.
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
     pub(super) checked: usize,
@@ -49,12 +47,11 @@ pub(super) struct Document<'a> {
 }
 
 impl Outcome {
-    /// The outcome before the check.
     pub(super) fn new(target: &Target) -> Self {
         Self { path: target.name(), ..Self::default() }
     }
 
-    /// The outcome of an epoch. Its files have their own.
+    /// The outcome of an epoch. Its files have theirs.
     pub(super) fn of_epoch(epoch: Epoch, strict: bool) -> Self {
         let path = epoch.path.to_string_lossy().into_owned();
         let shown = text::printable(&path).to_string();
@@ -76,16 +73,14 @@ impl Outcome {
         outcome.judged(strict)
     }
 
-    /// Says whether it is sound.
     pub(super) fn judged(mut self, strict: bool) -> Self {
         self.error = self.faults.first().map(|fault| fault.error.clone());
         self.sound = self.error.is_none() && (self.warnings.is_empty() || !strict);
         self
     }
 
-    /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
-    /// An intact file that cannot be opened alone has only warnings. With `strict`, warnings are
-    /// printed as errors. With `quiet`, there is no line on standard output.
+    /// Prints a sound result on standard output, unless `quiet`, and others on standard error. With
+    /// `strict`, warnings are errors. An intact file that cannot be opened alone has only warnings.
     pub(super) fn show(&self, args: &super::Args, out: &mut impl Write) -> anyhow::Result<()> {
         let is_opened = self.files > 0 || self.summary.is_some();
         if self.sound && is_opened && !args.quiet {
@@ -101,7 +96,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Describes a sound file. `is_finite` says that its values have been looked at.
+    /// `is_finite` means that its values were checked.
     fn summary(&self, is_finite: bool) -> String {
         if let Some(summary) = &self.summary {
             return summary.clone();
@@ -134,7 +129,7 @@ impl Outcome {
 }
 
 impl Document<'_> {
-    /// Prints a last line if there is more than one outcome, and how many `others` are not checked.
+    /// `others` are not checked.
     pub(super) fn summarise(&self, others: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()> {
         if self.checked > 1 {
             let warnings = match self.warnings {

@@ -1,5 +1,4 @@
-//! Addresses in a command that was built without them: every use is an error that explains how to
-//! get one with them.
+//! Addresses in a command that was built without them: each is an error with a remedy.
 
 use std::path::PathBuf;
 
@@ -9,20 +8,17 @@ use safetensors_core::{Error, SaveOptions, ShardOptions};
 use super::printable;
 use crate::input::source::Rewrite;
 
-/// The store of an address. There is none.
 pub(super) type Files = LocalStore;
 
-/// Every text with a scheme counts as an address.
+/// Returns `true` for every text with a scheme.
 pub(super) fn is_known(_: &str) -> bool {
     true
 }
 
-/// Every address stays one.
 pub(super) fn on_disk(path: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns the error of a command that needs addresses or downloads.
 pub(crate) fn missing() -> anyhow::Error {
     anyhow::anyhow!(
         "this `safetensors` was built without addresses and downloads; \
@@ -50,7 +46,6 @@ pub(crate) fn save_sharded(address: &str, _: &Rewrite<'_>, _: &ShardOptions) -> 
     Err(without(address))
 }
 
-/// Nothing is ever sent.
 pub(crate) fn abort_uploads() {}
 
 fn without(address: &str) -> anyhow::Error {

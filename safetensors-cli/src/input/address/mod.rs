@@ -1,8 +1,8 @@
 //! Addresses instead of paths: `hf://owner/name`, `s3://bucket/model`,
 //! `https://host/model.safetensors`.
 //!
-//! Everything remote is in `safetensors_hub`. Without the feature `remote`, an address is an error
-//! that explains how to get a command with it.
+//! `safetensors_hub` reads and writes them. Without the feature `remote`, an address is an error
+//! with a remedy.
 
 #[cfg(not(feature = "remote"))]
 mod absent;
@@ -29,14 +29,13 @@ use absent as there;
 #[cfg(feature = "remote")]
 use remote as there;
 
-/// Takes an argument that is a path or an address. `file:///path` is the path from here on.
+/// `file:///path` becomes a path.
 pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(there::on_disk)
 }
 
-/// Returns the address that replaces a path; `None` for a path of the disk.
-///
-/// A text that begins like an address of an unknown kind counts as one, unless it is on the disk.
+/// Returns `None` for a path of the disk. A text that begins like an address of an unknown kind is
+/// one, unless it is on the disk.
 pub(crate) fn of(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
@@ -44,13 +43,12 @@ pub(crate) fn of(path: &Path) -> Option<&str> {
     (is_scheme && (there::is_known(text) || !path.exists())).then_some(text)
 }
 
-/// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
+/// Fetches headers now, and tensors when they are read.
 pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
     open_or(address, |_, _, error| Err(error.into()))
 }
 
-/// [`open`] for an address that may be one of a file or a directory of another format, which
-/// `otherwise` opens: from its store, by its path, and with the error if it is none.
+/// Like [`open`], but `otherwise` opens other formats.
 pub(crate) fn open_or(
     address: &str,
     otherwise: impl FnOnce(Arc<there::Files>, &Path, Error) -> anyhow::Result<Checkpoint>,
@@ -63,8 +61,7 @@ pub(crate) fn open_or(
     }
 }
 
-/// Returns `true` if an error is not about the format: nothing was read, or there are several
-/// files.
+/// Returns `true` if nothing was read, or there are several files.
 fn is_of_access(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
@@ -72,14 +69,14 @@ fn is_of_access(error: &Error) -> bool {
     }
 }
 
-/// Returns the store of an address, and the path in it.
+/// Returns the store, and the path in it.
 fn files(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf)> {
     refuse_memory(address)?;
     let (store, path) = there::files(address)?;
     Ok((Arc::new(store), path))
 }
 
-/// Returns the store of an address with directories to list, and the path in it.
+/// Returns a store with directories to list, and the path in it.
 pub(crate) fn store(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf)> {
     if is_web(address) {
         return Err(wrong_usage(format!(
@@ -91,13 +88,12 @@ pub(crate) fn store(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf
     files(address)
 }
 
-/// Returns `true` for the address of a web server.
 pub(crate) fn is_web(address: &str) -> bool {
     let scheme = address.split(':').next().unwrap_or_default();
     ["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web))
 }
 
-/// Returns the files of whole tensors at an address, each as a separate checkpoint.
+/// Files with parts of tensors, each as a separate checkpoint.
 pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     let (store, path) = files(address)?;
     let opened = core::Checkpoint::open_in(store, path, &Limits::default());
@@ -105,7 +101,6 @@ pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     Ok(parts.into_iter().map(core::Checkpoint::into_boxed).collect())
 }
 
-/// Returns the checkpoint at an address, if there is one.
 pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
     let (store, path) = files(address)?;
     match core::Checkpoint::open_in(store, path, &Limits::default()) {
@@ -118,14 +113,13 @@ pub(crate) fn find(address: &str) -> anyhow::Result<Option<Checkpoint>> {
     }
 }
 
-/// Refuses an address that nothing can be saved to, before anything is read.
+/// Refuses an address that cannot be saved to, before anything is read.
 pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
     refuse_memory(address).map_err(wrong_usage)?;
     there::check_writable(address)
 }
 
-/// Refuses the memory of this process, which stores have for their tests. It is empty at the start
-/// of a command, and lost at its end.
+/// Refuses the memory of this process, which is lost at the end of the command.
 fn refuse_memory(address: &str) -> anyhow::Result<()> {
     match address.split_once(':') {
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(
@@ -137,7 +131,7 @@ fn refuse_memory(address: &str) -> anyhow::Result<()> {
     }
 }
 
-/// An address without user, password and query, which may be credentials.
+/// Removes user, password and query, which may be credentials.
 pub(crate) fn shown(address: &str) -> String {
     let address = address.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
@@ -155,7 +149,6 @@ pub(crate) fn refuse(path: &Path) -> anyhow::Result<()> {
     )))
 }
 
-/// An address in a message.
 fn printable(address: &str) -> String {
     crate::terminal::text::printable(&shown(address)).to_string()
 }

@@ -11,22 +11,19 @@ use super::printable;
 use crate::input::source::Rewrite;
 use crate::terminal::report::wrong_usage;
 
-/// The store of an address.
 pub(super) type Files = RemoteStore;
 
-/// Returns `true` if a text begins like an address of a known kind.
 pub(super) fn is_known(text: &str) -> bool {
     AddressKind::of(text).is_some()
 }
 
-/// Returns the path that an address of the disk means. Every other address, and every path, stays
-/// as it is.
+/// Turns an address of the disk into its path.
 pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
     let meant = path.to_str().map(remote::local_path).transpose()?.flatten();
     Ok(meant.unwrap_or(path))
 }
 
-/// Returns the store of an address, and the path in it.
+/// Returns the store, and the path in it.
 pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     let store = RemoteStore::new(address, &RemoteOptions::new());
     let store = store.map_err(|error| advise(error, address))?;
@@ -34,7 +31,7 @@ pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     Ok((store, path))
 }
 
-/// Adds to an error the address, unless it names it, and a remedy.
+/// Adds the address and a remedy.
 pub(crate) fn advise(error: Error, address: &str) -> anyhow::Error {
     let (shown, message) = (printable(address), error.to_string());
     let remedy = remedy(&error, address);
@@ -46,8 +43,8 @@ pub(crate) fn advise(error: Error, address: &str) -> anyhow::Error {
     anyhow::anyhow!("{place}{message}{remedy}")
 }
 
-/// Returns advice about a store that refuses, lacks or does not answer a request. Other errors have
-/// their own.
+/// Advises about a store that refuses, lacks or does not answer a request. Other errors have
+/// advice.
 fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     if let Some(safetensors_hub::ErrorKind::Network { .. }) = error.other() {
         return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
@@ -77,7 +74,6 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses an address that nothing can be saved to.
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     match AddressKind::of(address) {
         Some(AddressKind::Hub | AddressKind::Web) => Err(wrong_usage(format!(
@@ -89,7 +85,6 @@ pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Saves everything to one file.
 pub(crate) fn save(
     address: &str,
     rewrite: &Rewrite<'_>,
@@ -98,7 +93,6 @@ pub(crate) fn save(
     Ok(RemoteOptions::new().save_rewrite(address, rewrite, options)?)
 }
 
-/// Saves everything to a directory, as one file or several.
 pub(crate) fn save_sharded(
     address: &str,
     rewrite: &Rewrite<'_>,
@@ -112,7 +106,7 @@ pub(crate) fn save_sharded(
 mod tests {
     use super::*;
 
-    /// Without a request, which would be repeated for some 10 seconds.
+    // Without a request, which would be repeated for some 10 seconds.
     #[test]
     fn a_hub_out_of_reach_is_named_with_a_remedy() {
         let (host, problem) = ("huggingface.co".into(), "Connection refused".into());

@@ -5,15 +5,13 @@ use jiff::fmt::temporal::Pieces;
 
 const SECONDS_OF_A_DAY: i32 = 24 * 60 * 60;
 
-/// Returns `true` if the text is an ISO 8601 date in the basic or the extended format, with or
-/// without a time.
+/// Returns `true` for an ISO 8601 date in the basic or the extended format, with or without a time.
 ///
-/// A date is `YYYY`, `YYYY-MM`, `YYYY-MM-DD` or `YYYYMMDD`. A date with a day may have a time: `T`,
-/// then `hh`, `hh:mm`, `hh:mm:ss` or the same without colons. A time may have a decimal fraction of
-/// its last part, and a zone: `Z`, `±hh`, `±hh:mm` or `±hhmm`.
-///
-/// The hyphen is `-`, or U+2010, which the text of the ModelSpec standard itself uses. Dates by
-/// week (`2023-W28-7`) and by day of the year (`2023-197`) are refused.
+/// A date is `YYYY`, `YYYY-MM`, `YYYY-MM-DD` or `YYYYMMDD`. After a day may follow `T` and a time:
+/// `hh`, `hh:mm`, `hh:mm:ss`, or without colons, with a decimal fraction of the last part, and a
+/// zone: `Z`, `±hh`, `±hh:mm` or `±hhmm`. Dates by week (`2023-W28-7`) and by day of the year
+/// (`2023-197`) are refused.
+// The hyphen is `-`, or U+2010, which the text of the ModelSpec standard itself uses.
 pub(super) fn is_date(text: &str) -> bool {
     let text = text.replace('\u{2010}', "-");
     // jiff reads more than ISO 8601, so these are refused here: a sign before the year, a space or

@@ -1,22 +1,17 @@
-//! [`Form`]: the forms that the values of keys can have.
+//! [`Form`]: the forms of values.
 
 use super::date::is_date;
 
-/// The number of hex digits of a SHA-256.
 pub(super) const SHA256_DIGITS: usize = 64;
 
-/// The form of a value's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Any text.
     Text,
-    /// Text with at least one character that is not white space.
+    /// Text that is not only white space.
     NonEmpty,
-    /// `major.minor.patch`.
     Version,
     /// `WIDTHxHEIGHT`, in pixels.
     Resolution,
-    /// An ISO 8601 date, with or without a time.
     Date,
     /// `0x` and lower-case hex digits.
     Hash,
@@ -24,18 +19,15 @@ pub(super) enum Form {
     Sha256,
     /// Two unsigned integers, `MIN,MAX`.
     Range,
-    /// An unsigned 32-bit integer.
     Integer,
-    /// `true` or `false`.
     Boolean,
     /// Items separated by commas.
     List,
-    /// An image as a base64 data URL.
+    /// A base64 data URL.
     DataImage,
 }
 
 impl Form {
-    /// Returns `true` if a text has the form.
     pub(super) fn accepts(self, text: &str) -> bool {
         match self {
             Self::Text => true,
@@ -53,7 +45,6 @@ impl Form {
         }
     }
 
-    /// Returns the form in words, for messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -79,7 +70,7 @@ pub(super) fn major(text: &str) -> Option<u32> {
     integer(minor).and(integer(patch)).and(integer(major))
 }
 
-/// Splits a list. White space around an item does not belong to it.
+/// Splits a list, and trims its items.
 pub(super) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim)
 }
@@ -89,14 +80,14 @@ fn pair(text: &str, separator: char) -> Option<(u64, u64)> {
     Some((integer(first)?.into(), integer(second)?.into()))
 }
 
-/// Parses plain digits: no sign and no leading zeros, so that each number has one text.
+/// No sign and no leading zeros, so that each number has one text.
 fn integer(text: &str) -> Option<u32> {
     let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
     let has_zeros = text != "0" && text.starts_with('0');
     text.parse().ok().filter(|_| is_plain && !has_zeros)
 }
 
-/// Returns the number of digits of a hash: `0x` and lower-case hex digits.
+/// Returns the number of digits after `0x`, if all are lower-case hex digits.
 fn hash_digits(text: &str) -> Option<usize> {
     let digits = text.strip_prefix("0x")?;
     digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')).then_some(digits.len())

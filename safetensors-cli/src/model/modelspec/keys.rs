@@ -5,42 +5,34 @@ use super::form::Form;
 /// The prefix of every key of the standard in a file's metadata.
 pub(super) const PREFIX: &str = "modelspec.";
 
-/// The key for the version of the standard. A file with this key follows the standard.
+/// A file with this key follows the standard.
 pub(super) const VERSION_KEY: &str = "sai_model_spec";
 
-/// The prefix of the keys for hashes. The name of the algorithm follows it.
+/// The prefix of hashes, before the name of the algorithm.
 pub(super) const HASH_PREFIX: &str = "hash_";
 
-/// How bad it is that the metadata does not follow the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// The metadata does not follow a recommendation of the standard.
+    /// A departure from a recommendation.
     Warning,
-    /// The metadata does not follow the standard.
+    /// A departure from a requirement.
     Error,
 }
 
-/// The models that a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Category {
-    /// Every model.
     Any,
-    /// Models that generate images.
     Image,
-    /// Models that predict text.
     Text,
 }
 
-/// One key of the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     /// The name, without [`PREFIX`].
     pub(super) name: &'static str,
-    /// How bad it is that the key is missing. `None` for an optional one.
+    /// `None` for an optional key.
     pub(super) lack: Option<Level>,
-    /// The models that the key is for.
     pub(super) category: Category,
-    /// The form of its value.
     pub(super) form: Form,
 }
 
@@ -85,15 +77,12 @@ const fn key(name: &'static str, lack: Option<Level>, category: Category, form: 
     Key { name, lack, category, form }
 }
 
-/// Returns the name of a key with its prefix, as metadata has it.
+/// Adds the prefix.
 pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-/// Returns the form of the value of a key, if the standard defines one. `name` is without
-/// [`PREFIX`].
-///
-/// A hash by an algorithm that the table does not list has the form of a hash too.
+/// `name` is without [`PREFIX`]. A hash by any algorithm has a form.
 pub(super) fn form_of(name: &str) -> Option<Form> {
     match KEYS.iter().find(|key| key.name == name) {
         Some(key) => Some(key.form),

@@ -1,8 +1,8 @@
-//! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1: keys
-//! in the metadata of a file that describe its model.
+//! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1:
+//! metadata that describes a model.
 //!
 //! `keys` has the table of the standard, `form` and `date` check values, and [`validate()`]
-//! compares the metadata of a file with the table.
+//! compares a file with the table.
 
 mod date;
 mod form;
@@ -17,16 +17,15 @@ use keys::{form_of, full_name};
 use safetensors_core::Metadata;
 pub(crate) use validate::{Problem, validate};
 
-/// The version of the standard that [`entries`] declares.
+/// The version that [`entries`] declares.
 const VERSION: &str = "1.0.1";
 
-/// Returns `true` if metadata has any key of the standard, valid or not.
+/// Returns `true` for any key of the standard, valid or not.
 pub(crate) fn is_in(metadata: &Metadata) -> bool {
     metadata.keys().any(|key| key.starts_with(keys::PREFIX))
 }
 
-/// Makes the entries of metadata that describe a model, of names without `modelspec.` and their
-/// values. Fails for a value that does not have the form of its key.
+/// The names are without `modelspec.`, and the values must have their form.
 pub(crate) fn entries<'a>(
     values: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Metadata, Problem> {
@@ -42,7 +41,7 @@ pub(crate) fn entries<'a>(
     Ok(entries)
 }
 
-/// Returns an entry that has the form of a SHA-256, for one that is computed later.
+/// Takes the place of a SHA-256 that is computed later.
 pub(crate) fn any_sha256() -> (String, String) {
     (full_name("hash_sha256"), format!("0x{}", "0".repeat(form::SHA256_DIGITS)))
 }

@@ -1,4 +1,4 @@
-//! [`validate`]: lists every difference between a file's metadata and the standard.
+//! [`validate`]: compares a file's metadata with the standard.
 
 use std::fmt;
 
@@ -17,17 +17,14 @@ impl fmt::Display for Level {
     }
 }
 
-/// One difference between metadata and the standard. `Display` describes it in a sentence, without
-/// the level.
+/// `Display` omits the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// How bad it is.
     pub(crate) level: Level,
     /// The key, with `modelspec.`
     key: String,
-    /// The expected form of the key's value.
     expected: &'static str,
-    /// The value of the key; `None` if the key is missing.
+    /// The value, unless the key is missing.
     found: Option<String>,
 }
 
@@ -42,31 +39,26 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// A value that does not have the form of its key, which is named without `modelspec.`
+    /// The name is without `modelspec.`
     pub(super) fn of_value(name: &str, form: Form, text: &str) -> Self {
         let (level, key) = (Level::Error, full_name(name));
         Self { level, key, expected: form.words(), found: Some(text.to_owned()) }
     }
 }
 
-/// Compares metadata with the standard, and lists the differences. Keys that the standard lists
-/// come first, in its order, then hashes by other algorithms.
+/// Lists keys of the standard in its order, then hashes by other algorithms.
 ///
-/// A value that does not have the form of its key is an error. A missing key is an error if every
-/// model must have it, and a warning if every model should have it. For keys of some models only,
-/// these rules hold:
+/// A value of another form is an error. A missing key is an error if every model must have it, and
+/// a warning if every model should. Some keys have these rules:
 ///
-/// - A missing `resolution` is an error if `architecture` begins with `stable-diffusion`, because
-///   the standard says "should always have this key". It is a warning if another key for images is
-///   present, because "models that are able to handle any resolution may omit this key". It is
-///   always allowed if `architecture` contains a `/`, because "adapter and component models can
-///   leave this off".
+/// - A missing `resolution` is an error if `architecture` begins with `stable-diffusion` ("should
+///   always have this key"), and a warning if another key for images is present ("models that are
+///   able to handle any resolution may omit this key"). `architecture` with a `/` allows it
+///   ("adapter and component models can leave this off").
 /// - A missing `data_format` is an error, and a missing `format_type` a warning, if `architecture`
-///   is `gpt-neo-x`, the only text model that the standard lists, or if another key for text is
-///   present.
+///   is `gpt-neo-x`, the only text model in the standard, or if another key for text is present.
 ///
-/// A major version other than 1 is a warning, because its rules may differ. Keys that the standard
-/// does not list are allowed.
+/// A major version other than 1 is a warning, because its rules may differ.
 pub(crate) fn validate(metadata: &Metadata) -> Vec<Problem> {
     let listed = KEYS.iter().filter_map(|key| problem_of(key, metadata));
     let others = metadata.iter().filter_map(|(key, text)| {
@@ -99,7 +91,7 @@ fn problem_of(key: &Key, metadata: &Metadata) -> Option<Problem> {
     None
 }
 
-/// Returns the level of the problem that this key is missing; `None` if that is not a problem.
+/// Returns `None` if it may be missing.
 fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
     let level = key.lack?;
     let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);

@@ -6,8 +6,7 @@ use std::hash::{Hash, Hasher};
 use super::Tree;
 use crate::model::order::number;
 
-/// Folds siblings that differ only in the number at the start of their labels. The folded tree
-/// takes the place of the first of them.
+/// Folds siblings that differ only in the number at the start of their labels.
 pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     let firsts = firsts(&trees);
     let mut numbers: HashMap<usize, Vec<u64>> = HashMap::new();
@@ -34,8 +33,8 @@ pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     trees
 }
 
-/// For each sibling, the position of the first one of the same structure, which may be its own.
-/// Little else is kept of each sibling, because there may be a million.
+/// Returns for each sibling the first one of the same structure.
+// Little else is kept, because there may be a million.
 fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
     let mut found = HashMap::new();
     // No checkpoint that fits in memory has 2³² tensors.
@@ -46,15 +45,14 @@ fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
     (0..).zip(trees).map(first).collect()
 }
 
-/// Splits a label into the number that it starts with and the rest. There is a rest where a module
-/// was joined with its only child.
+/// Splits a label after its number. A rest follows if a module was joined with its only child.
 fn leading_number<'t>(tree: &'t Tree<'_>) -> Option<(u64, &'t str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);
     Some((number(first)?, rest))
 }
 
-/// Ascending numbers as ranges: `0…2, 5, 7…9`.
+/// Displays ascending numbers as ranges: `0…2, 5, 7…9`.
 fn ranges(numbers: &[u64]) -> String {
     const SHOWN: usize = 6;
     let mut ranges: Vec<String> = Vec::new();
@@ -71,14 +69,14 @@ fn ranges(numbers: &[u64]) -> String {
     ranges.join(", ")
 }
 
-/// A tree to compare by another label than its own.
+/// A tree to compare by another label.
 struct Labelled<'t, 'a> {
     label: &'t str,
     tree: &'t Tree<'a>,
 }
 
 impl Labelled<'_, '_> {
-    /// Returns everything that is compared but the content.
+    /// All that is compared but the content.
     fn own(&self) -> impl Hash + PartialEq {
         let tensor = self.tree.tensor().map(|tensor| (tensor.kind(), tensor.shape()));
         (self.label, self.tree.copies, tensor, self.tree.children().len())

@@ -1,4 +1,4 @@
-//! [`Tree`]: the modules of a model, from the names of its tensors.
+//! [`Tree`]: the modules of a model, by the names of its tensors.
 
 mod fold;
 #[cfg(test)]
@@ -14,16 +14,14 @@ use crate::input::other::Shown;
 use crate::model::order::{self, MAX_PARTS, Sort};
 use crate::model::totals::{Parameters, Totals};
 
-/// A module, a tensor, or several of either that differ only in a number in their names.
-///
-/// There may be a million, so a tree is small: it borrows the description of a tensor, and a label
-/// is part of a tensor's name where possible.
+/// A module, a tensor, or several of either that differ only in a number.
+// There may be a million, so a tree borrows the description of a tensor, and a label from its name
+// where possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree<'a> {
-    /// The part of the name; several parts where modules have one child each; `0…31` for folded
-    /// siblings.
+    /// Several parts if modules have one child each; `0…31` for folded siblings.
     pub(crate) label: Cow<'a, str>,
-    /// The number of siblings that were folded into this one.
+    /// Siblings that were folded into this one.
     pub(crate) copies: u32,
     content: Content<'a>,
     /// The separator between the parts of names.
@@ -34,13 +32,11 @@ pub(crate) struct Tree<'a> {
 enum Content<'a> {
     /// A tensor, the number of its file, and its parameters.
     Tensor(Shown<'a>, usize, u64),
-    /// The modules and tensors in a module.
     Module(Box<[Tree<'a>]>),
 }
 
 impl<'a> Tree<'a> {
-    /// Returns the top-level modules and tensors of these tensors, which are sorted by name on the
-    /// way. With `folds`, layers of equal structure are folded together.
+    /// Sorts the tensors by name. With `folds`, layers of equal structure are folded.
     pub(crate) fn of<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
@@ -53,7 +49,6 @@ impl<'a> Tree<'a> {
         trees
     }
 
-    /// Returns the tensor. `None` for a module.
     pub(crate) fn tensor(&self) -> Option<Shown<'a>> {
         match self.content {
             Content::Tensor(tensor, ..) => Some(tensor),
@@ -61,7 +56,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the number of the tensor's file. `None` for a module.
+    /// `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match self.content {
             Content::Tensor(_, file, _) => Some(file),
@@ -69,7 +64,6 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the modules and tensors inside.
     pub(crate) fn children(&self) -> &[Self] {
         match &self.content {
             Content::Tensor(..) => &[],
@@ -98,8 +92,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the number of the file of the tensor, or of the first one in the module, and where
-    /// its bytes begin and end there.
+    /// The file's number and the range of bytes, of the first tensor.
     fn position(&self) -> (usize, u64, u64) {
         match &self.content {
             Content::Tensor(tensor, file, _) => {
@@ -113,8 +106,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Sorts from the inside out, because a module has the dtype of its first tensor. Trees that
-/// compare equal stay in the order of names.
+/// Sorts from the inside out, because a module has the dtype of its first tensor. The sort is
+/// stable.
 fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     for tree in trees.iter_mut() {
         if let Content::Module(children) = &mut tree.content {
@@ -129,7 +122,6 @@ fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     }
 }
 
-/// Builds trees from names.
 struct Grow<'p> {
     separator: char,
     folds: bool,
@@ -137,8 +129,7 @@ struct Grow<'p> {
 }
 
 impl Grow<'_> {
-    /// Returns the modules and tensors of sorted tensors with names that share their first `depth`
-    /// parts, which end before the byte `start`.
+    /// The sorted names share their first `depth` parts, up to the byte `start`.
     fn children<'a, S: 'static>(
         &self,
         tensors: &[LazyTensor<'a, S>],
@@ -182,8 +173,7 @@ impl Grow<'_> {
         if self.folds { fold::fold_alike(trees) } else { trees }
     }
 
-    /// Returns the module of this part of a name. A module with a single child is joined with it
-    /// and takes one line.
+    /// Joins a module with a single child.
     fn module<'a>(
         &self,
         name: &'a str,

@@ -11,12 +11,12 @@ const LEAST_NAME: usize = 20;
 /// Cells are not shortened to less.
 const LEAST: usize = 8;
 
-/// Returns the width of each column, so that a row has at most `width`. `None` for a column that is
-/// hidden. `natural` are the widths that the cells need, and at most `most` columns are kept.
+/// Rows have at most `width`, and at most `most` columns. `None` hides a column. `natural` are the
+/// widths of the cells.
 ///
-/// Long cells are shortened first. A column is hidden only if the first column of names would
-/// otherwise have less than a third of the row, or another one less than a quarter. Where not even
-/// the columns fit that always stay, rows are longer.
+/// Long cells are shortened first. A column is hidden only if the first column of names would have
+/// less than a third of the row, or another one less than a quarter. Rows are longer only if the
+/// columns that always stay do not fit.
 pub(super) fn fit(
     columns: &[Column<'_>],
     natural: &[usize],
@@ -61,7 +61,7 @@ fn least(
     columns.iter().zip(natural).zip(hidden).map(least).collect()
 }
 
-/// Gives the spare width to the columns that can use it, from the first.
+/// Gives spare width to the first columns that can use it.
 fn grow(widths: &mut [Option<usize>], natural: &[usize], mut spare: usize) {
     for (width, natural) in widths.iter_mut().zip(natural) {
         let Some(width) = width else { continue };
@@ -71,7 +71,7 @@ fn grow(widths: &mut [Option<usize>], natural: &[usize], mut spare: usize) {
     }
 }
 
-/// Takes the missing width from the columns that can be shortened, from the last.
+/// Takes missing width from the last columns that can be shortened.
 fn squeeze(columns: &[Column<'_>], widths: &mut [Option<usize>], mut missing: usize) {
     for (column, width) in columns.iter().zip(widths).rev() {
         let Some(width) = width.as_mut().filter(|_| column.cut != Cut::Nothing) else { continue };

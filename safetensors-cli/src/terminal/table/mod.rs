@@ -1,8 +1,8 @@
-//! Tables: for people columns under a rule, for programs lines with tabs between the cells.
+//! Tables: columns under a rule for people, lines with tabs between cells for programs.
 //!
 //! | file | content |
 //! |---|---|
-//! | `fit` | the widths of the columns on a terminal, and the hidden ones |
+//! | `fit` | the widths of the columns on a terminal |
 //! | `shorten` | a cell without its middle or its end |
 
 mod fit;
@@ -20,28 +20,23 @@ use crate::terminal::screen;
 /// The spaces between two columns.
 const GAP: usize = 2;
 
-/// A column: its title, and its form on a narrow terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column<'t> {
     title: &'t str,
     /// Whether cells are at the right, as numbers are.
     is_right: bool,
     cut: Cut,
-    /// The column with the highest rank is hidden first, one of rank 0 never. `None` ranks by
-    /// position: the last is hidden first.
+    /// The highest rank is hidden first, 0 never. `None` ranks by position: the last is hidden
+    /// first.
     rank: Option<u8>,
-    /// Whether other columns are hidden before different cells are shortened to the same text.
+    /// Hide other columns before different cells are shortened to the same text.
     is_distinct: bool,
 }
 
-/// The part that a column drops from cells that are too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// Nothing.
     Nothing,
-    /// Their middle.
     Middle,
-    /// Their end.
     End,
 }
 
@@ -66,29 +61,23 @@ impl<'t> Column<'t> {
         Self { is_right: true, ..Self::word(title) }
     }
 
-    /// Sets the rank: where the terminal is too narrow, the column with the highest rank is left
-    /// out first. A column of rank 0 always stays.
     pub(crate) const fn rank(self, rank: u8) -> Self {
         Self { rank: Some(rank), ..self }
     }
 
-    /// Leaves other columns out where different names in this one would be shortened to the same
-    /// text, if that helps.
+    /// Hides other columns if different names would be shortened to the same text, and that helps.
     pub(crate) const fn distinct(self) -> Self {
         Self { is_distinct: true, ..self }
     }
 }
 
-/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable,
-/// see [`text`](crate::terminal::text).
+/// Writes printable rows: see [`text`](crate::terminal::text). On a terminal, long names are
+/// shortened and columns hidden, marked by a `…` after the titles. A file or a pipe gets
+/// everything, with a tab between two cells.
 ///
-/// On a terminal rows fit the line: long names are shortened, and columns hidden. A `…` after the
-/// titles marks that. Rows are longer only where not even the columns of rank 0 fit. A file
-/// or a pipe gets everything, with a tab between two cells.
-///
-/// `rows` is called several times and must give the same rows: the first call measures the columns,
-/// the last writes, and the calls between look for names that are shortened to the same text. No
-/// row is kept, because a checkpoint may have a million tensors.
+/// `rows` must give the same rows at each call.
+// The first call measures, the last writes, and the calls between look for names that are shortened
+// to the same text. No row is kept, because a checkpoint may have a million tensors.
 pub(crate) fn write(
     columns: &[Column<'_>],
     out: &mut impl Write,
@@ -97,7 +86,7 @@ pub(crate) fn write(
     write_within(screen::table_width(), columns, out, rows)
 }
 
-/// The columns of a table of items, each with the function that makes its cells.
+/// Columns, each with the function that makes its cells.
 pub(crate) type Columns<'c, T> = [(Column<'c>, &'c dyn Fn(&T) -> String)];
 
 /// [`write()`] with a row for each item.
@@ -143,7 +132,7 @@ fn write_within(
     all.outcome
 }
 
-/// Returns the widths of the columns. More of them are hidden where that distinguishes names.
+/// Hides more columns where that distinguishes names.
 fn fit_distinct(
     columns: &[Column<'_>],
     natural: &[usize],
@@ -173,27 +162,25 @@ fn fit_distinct(
     }
 }
 
-/// Takes the rows of a table.
 pub(crate) struct Rows<'t> {
     columns: &'t [Column<'t>],
-    /// The width of each column; `None` for one that is hidden.
+    /// `None` for a hidden column.
     widths: Vec<Option<usize>>,
     to: To<'t>,
     outcome: io::Result<()>,
 }
 
-/// The use of the rows.
 enum To<'t> {
     /// The widths grow to the cells'.
     Measure,
-    /// Different names are counted.
+    /// Counts different names.
     Compare(Seen),
     Write(&'t mut dyn Write),
     /// Lines with tabs, in full.
     Separate(&'t mut dyn Write),
 }
 
-/// Different names in a column, and their shortened forms. Only a hash of each is kept.
+/// Hashes of different names in a column, and of their shortened forms.
 struct Seen {
     column: usize,
     width: usize,
@@ -210,7 +197,7 @@ impl Seen {
 }
 
 impl Rows<'_> {
-    /// Takes a row, which has a cell for each column.
+    /// A row has a cell for each column.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
         match &mut self.to {
             To::Measure => {

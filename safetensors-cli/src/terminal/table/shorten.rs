@@ -9,7 +9,7 @@ use super::Cut;
 /// The lines of a tree, which come before a name.
 const LINES: [char; 5] = [' ', '│', '├', '└', '─'];
 
-/// Returns a printable cell that takes at most this many columns. A `…` replaces the dropped part.
+/// `…` replaces the dropped part.
 pub(super) fn to_width(cell: &str, width: usize, cut: Cut) -> Cow<'_, str> {
     if cut == Cut::Nothing || cell.width() <= width {
         return cell.into();
@@ -21,8 +21,8 @@ pub(super) fn to_width(cell: &str, width: usize, cut: Cut) -> Cow<'_, str> {
     .into()
 }
 
-/// Keeps the start and more of the end, which has the layer and the kind of parameter, and so
-/// distinguishes names. The lines of a tree before a name are kept.
+/// Keeps a tree's lines, the start, and more of the end: the layer and the kind of parameter
+/// distinguish names.
 fn without_middle(cell: &str, width: usize) -> String {
     let (lines, name) = cell.split_at(cell.find(|c| !LINES.contains(&c)).unwrap_or(0));
     // Of a very deep branch only the end is kept, so that there is room for the name.
@@ -39,7 +39,7 @@ fn without_middle(cell: &str, width: usize) -> String {
     format!("{lines}{start}…{end}")
 }
 
-/// Keeps the start, and the length that the [`value`](crate::terminal::text::value) of a long text ends with.
+/// Keeps the length at the end of a long text's [`value`](crate::terminal::text::value).
 fn without_end(cell: &str, width: usize) -> String {
     let note = cell.rfind("… (").map_or("…", |at| &cell[at..]);
     let note = if note.width() > width / 2 { "…" } else { note };
@@ -47,7 +47,7 @@ fn without_end(cell: &str, width: usize) -> String {
     format!("{start}{note}")
 }
 
-/// Returns the longest start of a text that takes at most this many columns.
+/// Returns the longest start of at most this many columns.
 pub(crate) fn start(text: &str, width: usize) -> &str {
     let mut taken = 0;
     let end = text.char_indices().find(|&(_, c)| {
@@ -57,7 +57,7 @@ pub(crate) fn start(text: &str, width: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
-/// The longest end of a text that takes at most this many columns.
+/// The longest end of at most this many columns.
 fn end(text: &str, width: usize) -> &str {
     let mut taken = 0;
     let start = text.char_indices().rev().find(|&(_, c)| {

@@ -6,22 +6,22 @@ use std::path::Path;
 use super::count;
 use crate::terminal::screen;
 
-/// The most characters of a name or a key that a message or a table on a terminal shows.
+/// The most characters of a name or key in a message, or a table on a terminal.
 const MAX_NAME: usize = 120;
 
-/// The most characters of a metadata value that a table on a terminal shows.
+/// The most characters of a metadata value in a table on a terminal.
 const MAX_VALUE: usize = 80;
 
 /// A name or key on one line. Two different short names never look alike.
 ///
-/// Control, bidirectional and other unprintable characters are escaped as in Rust, and so is the
-/// backslash. A name that is empty, starts with a quote, or starts or ends with a space is quoted.
-/// On a terminal the middle of a very long name is omitted.
+/// Backslashes and control, bidirectional and other unprintable characters are escaped as in Rust.
+/// A name is quoted if it is empty, starts with a quote, or has a space at an end. A terminal shows
+/// a very long name without its middle.
 pub(crate) fn name(name: &str) -> String {
     within(name, if screen::is_for_programs() { usize::MAX - 1 } else { MAX_NAME })
 }
 
-/// A [`name`] for a message: the middle of a very long one is always omitted.
+/// A [`name`] for a message, always without the middle of a very long one.
 pub(crate) fn short(name: &str) -> String {
     within(name, MAX_NAME)
 }
@@ -43,7 +43,7 @@ fn within(name: &str, most: usize) -> String {
     if quoted { format!("\"{text}\"") } else { text }
 }
 
-/// Returns the first of these names, enough to recognize them, and the number of others.
+/// Returns the first of these names, and the number of others.
 pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
     let mut names = names.into_iter();
     let shown: Vec<_> = names.by_ref().take(3).map(|it| short(it.as_ref())).collect();
@@ -54,13 +54,13 @@ pub(crate) fn some<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String 
     }
 }
 
-/// A metadata value on one line, escaped like a [`name`]. On a terminal only the start of a long
-/// value is shown, with the length.
+/// A metadata value on one line, escaped like a [`name`]. A terminal shows only the start of a long
+/// one, with the length.
 pub(crate) fn value(value: &str) -> String {
     value_within(value, if screen::is_for_programs() { usize::MAX } else { MAX_VALUE })
 }
 
-/// Shortens like [`value`], to at most `most` characters.
+/// Like [`value`], of at most `most` characters.
 pub(crate) fn value_within(value: &str, most: usize) -> String {
     let mut text = String::new();
     let mut shown = 0;
@@ -80,23 +80,22 @@ pub(crate) fn escaped(text: &str) -> impl Display {
     shown(text, &['"', '\''])
 }
 
-/// A whole path, escaped like a [`name`], except that backslashes stay as they are.
+/// A whole path, escaped like a [`name`], but with plain backslashes.
 pub(crate) fn path(path: &Path) -> String {
     printable(&path.to_string_lossy()).to_string()
 }
 
-/// A whole path, not escaped, for JSON. Bytes that are not UTF-8 are replaced.
+/// A whole path for JSON, not escaped. Replaces bytes that are not UTF-8.
 pub(crate) fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A message with unprintable characters escaped. Quotes and backslashes stay as they are.
+/// A message with unprintable characters escaped, but plain quotes and backslashes.
 pub(crate) fn printable(message: &str) -> impl Display {
     shown(message, &['"', '\'', '\\'])
 }
 
-/// Text with unprintable characters escaped, and also quotes and backslashes unless they are in
-/// `kept`.
+/// Escapes all but the `kept` quotes and backslashes.
 fn shown(text: &str, kept: &'static [char]) -> impl Display {
     struct Shown<'a>(&'a str, &'static [char]);
 
@@ -112,17 +111,16 @@ fn shown(text: &str, kept: &'static [char]) -> impl Display {
     Shown(text, kept)
 }
 
-/// Returns `true` if a character is shown unescaped. Quotes and backslashes count as printable.
+/// Quotes and backslashes count as printable.
 pub(crate) fn is_printable(c: char) -> bool {
     is_plain(c) || matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
 }
 
-/// Returns `true` if a character needs no second look, as nearly all do.
+/// Nearly all characters need no further check.
 fn is_plain(c: char) -> bool {
     matches!(c, ' '..='~' if !matches!(c, '"' | '\'' | '\\'))
 }
 
-/// One character, escaped if it is a quote, a backslash, or not printable.
 fn escape(c: char) -> String {
     match c {
         // Unicode classes these as letters and symbols, but they are blank on the screen. Two names
@@ -134,8 +132,7 @@ fn escape(c: char) -> String {
     }
 }
 
-/// Turns each character of `text` into a piece. If the pieces have more than `max` characters,
-/// keeps only the start and the end.
+/// Keeps the start and the end of more than `max` characters.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     let start = fitting(text.chars().map(&piece), max);
     if text.chars().nth(start.len()).is_none() {
@@ -148,7 +145,7 @@ fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     format!("{}…{}", start.concat(), end.concat())
 }
 
-/// Returns the first pieces, as many as have at most `max` characters together.
+/// Returns the first pieces with at most `max` characters together.
 fn fitting(pieces: impl Iterator<Item = String>, max: usize) -> Vec<String> {
     let mut total = 0;
     let fits = |piece: &String| {

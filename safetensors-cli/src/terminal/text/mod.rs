@@ -1,7 +1,6 @@
 //! Text for people: names from files made safe to print, numbers made easy to read.
 //!
-//! A name may hold anything: terminal escapes, line breaks, characters that reverse the direction
-//! of the text. All text from files goes through this module before it is printed.
+//! A name may have terminal escapes, line breaks, or characters that reverse the direction of text.
 
 mod escape;
 mod natural;

@@ -1,10 +1,10 @@
-//! [`Natural`]: the order of texts in which numbers go by their value.
+//! [`Natural`]: texts ordered by the value of the numbers in them.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// A text that is ordered by the value of the numbers in it: `layer9` comes before `layer10`. Texts
-/// that differ only in zeros before a number are different.
+/// A text that orders numbers by value: `layer9` comes before `layer10`. Only zeros before a number
+/// make texts different, too.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Natural<'t>(pub(crate) Cow<'t, str>);
 
@@ -36,7 +36,7 @@ impl PartialOrd for Natural<'_> {
     }
 }
 
-/// Takes the digits that a text starts with. Returns them without the zeros before others.
+/// Takes the digits at the start of a text, and returns them without leading zeros.
 fn take_number<'t>(text: &mut &'t str) -> &'t str {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);

@@ -1,7 +1,6 @@
 //! Numbers, sizes and shapes, made easy to read.
 
-/// Returns a shape such as `[768, 3072]`; `[]` is a scalar. Many dimensions are shown without their
-/// middle.
+/// `[768, 3072]`; `[]` is a scalar. Many dimensions are shown without their middle.
 pub(crate) fn shape(dims: &[usize]) -> String {
     // Only hostile files have longer shapes, so no reader misses their full text.
     const MAX_DIMS: usize = 12;
@@ -13,7 +12,7 @@ pub(crate) fn shape(dims: &[usize]) -> String {
     format!("[{}, …, {}] ({} dimensions)", join(start), join(end), count(dims.len() as u64))
 }
 
-/// A number with commas between thousands: `22,713,728`.
+/// `22,713,728`.
 pub(crate) fn count(number: impl Into<u128>) -> String {
     let digits = number.into().to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -26,15 +25,15 @@ pub(crate) fn count(number: impl Into<u128>) -> String {
     text
 }
 
-/// A number of things: `1 tensor`, `2 tensors`.
+/// `1 tensor`, `2 tensors`.
 pub(crate) fn counted(number: impl Into<u128>, thing: &str) -> String {
     let number = number.into();
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {thing}{plural}", count(number))
 }
 
-/// A measured number with four significant digits: `0.02134`, `-1.5`, `3.052e-5`. Whole numbers of
-/// up to seven digits are written in full.
+/// Four significant digits: `0.02134`, `-1.5`, `3.052e-5`. Whole numbers of up to seven digits are
+/// shown in full.
 pub(crate) fn number(number: f64) -> String {
     let magnitude = number.abs();
     if number == number.trunc() && magnitude < 1e7 {
@@ -50,7 +49,7 @@ pub(crate) fn number(number: f64) -> String {
     if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }
 
-/// Returns the bits of an element, with one digit after the point.
+/// Displays the bits of an element, with one digit after the point.
 pub(crate) fn bits_each(bytes: u64, parameters: u64) -> String {
     match parameters {
         0 => "–".into(),
@@ -58,12 +57,12 @@ pub(crate) fn bits_each(bytes: u64, parameters: u64) -> String {
     }
 }
 
-/// A part of a whole, with one digit after the point: `97.5 %`.
+/// `97.5 %`.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
-/// A number of bytes in decimal units, as the Hub writes sizes: `512 B`, `90.9 MB`.
+/// Decimal units, as on the Hub: `512 B`, `90.9 MB`.
 pub(crate) fn size(bytes: impl Into<u128>) -> String {
     let bytes = bytes.into();
     if bytes < 1000 {

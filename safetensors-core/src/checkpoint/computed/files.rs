@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::thread;
 
 use super::{Computed, Content, Made, Shared};
 use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{CatalogPlace, Checkpoint, CheckpointFile};
 use crate::file::hash::remove_record;
-use crate::file::io::{ReadAt, SafeTensors};
+use crate::file::io::{ReadAt, Requests, SafeTensors};
 use crate::file::save::spec::Spec;
 use crate::format::error::Result;
 use crate::format::header::{Limits, Metadata};
+
+/// The bytes of a read of transposed tensors.
+const TURNED: usize = 8 << 20;
 
 /// The tensors that replace others of a checkpoint.
 pub(crate) struct Replacement<'a> {
@@ -100,12 +104,16 @@ impl<S: ReadAt> FileMaker<'_, S> {
         // Digests of stored tensors do not match computed ones.
         remove_record(&mut metadata);
         let mut used = BTreeSet::from([self.file]);
+        let mut is_turned = false;
         for (_, content) in &tensors {
             if let Content::Computed(number) = *content {
                 used.extend(self.shared.tensors[number].files());
+                is_turned |= self.shared.tensors[number].is_turned();
             }
         }
-        let source = self.source(Segments::new(tensors, &metadata)?, used);
+        let threads = || thread::available_parallelism().map_or(1, usize::from);
+        let turned = is_turned.then(|| Requests::new(TURNED, threads()));
+        let source = Computed { turned, ..self.source(Segments::new(tensors, &metadata)?, used) };
         let archive = SafeTensors::from_source_with(source, &Limits::default().of_all_files());
         let archive = archive.map_err(|error| error.in_path(path))?;
         Ok(CheckpointFile { path: path.clone(), archive })
@@ -122,6 +130,6 @@ impl<S: ReadAt> FileMaker<'_, S> {
     }
 
     fn source(&self, segments: Segments<Content>, used: BTreeSet<usize>) -> Computed<S> {
-        Computed { shared: Arc::clone(self.shared), file: self.file, segments, used }
+        Computed { shared: Arc::clone(self.shared), file: self.file, segments, used, turned: None }
     }
 }

@@ -35,6 +35,8 @@ pub struct Computed<S> {
     pub(crate) segments: Segments<Content>,
     /// The files that are read.
     pub(crate) used: BTreeSet<usize>,
+    /// How a file with transposed tensors is read: longer reads have more neighbours.
+    turned: Option<Requests>,
 }
 
 /// A clone reads the same file.
@@ -45,6 +47,7 @@ impl<S> Clone for Computed<S> {
             file: self.file,
             segments: self.segments.clone(),
             used: self.used.clone(),
+            turned: self.turned,
         }
     }
 }
@@ -73,6 +76,10 @@ impl Made {
             Self::Numbers(it) => Spec { name: it.name(), dtype: it.dtype(), shape: it.shape() },
             Self::Strided(it) => Spec { name: it.name(), dtype: it.dtype, shape: &it.shape },
         }
+    }
+
+    fn is_turned(&self) -> bool {
+        matches!(self, Self::Strided(tensor) if tensor.is_turned())
     }
 
     /// Returns the numbers of the files that are read.
@@ -219,7 +226,7 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     }
 
     fn requests(&self) -> Option<Requests> {
-        self.stored().requests()
+        self.stored().requests().or(self.turned)
     }
 
     fn check_unchanged(&self) -> io::Result<()> {

@@ -31,6 +31,7 @@ mod plan;
 mod table;
 
 use plan::Plan;
+use table::ROWS;
 
 use crate::checkpoint::{Checkpoint, Computed};
 use crate::file::io::ReadAt;
@@ -74,6 +75,14 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Checkpoint<Computed<S>>> {
         let plan = Plan::new(&self, layout, options).map_err(|error| self.in_first_path(error))?;
         self.arranged_weights(plan.tensors)
+    }
+
+    /// Returns `true` if some tensors have the names of experts in this layout, of any
+    /// architecture.
+    #[doc(hidden)]
+    pub fn stores_experts(&self, layout: ExpertLayout) -> bool {
+        let shapes = self.tensors().map(|tensor| (tensor.name(), tensor.shape())).collect();
+        ROWS.iter().any(|row| !row.find(layout, &shapes).is_empty())
     }
 
     /// Returns the text of a `config.json` for [`experts`](Checkpoint::experts): the modules that

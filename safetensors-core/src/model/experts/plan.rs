@@ -37,9 +37,9 @@ impl Plan {
         options: &ExpertOptions,
     ) -> Result<Self> {
         let weights = checkpoint.quantized_weights()?;
-        let members: HashSet<_> = weights.iter().flat_map(|weight| &weight.tensors).collect();
-        let plain =
-            checkpoint.tensors().filter(|tensor| !members.contains(&tensor.name().to_owned()));
+        let members = weights.iter().flat_map(|weight| &weight.tensors);
+        let members: HashSet<_> = members.map(String::as_str).collect();
+        let plain = checkpoint.tensors().filter(|tensor| !members.contains(tensor.name()));
         let mut shapes: Shapes<'_> = plain.map(|it| (it.name(), it.shape())).collect();
         shapes.extend(weights.iter().map(|weight| (&*weight.name, &*weight.shape)));
         let rows = rows(checkpoint, options)?;
@@ -47,33 +47,36 @@ impl Plan {
         let mut is_done = false;
         for row in &rows {
             let modules = row.find(other, &shapes);
-            let mut plan = Self {
-                tensors: Vec::new(),
-                names: Vec::new(),
-                module: [row.module[other as usize], row.module[layout as usize]],
-            };
+            if modules.is_empty() {
+                is_done |= !row.find(layout, &shapes).is_empty();
+                continue;
+            }
+            let (tensors, names) = (Vec::new(), Vec::new());
+            let module = [row.module[other as usize], row.module[layout as usize]];
+            let mut plan = Self { tensors, names, module };
             for (root, module) in &modules {
                 match layout {
                     Split => plan.split(row, root, module)?,
                     Stacked => plan.stack(row, root, module)?,
                 }
-                let of_experts: HashSet<_> = module.values().map(|(name, _)| *name).collect();
-                let others = row.renamed(layout, root, &shapes).into_iter();
-                for (old, new) in others.filter(|(old, _)| !of_experts.contains(old)) {
-                    plan.names.push((old.to_owned(), new.clone()));
-                    plan.tensors.push((new, Arranged::tensor(old)));
-                }
+                plan.rename(module, row.renamed(layout, root, &shapes));
             }
-            if !modules.is_empty() {
-                return Ok(plan);
-            }
-            is_done |= !row.find(layout, &shapes).is_empty();
+            return Ok(plan);
         }
         if is_done {
             return Ok(Self { tensors: Vec::new(), names: Vec::new(), module: ["", ""] });
         }
         let expected = |layout| rows[0].name(layout, "model.layers.0.", Key::default());
         Err(ExpertProblem::None { split: expected(Split), stacked: expected(Stacked) }.into())
+    }
+
+    /// Adds tensors of a module that have other names, except for the ones of experts.
+    fn rename(&mut self, module: &Module<'_>, names: Vec<(&str, String)>) {
+        let of_experts: HashSet<_> = module.values().map(|(name, _)| *name).collect();
+        for (old, new) in names.into_iter().filter(|(old, _)| !of_experts.contains(old)) {
+            self.names.push((old.to_owned(), new.clone()));
+            self.tensors.push((new, Arranged::tensor(old)));
+        }
     }
 
     /// Adds the stacks of a module's experts.

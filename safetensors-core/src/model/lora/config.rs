@@ -69,6 +69,9 @@ const WITHOUT_EFFECT: &[&str] = &[
     "use_effective_conv2d",
 ];
 
+/// The most names of parameters; each is compared with each module.
+const MOST_PARAMETERS: usize = 1000;
+
 /// Initialisations that leave the base as it is.
 const INITIALISATIONS: &[&str] = &["gaussian", "eva", "orthogonal", "true", "false"];
 
@@ -131,6 +134,10 @@ impl Config {
         let mut whole: Vec<String> = whole.map(|end| end.chars().rev().collect()).collect();
         whole.sort_unstable();
         whole.dedup_by(|longer, end| longer.starts_with(&**end));
+        let parameters: Vec<_> = take(&mut fields, "target_parameters")?.unwrap_or_default();
+        if parameters.len() > MOST_PARAMETERS {
+            return Err(wrong(format!("target_parameters: over {MOST_PARAMETERS} names")));
+        }
         let config = Self {
             rank: take(&mut fields, "r")?.unwrap_or(8),
             alpha: take(&mut fields, "lora_alpha")?.unwrap_or(8.0),
@@ -140,7 +147,7 @@ impl Config {
             is_transposed: take(&mut fields, "fan_in_fan_out")?.unwrap_or(false),
             is_dora: take(&mut fields, "use_dora")?.unwrap_or(false),
             is_mlx: false,
-            parameters: take(&mut fields, "target_parameters")?.unwrap_or_default(),
+            parameters,
             version: take(&mut fields, "peft_version")?,
             whole,
         };

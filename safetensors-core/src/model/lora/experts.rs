@@ -28,10 +28,11 @@ pub(super) fn parameter<'a>(
     if parameters.is_empty() && level == 0 {
         return Ok((key, None));
     }
-    let levels = (0..).take_while(|&level| is_known(&format!("{module}{}", WRAPPED.repeat(level))));
-    let levels = levels.count();
     let order = |parameter: &&str| ORDER.iter().position(|known| known == parameter);
     let is_ordered = parameters.len() == 1 || parameters.iter().all(|it| order(it).is_some());
+    let levels = (0..=ORDER.len())
+        .take_while(|&level| is_known(&format!("{module}{}", WRAPPED.repeat(level))))
+        .count();
     if parameters.len() != levels || level >= levels || !is_ordered {
         return Err(wrong(format_args!(
             "target_parameters has {parameters:?} for module {module:?}, and the file has {levels} \

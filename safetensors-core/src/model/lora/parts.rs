@@ -129,6 +129,11 @@ impl Parts {
             }
             let name = name.strip_prefix(PEFT).unwrap_or(&name);
             if let Some(&end) = ENDS.iter().find(|end| is_end(end, name, config)) {
+                if config.is_some() && end.3 == Role::W2 && tensor.shape().len() == 3 {
+                    // PEFT's product has its numbers in another order.
+                    let found = "lokr_w2 of a convolution with one dimension".to_owned();
+                    return Err(located(&tensor, AdapterProblem::Unsupported { found }));
+                }
                 let module = &name[..name.len() - end.0.len()];
                 let found = found.entry(module.to_owned()).or_default();
                 found.add(end, position).map_err(|found| {
@@ -283,10 +288,6 @@ impl All<'_> {
             None if found.tensors.contains_key(&Role::DiffBias) => (Kind::Full, Family::Kohya),
             None => return Err(found.missing(self.source, key, Role::Down)),
         };
-        let need = |role| match found.tensors.get(&role) {
-            Some(&position) => Ok(position),
-            None => Err(found.missing(self.source, key, role)),
-        };
         let mut module = Module {
             name: name.to_owned(),
             group: group.to_owned(),
@@ -298,31 +299,38 @@ impl All<'_> {
             is_transposed: config.filter(|_| kind == Kind::Lora).map(|it| it.is_transposed),
             experts: None,
         };
-        if let (true, Some(w2)) = (self.config.is_some(), found.tensors.get(&Role::W2))
-            && let Some(tensor) = self.source.tensor_at(*w2)
-            && tensor.shape().len() == 3
-        {
-            // PEFT forgets to add a dimension to `lokr_w1`.
-            let found = "lokr_w2 of a convolution with one dimension".to_owned();
-            return Err(located(&tensor, AdapterProblem::Unsupported { found }));
+        self.add_changes(&mut module, key, parameter, found)?;
+        if config.is_some_and(|config| config.is_dora) && module.magnitude.is_none() {
+            return Err(found.missing(self.source, key, Role::Magnitude));
         }
+        Ok(module)
+    }
+
+    /// Adds the changes of the weight, or of a parameter, and of the bias.
+    fn add_changes(
+        &self,
+        module: &mut Module,
+        key: &str,
+        parameter: Option<&str>,
+        found: &Tensors,
+    ) -> Result<()> {
+        let need = |role| match found.tensors.get(&role) {
+            Some(&position) => Ok(position),
+            None => Err(found.missing(self.source, key, role)),
+        };
+        let kind = (module.kind, module.family);
         let mut scaling = 1.0;
-        if let Some(matrix) = Matrix::new((kind, family), self.source, &found.tensors, need)? {
-            let path = parameter.map_or(name.to_owned(), |it| format!("{name}.{it}"));
+        if let Some(matrix) = Matrix::new(kind, self.source, &found.tensors, need)? {
+            let name = &module.name;
+            let path = parameter.map_or(name.clone(), |it| format!("{name}.{it}"));
             let shape = matrix.shape(self.source)?;
-            module.experts = match (parameter, config, shape.rank) {
-                (Some(_), Some(config), Some(rank)) => {
-                    Some(rank / config.rank(&path).max(1.0) as usize)
-                }
-                _ => None,
-            };
-            scaling = self.scaling(&module, &path, &matrix, found)?;
+            if let (Some(_), Some(config), Some(rank)) = (parameter, self.config, shape.rank) {
+                module.experts = Some(rank / config.rank(&path).max(1.0) as usize);
+            }
+            scaling = self.scaling(module, &path, &matrix, found)?;
             let end = parameter.unwrap_or("weight").to_owned();
             let [position, _] = matrix.ends();
             module.changes.push(Change { end, position, matrix, scaling });
-        }
-        if config.is_some_and(|config| config.is_dora) {
-            module.magnitude = Some(need(Role::Magnitude)?);
         }
         for (role, scaling) in [(Role::UpBias, scaling), (Role::DiffBias, 1.0)] {
             if let Some(&position) = found.tensors.get(&role) {
@@ -331,7 +339,7 @@ impl All<'_> {
                 module.changes.push(Change { end: "bias".to_owned(), position, matrix, scaling });
             }
         }
-        Ok(module)
+        Ok(())
     }
 
     /// Divides the name of a module into its group and its name there. Returns `true` for a name

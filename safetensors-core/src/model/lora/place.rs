@@ -48,18 +48,15 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         matrix: &mut Matrix,
         merged: &mut Merged,
     ) -> Result<Place> {
-        if let Some(experts) = module.experts
-            && let [_, middle, last] = *merged.shape
-        {
+        let source = &self.adapter.source;
+        if let (Some(experts), [_, middle, last]) = (module.experts, &*merged.shape) {
             *matrix = matrix.of_experts(experts);
-            return self.stack(
-                change,
-                &matrix.shape(&self.adapter.source)?,
-                [middle, last],
-                merged,
-            );
+            return self.stack(change, &matrix.shape(source)?, [*middle, *last], merged);
         }
-        let shape = change.matrix.shape(&self.adapter.source)?;
+        let shape = change.matrix.shape(source)?;
+        if module.experts.is_some_and(|experts| experts != 1) {
+            return Err(self.unfit(change, &shape, merged));
+        }
         self.grow((module, change), &shape, merged)?;
         let [first, rest @ ..] = &*merged.shape else {
             let found = format!("{:?}, a scalar", merged.name);

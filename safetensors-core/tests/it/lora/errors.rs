@@ -33,6 +33,11 @@ fn tensors_and_settings_of_an_adapter() {
             &[(DOWN, &[2, 3]), (UP, &[4, 2])],
             "needs tensor \"layers.0.q.lora_magnitude_vector\"",
         ),
+        (
+            Some(SETTINGS),
+            &[("base_model.model.x.lokr_w2", &[1, 1, 3])],
+            "lokr_w2 of a convolution with one dimension cannot be merged",
+        ),
         (Some(", \"use_qalora\": true"), &[], "use_qalora: true cannot be merged"),
         (
             Some(", \"r\": 1.5"),

@@ -49,6 +49,7 @@ fn adapters_of_other_experts_are_errors() {
         (one, &[(A, &[2, 3][..]), (B, &[4, 2])][..], &[4, 4, 3][..], "expected a product of shape"),
         (one, &[(A, &[4, 3]), (B, &[4, 4])], &[2, 4, 3], "expected a product of shape [2, 4, 3]"),
         (one, &[(A, &[2, 5]), (B, &[4, 2])], &[2, 4, 3], "found [2, 4, 5]"),
+        (one, &[(A, &[2, 3]), (B, &[4, 2])], &[4, 3], "expected a product of shape [4, 3]"),
         // Fewer or more pairs of matrices than parameters.
         (both, &[(A, &[2, 3]), (B, &[4, 2])], &[2, 4, 3], "has 1 pairs of matrices for it"),
         (

@@ -1,8 +1,7 @@
 //! The data of a page, as JSON.
 //!
-//! A checkpoint may have a hundred thousand tensors. So a tensor is an array of a label and three
-//! numbers: its kind (dtype and shape), its file and its group, -1 for none. A module is an array
-//! of a label, the list of its content, and its group.
+//! For many tensors it is short: a tensor is a label and three numbers, its kind (dtype and shape),
+//! file and group, -1 for none. A module is a label, the list of its content, and its group.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -18,10 +17,8 @@ use crate::model::tree::Tree;
 use crate::terminal::json::Escaping;
 use crate::terminal::text;
 
-/// The most metadata entries and files that a page lists.
 const MOST_ENTRIES: usize = 1000;
 
-/// The most characters of a metadata value.
 const MOST_OF_VALUE: usize = 20_000;
 
 #[derive(serde::Serialize)]
@@ -47,10 +44,9 @@ struct Data<'d, 'a> {
     tree: Nodes<'d, 'a>,
 }
 
-/// The position in `kinds` of each type, shape and number of parameters.
+/// Positions in `kinds`, by type, shape and number of parameters.
 type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize], u128), usize>;
 
-/// Returns the kinds of all tensors, and the page's facts about each.
 fn kinds<'p>(page: &Page<'p>) -> (Kinds<'p>, Vec<(usize, String, u128, u128)>) {
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
     for tensor in page.tensors {
@@ -66,7 +62,7 @@ fn kinds<'p>(page: &Page<'p>) -> (Kinds<'p>, Vec<(usize, String, u128, u128)>) {
     (kinds, list)
 }
 
-/// Writes the JSON, without any `<`, `>` or `&`.
+/// Writes JSON without `<`, `>` and `&`.
 pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     let (kinds, list) = kinds(page);
     let all: Totals = page.dtypes.values().copied().sum();
@@ -114,7 +110,6 @@ pub(super) fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     Ok(serde_json::to_writer(Escaping(out, is_markup), &data)?)
 }
 
-/// A module or tensor.
 struct Node<'d, 'a> {
     tree: &'d Tree<'a>,
     around: &'d Nodes<'d, 'a>,
@@ -137,7 +132,7 @@ impl Serialize for Node<'_, '_> {
     }
 }
 
-/// Modules and tensors in the module of this path. Each becomes a node when it is written.
+/// The content of the module `path`. Each becomes a node when it is written.
 struct Nodes<'d, 'a> {
     trees: &'d [Tree<'a>],
     path: &'d str,
@@ -151,7 +146,7 @@ impl Serialize for Nodes<'_, '_> {
     }
 }
 
-/// Returns `true` for characters that begin or end something in HTML.
+/// Returns `true` for characters that delimit something in HTML.
 fn is_markup(c: char) -> bool {
     matches!(c, '<' | '>' | '&')
 }

@@ -1,5 +1,4 @@
-//! The page for a browser: one file with the map, the tensors as a tree, a search, the dtypes, the
-//! metadata and the files.
+//! The page for a browser: one file with all parts.
 //!
 //! | file | content |
 //! |---|---|
@@ -9,10 +8,9 @@
 //! | `treemap.js`, `rows.js` | the map; long lists with only their visible rows drawn |
 //! | `page.js` | tabs, search, selection |
 //!
-//! Names and metadata are not trusted. They are JSON in an element that browsers do not run. The
-//! JSON has no `<`, so that nothing in it can end that element. The script shows them as text only.
-//! The page's policy allows this script and this style sheet, by their digests, and nothing else:
-//! no other script, and no request of any kind.
+//! Names and metadata are not trusted. They are JSON in an element that browsers do not run,
+//! without any `<` that could end it, and are shown as text only. The policy allows this script and
+//! style sheet, by their digests, and no other script or request.
 
 mod data;
 
@@ -29,7 +27,7 @@ use crate::model::totals::{Parameters, Totals};
 
 const STYLE: &str = include_str!("page.css");
 
-/// The parts of the script, which see each other's functions and nothing of the page's global ones.
+/// The parts of the script, in one scope that is not the page's global one.
 const SCRIPT: [&str; 4] = [
     include_str!("model.js"),
     include_str!("treemap.js"),
@@ -39,22 +37,20 @@ const SCRIPT: [&str; 4] = [
 
 const BODY: &str = include_str!("page.html");
 
-/// A page about a checkpoint.
 pub(super) struct Page<'p> {
     pub(super) title: &'p str,
     pub(super) checkpoint: &'p Checkpoint,
-    /// Sorted by name.
+    /// In the order of names.
     pub(super) tensors: &'p [Tensor<'p>],
     pub(super) trees: &'p [Tree<'p>],
     pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
     pub(super) parameters: &'p Parameters<'p>,
     pub(super) groups: Option<&'p Groups>,
-    /// Whether colours show modules at first. The reader can change that.
+    /// Whether colours show modules at first.
     pub(super) is_by_module: bool,
 }
 
 impl Page<'_> {
-    /// Writes the page.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPT.concat());
         let style = format!("{STYLE}{}", self.colours());
@@ -82,7 +78,7 @@ impl Page<'_> {
         writeln!(out, "</script>\n<script>{script}</script>\n</body>\n</html>")
     }
 
-    /// Returns the colours of modules and dtypes, as classes.
+    /// Returns the colours of modules and dtypes, as CSS classes.
     fn colours(&self) -> String {
         let groups = palette::GROUPS.into_iter().enumerate();
         let groups = groups.map(|(i, it)| format!(".g{i} {{ --fill: {} }}\n", palette::hex(it)));
@@ -95,7 +91,7 @@ impl Page<'_> {
     }
 }
 
-/// A policy that forbids everything but this script and this style sheet.
+/// Allows only this script and this style sheet.
 fn policy(script: &str, style: &str) -> String {
     let (script, style) = (source(script), source(style));
     format!(
@@ -104,7 +100,7 @@ fn policy(script: &str, style: &str) -> String {
     )
 }
 
-/// Returns the source expression that allows exactly this script or style sheet.
+/// Allows exactly this script or style sheet.
 fn source(text: &str) -> String {
     format!("'sha256-{}'", BASE64.encode(&Sha256::digest(text)))
 }

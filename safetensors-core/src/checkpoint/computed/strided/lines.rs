@@ -30,7 +30,7 @@ pub(crate) struct Lines {
     /// The dimension that the rows count.
     pub(super) row: Dim,
     /// The number of units of a row.
-    columns: u64,
+    pub(super) columns: u64,
     /// Whether the units of a column are near each other in the file.
     pub(super) is_near: bool,
 }

@@ -65,6 +65,11 @@ impl Strided {
         lines.filter(move |lines| lines.to.end() > range.start)
     }
 
+    /// Returns whether elements are neighbours in a file that are far apart in the tensor.
+    pub(super) fn is_turned(&self) -> bool {
+        self.pieces.iter().any(|(lines, _)| lines.is_near && lines.columns > 1)
+    }
+
     /// Returns the numbers of the files that are read.
     pub(super) fn files(&self) -> impl Iterator<Item = usize> {
         self.pieces.iter().map(|(lines, _)| lines.file)

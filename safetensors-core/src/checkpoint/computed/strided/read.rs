@@ -145,9 +145,7 @@ impl<'t> Batch<'t> {
             files.read(file, &mut ranges).map_err(|error| (file, error))?;
         }
         for (gathered, layout) in self.gathered.iter().zip(&blocks) {
-            for &part in &gathered.parts {
-                gathered.copy(layout, &mut parts[part]);
-            }
+            gathered.copy(layout, parts);
         }
         Ok(())
     }
@@ -160,6 +158,8 @@ struct Layout {
     reads: Vec<(u64, usize)>,
     /// Where the bytes of each column begin.
     starts: Vec<usize>,
+    /// The places in the tensor of the units of the first row.
+    places: Vec<u64>,
 }
 
 impl Gathered<'_> {
@@ -167,10 +167,11 @@ impl Gathered<'_> {
     fn layout(&self) -> Layout {
         let span = self.lines.span(&self.block);
         let mut reads: Vec<(u64, usize)> = Vec::new();
-        let mut starts = Vec::new();
+        let (mut starts, mut places) = (Vec::new(), Vec::new());
         let mut len = 0;
         for column in self.block.columns.clone() {
-            let (_, offset) = self.lines.place(self.block.rows.start, column);
+            let (place, offset) = self.lines.place(self.block.rows.start, column);
+            places.push(place);
             match reads.last_mut() {
                 Some((start, before))
                     if span <= SHORT
@@ -189,46 +190,30 @@ impl Gathered<'_> {
                 }
             }
         }
-        Layout { bytes: vec![0; len], reads, starts }
+        Layout { bytes: vec![0; len], reads, starts, places }
     }
 
-    /// Copies the units of a part to their places.
-    fn copy(&self, layout: &Layout, part: &mut Part<'_, '_>) {
+    /// Copies the units to their places.
+    fn copy(&self, layout: &Layout, parts: &mut [Part<'_, '_>]) {
         match self.lines.unit() {
-            1 => self.copy_units::<1>(layout, part),
-            2 => self.copy_units::<2>(layout, part),
-            4 => self.copy_units::<4>(layout, part),
-            8 => self.copy_units::<8>(layout, part),
-            _ => self.copy_units::<0>(layout, part),
+            1 => self.copy_units::<1>(layout, parts),
+            2 => self.copy_units::<2>(layout, parts),
+            4 => self.copy_units::<4>(layout, parts),
+            8 => self.copy_units::<8>(layout, parts),
+            _ => self.copy_units::<0>(layout, parts),
         }
     }
 
-    /// Copies units of `N` bytes, or of any number of bytes if `N` is 0. Some of the rows and
-    /// columns at a time, so that their bytes stay in a processor's cache.
-    fn copy_units<const N: usize>(&self, layout: &Layout, part: &mut Part<'_, '_>) {
-        const ROWS: usize = 32;
+    /// Copies units of `N` bytes, or of any number if `N` is 0. Some columns at a time, so that
+    /// their bytes stay in a processor's cache for the next rows.
+    fn copy_units<const N: usize>(&self, layout: &Layout, parts: &mut [Part<'_, '_>]) {
         const COLUMNS: usize = 64;
-        let Self { lines, block, .. } = self;
-        let len = if N == 0 { lines.unit() as usize } else { N };
-        let places = block.columns.clone().map(|column| lines.place(block.rows.start, column).0);
-        let places: Vec<u64> = places.collect();
-        let rows = self.rows_of(&places, part);
-        for top in rows.clone().step_by(ROWS) {
-            for (places, starts) in places.chunks(COLUMNS).zip(layout.starts.chunks(COLUMNS)) {
-                for row in top..rows.end.min(top + ROWS as u64) {
-                    let from = (row * lines.row.from) as usize;
-                    let to = row * lines.row.to;
-                    let is_inside = part.has(places[0] + to, len)
-                        && part.has(places[places.len() - 1] + to, len);
-                    for (place, start) in places.iter().zip(starts) {
-                        let unit = &layout.bytes[start + from..][..len];
-                        match is_inside {
-                            true => part.bytes[(place + to - part.start) as usize..][..len]
-                                .copy_from_slice(unit),
-                            false => part.copy_some(unit, place + to),
-                        }
-                    }
-                }
+        let rows = self.parts.iter().map(|&part| self.rows_of(&layout.places, &parts[part]));
+        let rows: Vec<_> = rows.collect();
+        for (places, starts) in layout.places.chunks(COLUMNS).zip(layout.starts.chunks(COLUMNS)) {
+            for (&part, rows) in self.parts.iter().zip(&rows) {
+                let columns = Columns { lines: self.lines, bytes: &layout.bytes, places, starts };
+                columns.copy::<N>(rows.clone(), &mut parts[part]);
             }
         }
     }
@@ -243,6 +228,47 @@ impl Gathered<'_> {
         let end = part.start + part.bytes.len() as u64;
         let end = end.saturating_sub(*first).div_ceil(apart);
         start..end.min(self.block.rows.end - self.block.rows.start)
+    }
+}
+
+/// Some columns of a block: where their first units belong, and where the bytes of each begin.
+struct Columns<'a> {
+    lines: &'a Lines,
+    bytes: &'a [u8],
+    places: &'a [u64],
+    starts: &'a [usize],
+}
+
+impl Columns<'_> {
+    /// Copies some rows.
+    fn copy<const N: usize>(&self, mut rows: Range<u64>, part: &mut Part<'_, '_>) {
+        let row = self.lines.row;
+        let len = if N == 0 { self.lines.unit() as usize } else { N };
+        // Of a single column, only the first unit and the last may be cut.
+        if let (&[place], &[start]) = (self.places, self.starts)
+            && rows.end > rows.start + 2
+        {
+            for at in rows.start + 1..rows.end - 1 {
+                let unit = &self.bytes[start + (at * row.from) as usize..][..len];
+                part.bytes[(place + at * row.to - part.start) as usize..][..len]
+                    .copy_from_slice(unit);
+            }
+            self.copy::<N>(rows.start..rows.start + 1, part);
+            rows.start = rows.end - 1;
+        }
+        for at in rows {
+            let (to, from) = (at * row.to, (at * row.from) as usize);
+            let ends = [self.places.first(), self.places.last()];
+            let is_inside = ends.iter().flatten().all(|place| part.has(*place + to, len));
+            for (place, start) in self.places.iter().zip(self.starts) {
+                let unit = &self.bytes[start + from..][..len];
+                match is_inside {
+                    true => part.bytes[(place + to - part.start) as usize..][..len]
+                        .copy_from_slice(unit),
+                    false => part.copy_some(unit, place + to),
+                }
+            }
+        }
     }
 }
 
