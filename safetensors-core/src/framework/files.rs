@@ -46,7 +46,8 @@ pub fn load<F: Framework>(
 
 /// Returns a checkpoint as a load with these options shows it: with experts in another layout, and
 /// with quantised weights as numbers. Returns `None` if it is shown as it is stored.
-pub(super) fn view<'a>(
+#[doc(hidden)]
+pub fn view<'a>(
     checkpoint: &'a Checkpoint<impl ReadAt>,
     options: &LoadOptions,
 ) -> Result<Option<Checkpoint<Box<dyn ReadAt + 'a>>>> {
