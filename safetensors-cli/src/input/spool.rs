@@ -11,7 +11,7 @@ use crate::terminal::text;
 
 const BUFFER: usize = 1 << 20;
 
-/// Copies the content of a pipe.
+/// Returns standard input as a file, with a copy of the content of a pipe.
 // A redirected file is read through its open descriptor: this process may lack the permission to
 // open it again.
 pub(crate) fn standard_input() -> anyhow::Result<File> {

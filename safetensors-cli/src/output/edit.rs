@@ -62,7 +62,7 @@ pub(crate) struct Changing<'f> {
     pub(crate) file: &'f Path,
     /// The keys in the metadata of all files that are changed together.
     pub(crate) keys: &'f BTreeSet<String>,
-    /// Nothing is written, and no data need be read.
+    /// Whether nothing is written, and no data need be read.
     pub(crate) is_dry: bool,
 }
 

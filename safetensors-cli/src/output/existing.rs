@@ -15,15 +15,15 @@ use crate::input::kind::Judge;
 use crate::input::{self, Checkpoint, Opening, address};
 use crate::terminal::text;
 
-/// The most bytes of such a file.
+/// The most bytes of a file that names the newest checkpoint.
 const LONGEST_NAME: u64 = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Existing {
     pub(super) path: PathBuf,
-    /// `None` at an address.
+    /// The directory of new files; `None` at an address.
     pub(super) directory: Option<PathBuf>,
-    /// Replaced or removed.
+    /// The files that are replaced or removed.
     pub(super) files: Vec<PathBuf>,
     /// Their content in words.
     pub(super) held: String,
@@ -126,7 +126,7 @@ pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
     files
 }
 
-/// None if listing is denied: the save replaces nothing unexpected.
+/// Returns nothing if listing is denied: the save replaces no unexpected file.
 fn listed_at(address: &str, names: &[&str]) -> Vec<PathBuf> {
     let Ok((store, path)) = address::store(address) else { return Vec::new() };
     let names: BTreeSet<_> = names.iter().map(|name| path.join(name)).collect();

@@ -57,7 +57,7 @@ pub(crate) fn printed(told: io::Result<()>, path: &str, done: &str) -> anyhow::R
     told.with_context(|| format!("{path} is {done}, but this could not be printed"))
 }
 
-/// The output needs `bytes`. Other errors are unchanged.
+/// Adds a remedy to an error of writing, which needs `bytes`. Other errors are unchanged.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,

@@ -28,10 +28,10 @@ pub(crate) struct Writing {
     force: bool,
 }
 
-/// The facts that the rule needs.
+/// The facts about an output that the rule needs.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
-    /// The read [files](files_of).
+    /// The [files](files_of) that were read.
     pub(crate) inputs: HashSet<PathBuf>,
     pub(crate) names: BTreeSet<String>,
     /// The loss of the inputs that are replaced, in words.
@@ -43,7 +43,7 @@ pub(crate) struct Destination {
     path: PathBuf,
     /// The replaced content, in words.
     replaced: Option<String>,
-    /// The directory will no longer open as it.
+    /// The checkpoint that the directory will no longer open as, in words.
     hidden: Option<String>,
     writing: Writing,
     argument: Argument,
@@ -134,7 +134,7 @@ impl Writing {
         Self { dry_run: false, force }
     }
 
-    /// Fails outside a terminal.
+    /// Asks on a terminal, and fails elsewhere.
     pub(crate) fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
         if self.force {
             return Ok(());

@@ -233,7 +233,7 @@ impl Change<'_> {
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
-    /// Returns `None` if no option applies. The name is the input's.
+    /// `name` is the name in the input. Returns `None` if no option applies.
     fn quantizes(&self, name: &str, kind: Kind) -> Option<bool> {
         match (self.cast_of(name), kind) {
             (Some(to), _) => Some(to == To::Quantised),
@@ -331,7 +331,8 @@ impl Change<'_> {
         self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// The name is the input's. Only --cast applies to aliases and parts of quantised weights.
+    /// `name` is the name in the input. Only --cast applies to aliases and parts of quantised
+    /// weights.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),

@@ -158,7 +158,7 @@ impl Output {
         }
     }
 
-    /// Whether the file's directory opens as it, with the settings there.
+    /// Whether the file's directory opens as it, so that the settings there describe it.
     fn is_model(&self, sources: &[Source]) -> bool {
         let path = identity(&self.path);
         self.path.ends_with(FilePattern::default().file_name(0, 1))

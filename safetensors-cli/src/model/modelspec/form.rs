@@ -7,7 +7,7 @@ pub(super) const SHA256_DIGITS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
-    /// Not only white space.
+    /// Text that is not only white space.
     NonEmpty,
     Version,
     /// `WIDTHxHEIGHT`, in pixels.

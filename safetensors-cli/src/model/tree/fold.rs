@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use super::Tree;
 use crate::model::order::number;
 
-/// Siblings may differ only in the number at the start of their labels.
+/// Folds siblings that differ only in the number at the start of their labels.
 pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     let firsts = firsts(&trees);
     let mut numbers: HashMap<usize, Vec<u64>> = HashMap::new();
