@@ -290,7 +290,7 @@ fn stacked_experts_are_compared_with_single_ones() {
     // Stacks that do not fit each other are other tensors.
     let tensors = [
         ("l.0.experts.gate_up_proj", array(&[3, 4, 4], &all[..48])),
-        ("l.0.experts.down_proj", array(&[3, 2, 4], &all[..24])),
+        ("l.0.experts.down_proj", array(&[3, 4, 3], &all[..36])),
     ];
     save(dir.at("b"), tensors, &quick()).unwrap();
     diff(&dir, "").code(1).stdout(contains("0 tensors equal, 10 only in A, 2 only in B"));
