@@ -241,7 +241,11 @@ impl<F: Framework> Reader<F> {
         let mut has_waited = false;
         loop {
             match slots.take(key, has_waited) {
-                Some(found) => return found,
+                Some(found) => {
+                    // A slice that was read ahead leaves room for the next.
+                    self.changed.notify_all();
+                    return found;
+                }
                 None if slots.begin(key) => break,
                 None => slots = unpoisoned(self.changed.wait(slots)),
             }
