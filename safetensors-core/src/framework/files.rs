@@ -90,12 +90,22 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, T> = names.zip(read(&tensors)?).collect();
+    add_aliases(&mut loaded, checkpoint, options);
+    Ok(loaded)
+}
+
+/// Adds a clone of each tensor for every alias, if the options ask for them.
+#[doc(hidden)]
+pub fn add_aliases<S: ReadAt, T: Clone>(
+    loaded: &mut BTreeMap<String, T>,
+    checkpoint: &Checkpoint<S>,
+    options: &LoadOptions,
+) {
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
         }
     }
-    Ok(loaded)
 }
 
 /// Opens a checkpoint, as [`Checkpoint::open`] does, and [loads](load) every tensor.
