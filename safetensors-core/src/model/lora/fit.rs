@@ -138,12 +138,18 @@ impl<'a> Names<'a> {
         {
             return Err((new, self.unmatched(&wanted[new])));
         }
-        self.check_left(wanted, &found)?;
+        self.check_left(wanted, &found, &changes)?;
         Ok(found)
     }
 
-    /// Checks that all names of a group are left or none, and that something is not left.
-    fn check_left(&self, wanted: &[Wanted], found: &[Found<'a>]) -> Result<(), Failure> {
+    /// Checks that all names of a group are left or none, and that something is not left. If a
+    /// group has a longer prefix here, the checkpoint is a whole pipeline, and nothing is left.
+    fn check_left(
+        &self,
+        wanted: &[Wanted],
+        found: &[Found<'a>],
+        changes: &HashMap<&str, Option<Change>>,
+    ) -> Result<(), Failure> {
         let all = wanted.iter().zip(found).enumerate();
         let is_met = |it: &Found<'_>| !matches!(it, Found::Left | Found::New);
         let met: BTreeSet<_> = all
@@ -151,8 +157,12 @@ impl<'a> Names<'a> {
             .filter(|(_, (_, it))| is_met(it))
             .map(|(_, (one, _))| &*one.group)
             .collect();
+        let is_longer = |change: &Change| !change.add.is_empty();
+        let is_pipeline =
+            met.iter().any(|it| changes.get(it).and_then(Option::as_ref).is_some_and(is_longer));
+        let must_be_met = |group| met.is_empty() || is_pipeline || met.contains(group);
         let mut left = all.filter(|(_, (_, it))| **it == Found::Left);
-        match left.find(|(_, (one, _))| met.is_empty() || met.contains(&*one.group)) {
+        match left.find(|(_, (one, _))| must_be_met(&*one.group)) {
             Some((number, (one, _))) => Err((number, self.unmatched(one))),
             None => Ok(()),
         }

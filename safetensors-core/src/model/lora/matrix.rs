@@ -8,7 +8,7 @@ use super::product::{Factors, Join, Product, contracted, transposed};
 use super::source::{Source, checked, located, mismatch, read_all};
 use crate::checkpoint::failed;
 use crate::file::load::LazyTensor;
-use crate::format::error::{Error, Result, Shape};
+use crate::format::error::{AdapterProblem, Error, Result, Shape};
 
 /// A matrix that is computed from tensors of an adapter. These are positions.
 #[derive(Clone, Debug)]
@@ -77,10 +77,15 @@ impl Matrix {
         let pair = |[up, down, mid]: [Role; 3], form| {
             Ok::<_, Error>(Pair { up: need(up)?, down: need(down)?, mid: get(mid), form })
         };
-        let factor = |full, roles: [Role; 3]| match get(full) {
-            Some(full) => Ok::<_, Error>(Self::Stored(full)),
-            None if get(roles[2]).is_some() => Ok(Self::Product(pair(roles, Form::FirstTurned)?)),
-            None => Ok(Self::Product(pair(roles, Form::Plain)?)),
+        let factor = |full, roles: [Role; 3]| match (get(full), roles.into_iter().find_map(get)) {
+            (Some(_), Some(part)) => {
+                let found = "a factor of a matrix that it also has whole".to_owned();
+                let tensor = checked(source, part, 1)?;
+                Err(located(&tensor, AdapterProblem::Unsupported { found }))
+            }
+            (Some(full), None) => Ok(Self::Stored(full)),
+            _ if get(roles[2]).is_some() => Ok(Self::Product(pair(roles, Form::FirstTurned)?)),
+            _ => Ok(Self::Product(pair(roles, Form::Plain)?)),
         };
         Ok(Some(match kind {
             Kind::Lora => {
@@ -133,6 +138,13 @@ impl Matrix {
             Self::Two(join, both) => {
                 let [one, other] = both.each_ref().map(|matrix| matrix.shape(source));
                 let (one, mut other) = (one?, other?);
+                if let (Some(rank), Some(found)) = (one.rank, other.rank)
+                    && rank != found
+                {
+                    let tensor = checked(source, both[1].ends()[1], 2)?;
+                    let [expected, found] = [rank, found].map(|it| format!("a rank of {it}"));
+                    return Err(located(&tensor, mismatch(expected, found)));
+                }
                 if *join == Join::Kronecker {
                     other.rows = other.rows.saturating_mul(one.rows);
                     if let Some(inputs) = other.row.first_mut() {

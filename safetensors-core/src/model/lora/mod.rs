@@ -57,7 +57,8 @@
 //! an error that lists similar names. A module such as `q_proj` also changes its rows of a fused
 //! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. If a file of
 //! diffusers or kohya has modules of several models, such as a UNet and a text encoder, the modules
-//! of all but this checkpoint are [left](Adapter::left).
+//! of all but this checkpoint are [left](Adapter::left). Where a prefix is missing, the checkpoint
+//! is a whole pipeline and must have all. No two modules of an adapter may change the same rows.
 //!
 //! # Computation
 //!
@@ -185,7 +186,8 @@ impl Adapter {
     }
 
     /// Multiplies all products of the adapter by a number: 1, the default, merges it as it was
-    /// trained. Tensors that replace others are not multiplied.
+    /// trained. Tensors that replace others are not multiplied. An adapter with a `dora_scale` of
+    /// LyCORIS allows only 1.
     #[must_use]
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = scale;

@@ -185,6 +185,9 @@ impl Tensors {
             if known.0 != kind {
                 return Err("kinds of change for");
             }
+            if known.1 != family {
+                return Err("kinds of names for");
+            }
         }
         match self.tensors.insert(role, position) {
             Some(_) => Err("tensors for one end of"),

@@ -1,6 +1,7 @@
 //! [`Fit`]: the part of a weight that a module of an adapter changes.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::fit::Found;
 use super::kinds::{DORA_SCALE, Family, Kind};
@@ -23,6 +24,8 @@ pub(super) struct Fit<'f, 'a, S> {
     input: Option<ExpertsInput>,
     /// The rows of the last part of each fused tensor.
     last_parts: HashMap<String, usize>,
+    /// The rows that modules change, by the names in the checkpoint.
+    changed: HashMap<String, Vec<Range<usize>>>,
 }
 
 impl<'f, 'a, S> Fit<'f, 'a, S> {
@@ -38,7 +41,16 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         });
         let by_version = adapter.parts.is_before_0_19.then_some(ExpertsInput::Middle);
         let input = adapter.experts_input.or_else(|| shown.next()).or(by_version);
-        Self { adapter, base, input, last_parts: HashMap::new() }
+        Self { adapter, base, input, last_parts: HashMap::new(), changed: HashMap::new() }
+    }
+
+    /// Returns `false` if another module of the adapter changes some of these rows, too. The names
+    /// of a tied weight are separate, as PEFT adds the changes of both.
+    pub(super) fn claim(&mut self, name: &str, rows: &Range<usize>) -> bool {
+        let known = self.changed.entry(name.to_owned()).or_default();
+        let is_free = known.iter().all(|it| it.end <= rows.start || rows.end <= it.start);
+        known.push(rows.clone());
+        is_free
     }
 
     /// Returns the place of a change in the entire tensor. The matrix of experts becomes a stack.
@@ -114,7 +126,8 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
     }
 
     /// Returns the place of a change in a tensor that has the wanted one as one of some parts: two
-    /// halves, or queries that keys and values of equal size follow.
+    /// halves, or queries that keys and values of equal size follow. There are as many heads of
+    /// queries as of keys, or a multiple of them.
     pub(super) fn in_fused(
         &mut self,
         (module, change): (&Module, &Change),
@@ -127,8 +140,8 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         let head = all.saturating_sub(last.saturating_mul(parts - 1));
         let known = *self.last_parts.entry(merged.name.clone()).or_insert(last);
         let is_size = if part == 0 { head == rows } else { head >= rows };
-        let is_half = parts > 2 || head == last;
-        if !is_size || !is_half || known != last || last == 0 {
+        let is_multiple = if parts > 2 { head.is_multiple_of(last) } else { head == last };
+        if !is_size || !is_multiple || known != last || last == 0 {
             return Err(self.unfit(change, &shape, merged));
         }
         let first = if part == 0 { 0 } else { head + (part - 1) * last };
@@ -183,6 +196,12 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             let problem = mismatch("no magnitude of stacked experts", "one".to_owned());
             return Err(located(&tensor, problem));
         }
+        let is_lycoris = tensor.name().ends_with(DORA_SCALE);
+        if is_lycoris && self.adapter.scale != 1.0 {
+            // LyCORIS multiplies the difference from the base, not the product.
+            let found = format!("a scale of {}", self.adapter.scale);
+            return Err(located(&tensor, mismatch("a scale of 1 with dora_scale", found)));
+        }
         let (mut count, mut axis) = (shape.rows, Axis::Row);
         if place.is_transposed && module.family == Family::Mlx {
             count = shape.columns();
@@ -190,7 +209,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             axis = Axis::Columns(1);
         } else if let ([1, inputs, ..], [_, columns, kernel @ ..]) =
             (tensor.shape(), &*merged.shape)
-            && tensor.name().ends_with(DORA_SCALE)
+            && is_lycoris
             && inputs == columns
             && place.rows.len() == shape.rows
         {
@@ -202,7 +221,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             let found = format!("shape {}", Shape(tensor.shape()));
             return Err(located(&tensor, mismatch(format!("{count} numbers"), found)));
         }
-        let epsilon = if tensor.name().ends_with(DORA_SCALE) { f32::EPSILON } else { 0.0 };
+        let epsilon = if is_lycoris { f32::EPSILON } else { 0.0 };
         Ok(Some(Magnitude { position, axis, epsilon }))
     }
 

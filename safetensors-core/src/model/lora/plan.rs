@@ -98,12 +98,20 @@ impl<'a, S: ReadAt> Plan<'a, S> {
                 Spelling::Same => fit.whole(change, &mut matrix, merged)?,
             };
             first += place.rows.len();
+            if !fit.claim(name, &place.rows) {
+                return Err(changed_twice(&tensor, name));
+            }
+            let scaling = (fit.adapter.scale * change.1.scaling) as f32;
+            if !scaling.is_finite() {
+                let found = format!("{} times scale {}", change.1.scaling, fit.adapter.scale);
+                return Err(located(&tensor, mismatch("a finite factor", found)));
+            }
             let magnitude = fit.magnitude(change, &place, merged)?;
             merged.deltas.push(Delta {
                 adapter: Arc::clone(&fit.adapter.source),
                 matrix,
                 place,
-                scaling: (fit.adapter.scale * change.1.scaling) as f32,
+                scaling,
                 magnitude,
                 recent: Arc::clone(&self.recent),
                 kept: Kept::default(),

@@ -2,7 +2,7 @@
 
 use safetensors_core::lora::Adapter;
 
-use super::{adapter, base};
+use super::{adapter, base, write};
 use crate::support::*;
 
 const DOWN: &str = "base_model.model.layers.0.q.lora_A.weight";
@@ -85,7 +85,23 @@ fn tensors_and_settings_of_an_adapter() {
         (
             None,
             &[("x.lora_down.weight", &[2, 1]), ("x.lora_A.weight", &[2, 1])],
-            "two tensors for one end of module",
+            "two kinds of names for module \"x\"",
+        ),
+        (None, &[("x.diff", &[2]), ("x.w_norm", &[2])], "two tensors for one end of module"),
+        (
+            None,
+            &[("x.lokr_w1", &[1, 1]), ("x.lokr_w2", &[2, 2]), ("x.lokr_w2_a", &[2, 1])],
+            "x.lokr_w2_a\": an adapter with a factor of a matrix that it also has whole cannot",
+        ),
+        (
+            None,
+            &[
+                ("x.hada_w1_a", &[2, 1]),
+                ("x.hada_w1_b", &[1, 3]),
+                ("x.hada_w2_a", &[2, 2]),
+                ("x.hada_w2_b", &[2, 3]),
+            ],
+            "x.hada_w2_b\": expected a rank of 1, found a rank of 2",
         ),
     ] {
         let error = adapter(settings, tensors).unwrap_err().to_string();
@@ -185,6 +201,41 @@ fn numbers_that_are_not_finite() {
     let infinite = adapter(Some(SETTINGS), &module).unwrap().scale(f64::INFINITY);
     let error = base(&[("layers.0.q.weight", &[4, 3])]).merged([infinite]).unwrap_err();
     assert!(error.to_string().contains("scale inf is not finite"), "{error}");
+    let infinite = adapter(Some(", \"r\": 2, \"lora_alpha\": 1e39"), &module).unwrap();
+    let error = base(&[("layers.0.q.weight", &[4, 3])]).merged([infinite]).unwrap_err();
+    assert!(error.to_string().contains("q.lora_B.weight\": expected a finite factor"), "{error}");
+}
+
+/// A scalar has no first dimension that a vocabulary could add rows to.
+#[test]
+fn a_difference_for_a_scalar() {
+    let adapter = adapter(None, &[("lm_head.diff", &[2])]).unwrap().pad_vocab(true);
+    let error = base(&[("lm_head.weight", &[])]).merged([adapter]).unwrap_err().to_string();
+    assert!(error.contains("lm_head.diff\": expected a weight with dimensions"), "{error}");
+}
+
+#[test]
+fn magnitudes_of_stacks_and_scaled_magnitudes_of_lycoris() {
+    let directory = tempdir().unwrap();
+    let tensors: [(&str, &[usize]); 3] =
+        [("x.lora_a", &[2, 1, 3]), ("x.lora_b", &[2, 4, 1]), ("x.m", &[8])];
+    write(&directory.path().join("adapters.safetensors"), &tensors);
+    let settings = r#"{"fine_tune_type": "dora", "lora_parameters": {"rank": 1, "scale": 1.0}}"#;
+    fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    let stack = Adapter::open(directory.path()).unwrap();
+    let error = base(&[("x.weight", &[2, 4, 3])]).merged([stack]).unwrap_err().to_string();
+    assert!(error.contains("x.m\": expected no magnitude of stacked experts"), "{error}");
+
+    let tensors: [(&str, &[usize]); 3] =
+        [("x.lora_down.weight", &[1, 3]), ("x.lora_up.weight", &[2, 1]), ("x.dora_scale", &[2, 1])];
+    let lycoris = adapter(None, &tensors).unwrap();
+    let merged = |scale| base(&[("x.weight", &[2, 3])]).merged([lycoris.clone().scale(scale)]);
+    merged(1.0).unwrap();
+    let error = merged(0.5).unwrap_err().to_string();
+    assert!(
+        error.contains("expected a scale of 1 with dora_scale, found a scale of 0.5"),
+        "{error}"
+    );
 }
 
 /// A checkpoint with a weight that has no floating-point numbers, or more digits than F32.

@@ -101,6 +101,8 @@ fn modules_of_a_fused_weight_change_their_rows() {
         ("qkv_proj", 8, &[("q_proj", 5)]),
         ("qkv_proj", 8, &[("q_proj", 8)]),
         ("qkv_proj", 8, &[("k_proj", 3)]),
+        ("qkv_proj", 8, &[("q_proj", 2)]),
+        ("qkv_proj", 9, &[("k_proj", 2)]),
         ("gate_up_proj", 4, &[("up_proj", 3)]),
         ("gate_up_proj", 4, &[("gate_proj", 1)]),
     ] {
@@ -179,6 +181,10 @@ fn modules_of_another_model_of_the_pipeline_are_left() {
     assert_eq!(file.left(&base(&[unet[0], encoder[0]])).unwrap(), [""; 0]);
     let error = base(&[("other.weight", &[2, 3])]).merged([file.clone()]).unwrap_err().to_string();
     assert!(error.contains("its LoRA changes"), "{error}");
+    // A prefix shows a checkpoint of the whole pipeline, which must have all groups.
+    let pipeline = base(&[("cond.text_model.fc1.weight", &[5, 5]), ("net.input.weight", &[2, 3])]);
+    let error = pipeline.merged([file.clone()]).unwrap_err().to_string();
+    assert!(error.contains("its LoRA changes \"mid_q_weight\""), "{error}");
     // A model that has some modules of a group must have all.
     let more: Tensors<'_> = &[
         tensors[0],
@@ -188,6 +194,23 @@ fn modules_of_another_model_of_the_pipeline_are_left() {
     ];
     let error = base(unet).merged([adapter(None, more).unwrap()]).unwrap_err().to_string();
     assert!(error.contains("its LoRA changes \"mid_k_weight\""), "{error}");
+}
+
+#[test]
+fn two_modules_of_an_adapter_for_the_same_rows() {
+    let tensors: Tensors<'_> = &[
+        ("lora_te1_fc1.lora_down.weight", &[1, 3]),
+        ("lora_te1_fc1.lora_up.weight", &[2, 1]),
+        ("lora_te2_fc1.lora_down.weight", &[1, 3]),
+        ("lora_te2_fc1.lora_up.weight", &[2, 1]),
+    ];
+    let groups = adapter(None, tensors).unwrap();
+    let fused = of_modules(&[("qkv_proj", 6), ("k_proj", 2)]).unwrap();
+    for (file, weight, rows) in [(groups, "fc1.weight", 2), (fused, "a.0.qkv_proj.weight", 6)] {
+        let error = base(&[(weight, &[rows, 3])]).merged([file]).unwrap_err().to_string();
+        let expected = format!("{weight:?}, which another tensor of the adapters changes, too");
+        assert!(error.contains(&expected), "{error}");
+    }
 }
 
 #[test]

@@ -180,6 +180,22 @@ fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
     }
 }
 
+/// PEFT has a magnitude for each output, also of a convolution with as many inputs.
+#[test]
+fn dora_of_a_square_convolution_has_outputs() {
+    let names = ["A.weight", "B.weight", "magnitude_vector"];
+    let names = names.map(|end| format!("base_model.model.x.lora_{end}"));
+    let tensors: [(&str, &[usize]); 3] =
+        [(&names[0], &[1, 2, 1, 3]), (&names[1], &[2, 1, 1, 1]), (&names[2], &[1, 2, 1, 1])];
+    let adapter = adapter(Some(", \"r\": 1, \"lora_alpha\": 1, \"use_dora\": true"), &tensors);
+    let merged = base(&[("x.weight", &[2, 2, 1, 3])]).merged([adapter.unwrap()]).unwrap();
+    let sums = numbers(merged.tensor("x.weight").unwrap().read().unwrap());
+    for (row, magnitude) in sums.chunks(6).zip([1.0, 2.0]) {
+        let norm = row.iter().map(|it| it * it).sum::<f32>().sqrt();
+        assert!((norm - magnitude).abs() < 1e-5, "{norm} {magnitude}");
+    }
+}
+
 /// diffusers records its settings in the metadata of the file.
 #[test]
 fn settings_of_diffusers() {
