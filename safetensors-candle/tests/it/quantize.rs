@@ -9,9 +9,10 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use safetensors_candle::quantize::{self, linear_layers};
 use safetensors_core::header::TensorInfo;
+use safetensors_core::io::Requests;
 use safetensors_core::load::{ExpertLayout, ExpertOptions, GateUp, QuantizedWeights};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, Requests, SaveOptions, TensorView, serialize,
+    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, SaveOptions, TensorView, serialize,
 };
 
 use crate::common::save_tensors;
@@ -199,7 +200,8 @@ fn a_source_that_is_far_away_is_asked_for_many_tensors_at_once() {
     let tensors = ["a", "b", "c", "d", "e", "f"].map(|name| (name, view));
     let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
     let waits = Arc::new(AtomicBool::new(false));
-    let source = Far { bytes, waits: waits.clone(), begun: Mutex::default(), changed: Condvar::new() };
+    let source =
+        Far { bytes, waits: waits.clone(), begun: Mutex::default(), changed: Condvar::new() };
     let checkpoint = Checkpoint::from_source(source, "far").unwrap();
     waits.store(true, Ordering::SeqCst);
     let choose = |_: TensorInfo<'_>| Some(GgmlDType::Q8_0);

@@ -40,7 +40,7 @@ impl Turn {
 enum State<T> {
     /// Will be read ahead. Has the number of its place in the list.
     Listed(u64),
-    /// Has that number, too, unless a caller waits for the slice.
+    /// Has that number, too, unless a caller reads the slice.
     Reading(Option<u64>),
     Kept(Arc<T>, Turn),
     Failed(Error),
@@ -103,7 +103,12 @@ impl<T> Slots<T> {
         let tensor = match self.states.get_mut(key)? {
             State::Listed(_) => return None,
             State::Reading(listed) => {
-                *listed = None;
+                // It stays until the caller finds it, even if the list is another now.
+                if let Some(number) = listed.as_mut().filter(|number| **number <= self.before_list)
+                {
+                    self.uses += 1;
+                    *number = self.uses;
+                }
                 return None;
             }
             State::Kept(tensor, _) => Ok(tensor.clone()),

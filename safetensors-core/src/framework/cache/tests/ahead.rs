@@ -92,7 +92,7 @@ fn a_wrong_guess_is_dropped_before_slices_that_were_asked_for() {
     cache.read_ahead(experts([0])).unwrap();
     wait_until(|| cache.stats().bytes_read == 32);
     cache.read_ahead(experts([])).unwrap();
-    [8, 9, 7].map(|expert| get(&cache, expert));
+    [8, 9, 7].iter().for_each(|&expert| get(&cache, expert));
     assert_eq!((cache.stats().hits, script.reads()), (1, 4));
 }
 
@@ -106,7 +106,7 @@ fn a_read_that_another_list_overtakes_is_a_wrong_guess() {
     script.open();
     // Both have room, because the first makes way.
     wait_until(|| cache.stats().bytes_read == 48);
-    [1, 2].map(|expert| get(&cache, expert));
+    [1, 2].iter().for_each(|&expert| get(&cache, expert));
     assert_eq!((cache.stats().hits, script.reads()), (2, 3));
 }
 
@@ -119,7 +119,7 @@ fn a_read_that_both_lists_have_is_kept_for_the_second() {
     cache.read_ahead(experts([1, 0, 2])).unwrap();
     script.open();
     wait_until(|| cache.stats().bytes_read == 32);
-    [1, 0].map(|expert| get(&cache, expert));
+    [1, 0].iter().for_each(|&expert| get(&cache, expert));
     assert_eq!(cache.stats().hits, 2);
 }
 
@@ -133,8 +133,8 @@ fn a_caller_who_waits_for_a_read_finds_it_after_another_list() {
     slots.finish(&asked, Some(Ok(Arc::new(()))));
     slots.list(vec![waited.clone()]);
     assert!(slots.begin_listed().is_some());
-    assert!(slots.take(&waited, false).is_none());
     slots.list(vec![listed.clone(), next.clone()]);
+    assert!(slots.take(&waited, false).is_none());
     slots.finish(&waited, Some(Ok(Arc::new(()))));
     for key in [listed, next] {
         assert!(slots.begin_listed().is_some_and(|begun| begun == key));
@@ -153,7 +153,7 @@ fn the_last_of_the_list_makes_room_for_a_slice_that_is_asked_for() {
         wait_until(|| cache.stats().bytes_read == 32);
         cache.read_ahead(experts(list.iter().copied())).unwrap();
         wait_until(|| cache.stats().bytes_read == 48);
-        [9, 0, 1].map(|expert| get(&cache, expert));
+        [9, 0, 1].iter().for_each(|&expert| get(&cache, expert));
         assert_eq!((cache.stats().hits, script.reads()), (2, 4));
     }
 }
