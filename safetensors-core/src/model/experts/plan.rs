@@ -151,7 +151,13 @@ impl Row {
     }
 
     /// Returns one of the matrices that share a stack, each with this many outputs.
-    fn part(&self, expert: Arranged, part: usize, parts: usize, outputs: usize) -> Arranged {
+    pub(super) fn part(
+        &self,
+        expert: Arranged,
+        part: usize,
+        parts: usize,
+        outputs: usize,
+    ) -> Arranged {
         let first = match self.gate_up {
             GateUp::First => part * outputs,
             GateUp::Last => (parts - 1 - part) * outputs,
@@ -207,7 +213,10 @@ fn wrong(name: &str, expected: String, found: &[usize]) -> Error {
 }
 
 /// Returns the rows that may hold for a checkpoint.
-fn rows<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &ExpertOptions) -> Result<Vec<Row>> {
+pub(super) fn rows<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    options: &ExpertOptions,
+) -> Result<Vec<Row>> {
     let config = checkpoint.read_beside("config.json", MOST_BYTES)?;
     let json = config.map(|(_, text)| python_json::read(&text));
     let (models, reason) = match json {

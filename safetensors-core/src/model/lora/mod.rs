@@ -83,8 +83,10 @@
 //! by part. A weight with DoRA is read twice, because its norms need all of it.
 
 mod config;
+mod converted;
 mod experts;
 mod fit;
+mod formats;
 mod kinds;
 mod matrix;
 mod merged;
@@ -101,7 +103,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
+pub use converted::ConvertedAdapter;
 use fit::{Found, Names};
+pub use formats::AdapterFormat;
 use merged::{Merged, is_possible};
 use parts::{Module, Parts};
 use plan::{POSSIBLE, Plan};

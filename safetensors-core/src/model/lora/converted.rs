@@ -1,0 +1,481 @@
+//! [`ConvertedAdapter`]: an adapter in the format of another trainer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::Adapter;
+use super::config::wrong;
+use super::fit::{Found, Names};
+use super::formats::{AdapterFormat, Model, flattened, in_layer, model_of};
+use super::kinds::{DORA_SCALE, Family, Kind, Role};
+use super::matrix::ProductShape;
+use super::parts::{Change, DIFFUSERS, Module, PEFT};
+use super::source::{Source, located, mismatch};
+use crate::checkpoint::{Arranged, Checkpoint};
+use crate::file::io::ReadAt;
+use crate::format::error::{AdapterProblem, Error, Result};
+use crate::format::slice::Index;
+use crate::format::tensor::TensorBuf;
+use crate::model::experts::Stack;
+use crate::model::rewrite::Rewrite;
+
+/// Modules with transposed matrices in PEFT and mlx-lm.
+const EMBEDDINGS: &[&str] = &["embed_tokens", "wte", "word_embeddings", "embed_in"];
+
+/// An adapter in the format of another trainer, see [`Checkpoint::adapter_as`].
+#[derive(Debug)]
+pub struct ConvertedAdapter {
+    format: AdapterFormat,
+    tensors: Source,
+    names: BTreeSet<String>,
+    /// The tensors with α of kohya.
+    alphas: Vec<(String, TensorBuf)>,
+    /// The settings, as JSON.
+    settings: Option<String>,
+}
+
+/// A pair of matrices, or another change, under the name that it gets.
+struct Item<'a> {
+    module: &'a Module,
+    model: Option<&'static Model>,
+    name: String,
+    tensors: Vec<(Role, Arranged)>,
+    rank: Option<usize>,
+    scaling: f64,
+}
+
+impl<S: ReadAt + 'static> Checkpoint<S> {
+    /// Converts a LoRA adapter to the format of another trainer. Values stay bit by bit; transposed
+    /// matrices and the parts of stacked experts are read when they are written. A merge of the
+    /// result is the same.
+    ///
+    /// Names in kohya's files have `_` instead of `.`. Another format needs `base`, the model of
+    /// the adapter, to tell them apart. Stacked experts (`target_parameters`) become one module for
+    /// each expert, as vLLM reads them. `base` has the `config.json` that says their names.
+    ///
+    /// LoHa, LoKr and differences are for kohya's format, other complete tensors and DoRA for PEFT
+    /// and mlx-lm; diffusers also has DoRA.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter) for a part that the format cannot store,
+    /// and as for [`Adapter::of`]. [`ErrorKind::Experts`](crate::ErrorKind::Experts) for an
+    /// architecture that is not known.
+    pub fn adapter_as<B: ReadAt>(
+        self,
+        format: AdapterFormat,
+        base: Option<&Checkpoint<B>>,
+    ) -> Result<ConvertedAdapter> {
+        let adapter = Adapter::of(self)?;
+        let items = items(&adapter, format, base)?;
+        for item in &items {
+            check(item, format, &adapter.source)?;
+        }
+        let settings = settings(&adapter, &items, format)?;
+        let is_only = !items.iter().any(|it| it.model.is_some_and(|it| it.name > "text_encoder_"));
+        let mut tensors = whole(&adapter, &items, format)?;
+        let mut alphas = Vec::new();
+        for item in items {
+            let name = match (format, item.model) {
+                (AdapterFormat::Kohya, _) if item.module.is_flattened => item.name,
+                (AdapterFormat::Kohya, model) => flattened(model, &item.name, is_only),
+                (AdapterFormat::Diffusers, Some(model)) => format!("{}.{}", model.name, item.name),
+                (AdapterFormat::Peft, _) => format!("{PEFT}{}", item.name),
+                _ => item.name,
+            };
+            let alpha = item.rank.filter(|_| format == AdapterFormat::Kohya);
+            alphas.extend(alpha.map(|rank| kohya_alpha(&name, item.scaling, rank)).transpose()?);
+            for (role, tensor) in item.tensors {
+                let end = format.end(is_embedding(item.module), role).unwrap_or_default();
+                tensors.push((format!("{name}{end}"), tensor));
+            }
+        }
+        let names = tensors.iter().map(|(name, _)| name.clone()).collect();
+        let source = Arc::into_inner(adapter.source).ok_or_else(|| wrong("it is in use"))?;
+        let tensors = source.arranged(tensors)?.into_boxed();
+        Ok(ConvertedAdapter { format, tensors, names, alphas, settings })
+    }
+}
+
+impl ConvertedAdapter {
+    /// Returns the file to write.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) for two modules with one
+    /// name.
+    pub fn rewrite(&self) -> Result<Rewrite<'_, Box<dyn ReadAt>>> {
+        let mut rewrite = Rewrite::of(&self.tensors).select(|name, _| self.names.contains(name));
+        let metadata = rewrite.metadata_mut();
+        metadata.remove(DIFFUSERS);
+        metadata.insert("format".into(), "pt".into());
+        if let Some(settings) = self.settings.clone().filter(|_| !self.format.has_settings()) {
+            metadata.insert(DIFFUSERS.into(), settings);
+        }
+        for (name, alpha) in &self.alphas {
+            rewrite = rewrite.add(name, alpha)?;
+        }
+        Ok(rewrite)
+    }
+
+    /// Returns the text of `adapter_config.json`. `None` for a format without this file.
+    pub fn settings(&self) -> Option<&str> {
+        self.settings.as_deref().filter(|_| self.format.has_settings())
+    }
+}
+
+/// Returns all modules under the names that they get.
+fn items<'a, B: ReadAt>(
+    adapter: &'a Adapter,
+    format: AdapterFormat,
+    base: Option<&Checkpoint<B>>,
+) -> Result<Vec<Item<'a>>> {
+    let modules = &adapter.parts.modules;
+    let is_flattened = modules.iter().any(|module| module.is_flattened);
+    let named = base.filter(|_| is_flattened && format != AdapterFormat::Kohya);
+    let mut named = named.map(|base| names_in(adapter, base)).transpose()?.into_iter().flatten();
+    let mut items = Vec::new();
+    for module in modules {
+        let Some(position) = module.changes.first().map(|change| change.position) else { continue };
+        let found = named.next();
+        if module.experts.is_some() {
+            items.extend(experts(adapter, module, format, base)?);
+            continue;
+        }
+        let (model, name) = match found.flatten() {
+            _ if !module.is_flattened => model_of(&module.group, &module.name),
+            Some(name) => model_of(&module.group, name),
+            None if format == AdapterFormat::Kohya => (None, &*module.name),
+            None => {
+                let found = format!("module {:?}: `_` may be `.`; name the base", module.name);
+                return Err(at(&adapter.source, position, cannot(format, found)));
+            }
+        };
+        let is_kept = module.is_flattened && format == AdapterFormat::Kohya;
+        let group = if is_kept { &*module.group } else { "" };
+        let weight = module.changes.iter().find(|change| !change.is_bias());
+        let shape = weight.map(|change| change.matrix.shape(&adapter.source)).transpose()?;
+        items.push(Item {
+            module,
+            model,
+            name: format!("{group}{name}"),
+            tensors: tensors(&adapter.source, module),
+            rank: shape.and_then(|shape| shape.rank),
+            scaling: weight.map_or(1.0, |change| change.scaling),
+        });
+    }
+    Ok(items)
+}
+
+/// Returns the name of each module in the base, if it is there.
+fn names_in<'b, B: ReadAt>(
+    adapter: &Adapter,
+    base: &'b Checkpoint<B>,
+) -> Result<Vec<Option<&'b str>>> {
+    let names = Names::of(base, []);
+    let found = adapter.parts.find(&adapter.source, &names)?;
+    let mut found = found.into_iter().skip(adapter.parts.whole.len());
+    let mut all = Vec::new();
+    for module in &adapter.parts.modules {
+        let mut of_module = found.by_ref().take(module.changes.len());
+        let first = of_module.next();
+        of_module.for_each(drop);
+        all.push(match first {
+            Some(Found::At(names, _)) => names[0].rsplit_once('.').map(|(module, _)| module),
+            _ => None,
+        });
+    }
+    Ok(all)
+}
+
+/// Returns the tensors of a module, with matrices as PEFT stores them.
+fn tensors(source: &Source, module: &Module) -> Vec<(Role, Arranged)> {
+    let mut tensors = Vec::new();
+    for (&role, &position) in &module.tensors {
+        let Some(tensor) = source.tensor_at(position).filter(|_| role != Role::Alpha) else {
+            continue;
+        };
+        let tensor = Arranged::tensor(tensor.name());
+        let is_turned = module.family == Family::Mlx && role != Role::Magnitude;
+        tensors.push((role, if is_turned { tensor.transposed() } else { tensor }));
+    }
+    tensors
+}
+
+/// Divides the matrices of stacked experts.
+fn experts<'a, B: ReadAt>(
+    adapter: &'a Adapter,
+    module: &'a Module,
+    format: AdapterFormat,
+    base: Option<&Checkpoint<B>>,
+) -> Result<Vec<Item<'a>>> {
+    let source = &adapter.source;
+    let [change, ..] = &*module.changes else { return Ok(Vec::new()) };
+    let refuse = |problem| Err(at(source, change.position, problem));
+    if format == AdapterFormat::Mlx || module.magnitude.is_some() || module.changes.len() > 1 {
+        return refuse(cannot(format, "stacked experts, or DoRA or biases of them".into()));
+    }
+    let name = format!("{}.{}", module.name, change.end);
+    let Some(base) = base else {
+        let found = format!("the stacked experts {name:?} without the config.json of the base");
+        return refuse(cannot(format, found));
+    };
+    let Some(stack) = Stack::find(base, &name)? else {
+        return refuse(mismatch("a stack of experts of the base's architecture", name));
+    };
+    let mut others = adapter.parts.modules.iter().flat_map(Module::changes);
+    let other = stack.other();
+    let other = others.find(|(it, change)| format!("{}.{}", it.name, change.end) == other);
+    let shape = change.matrix.shape(source)?;
+    let Some(is_turned) = is_turned(&stack, &shape, other.map(|it| it.1), source)? else {
+        let expected = "matrices of both stacks of the experts, which show inputs and outputs";
+        return refuse(mismatch(expected, format!("{:?} for {name:?}", shape.dims())));
+    };
+    let experts = module.experts.unwrap_or(1).max(1);
+    let rank = shape.rank.unwrap_or_default() / experts;
+    let [up, down] = change.matrix.ends().map(|position| {
+        Arranged::tensor(source.tensor_at(position).map_or("", |tensor| tensor.name()))
+    });
+    let mut items = Vec::new();
+    for expert in 0..experts {
+        let mut up = up.clone().slice(1, Index::from(expert..).step(experts));
+        let mut down = down.clone().slice(0, expert * rank..(expert + 1) * rank);
+        let mut rows = shape.rows;
+        if is_turned {
+            (up, down) = (down.transposed(), up.transposed());
+            rows = shape.columns();
+        }
+        for (name, up) in stack.divide(expert, up, rows) {
+            items.push(Item {
+                module,
+                model: None,
+                name: name.trim_end_matches(".weight").to_owned(),
+                tensors: vec![(Role::Down, down.clone()), (Role::Up, up)],
+                rank: Some(rank),
+                scaling: change.scaling,
+            });
+        }
+    }
+    Ok(items)
+}
+
+/// Returns `true` if `lora_A` is multiplied with the outputs of experts, as PEFT before 0.19 did.
+/// The inputs of each stack are the outputs of the other.
+fn is_turned(
+    stack: &Stack,
+    shape: &ProductShape,
+    other: Option<&Change>,
+    source: &Source,
+) -> Result<Option<bool>> {
+    let Some(other) = other else { return Ok(None) };
+    let other = other.matrix.shape(source)?;
+    let (first, last) = if stack.is_first() { (shape, &other) } else { (&other, shape) };
+    let (first, last) = ([first.rows, first.columns()], [last.rows, last.columns()]);
+    let fits = |[rows, columns]: [usize; 2], [last_rows, last_columns]: [usize; 2]| {
+        columns == last_rows && Some(rows) == last_columns.checked_mul(stack.first_parts())
+    };
+    let is_plain = fits(first, last);
+    let is_crossed = fits([first[1], first[0]], [last[1], last[0]]);
+    Ok((is_plain != is_crossed).then_some(is_crossed))
+}
+
+/// Checks that a format can store a module.
+fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> {
+    let module = item.module;
+    let is_flat = matches!(format, AdapterFormat::Kohya | AdapterFormat::Mlx);
+    let is_kohya = format == AdapterFormat::Kohya;
+    for (role, _) in &item.tensors {
+        let Some(tensor) = module.tensors.get(role).and_then(|&it| source.tensor_at(it)) else {
+            continue;
+        };
+        let is_scale = tensor.name().ends_with(DORA_SCALE);
+        let found = match (role, module.kind) {
+            (Role::Magnitude, _) if is_scale != is_kohya => "DoRA of this kind".to_owned(),
+            (_, kind) if format.end(is_embedding(module), *role).is_none() => match kind {
+                Kind::Lora => format!("LoRA with the tensor {:?}", tensor.name()),
+                kind => kind.to_string(),
+            },
+            (Role::Down | Role::Up, _)
+                if tensor.shape().len() != 2
+                    && (format == AdapterFormat::Mlx || module.family == Family::Mlx) =>
+            {
+                "LoRA of convolutions or stacked experts".to_owned()
+            }
+            _ => continue,
+        };
+        return Err(located(&tensor, cannot(format, found)));
+    }
+    let found = if is_flat && module.kind == Kind::Lora && module.is_transposed == Some(true) {
+        "LoRA of weights that are stored transposed (fan_in_fan_out)"
+    } else if is_kohya && is_embedding(module) {
+        "LoRA of embeddings"
+    } else if is_kohya && item.rank.is_none() && item.scaling != 1.0 {
+        "a factor of a module without a rank"
+    } else if format == AdapterFormat::Diffusers && item.model.is_none() {
+        "a module without a known model of a pipeline, such as unet or transformer"
+    } else {
+        return Ok(());
+    };
+    let position = module.changes.first().map_or(usize::MAX, |change| change.position);
+    let found = format!("{found}: {:?}", module.name);
+    Err(at(source, position, cannot(format, found)))
+}
+
+/// Returns the tensors that replace tensors of the base.
+fn whole(
+    adapter: &Adapter,
+    items: &[Item<'_>],
+    format: AdapterFormat,
+) -> Result<Vec<(String, Arranged)>> {
+    let changed: BTreeSet<&str> = items.iter().map(|item| &*item.name).collect();
+    let mut tensors = Vec::new();
+    for wanted in &adapter.parts.whole {
+        let Some(tensor) = adapter.source.tensor_at(wanted.position) else { continue };
+        let module = wanted.name.rsplit_once('.').map_or("", |(module, _)| module);
+        if !format.has_settings() || changed.contains(module) {
+            let found = "a complete tensor, or a bias next to LoRA".to_owned();
+            return Err(located(&tensor, cannot(format, found)));
+        }
+        let prefix = if format == AdapterFormat::Peft { PEFT } else { "" };
+        tensors.push((format!("{prefix}{}", wanted.name), Arranged::tensor(tensor.name())));
+    }
+    Ok(tensors)
+}
+
+/// Returns the settings of a format that has some, as JSON.
+fn settings(
+    adapter: &Adapter,
+    items: &[Item<'_>],
+    format: AdapterFormat,
+) -> Result<Option<String>> {
+    if format == AdapterFormat::Kohya {
+        return Ok(None);
+    }
+    let mut models = BTreeMap::<&str, Vec<&Item<'_>>>::new();
+    for item in items {
+        models.entry(item.model.map_or("", |model| model.name)).or_default().push(item);
+    }
+    let mut all = Map::new();
+    for (model, items) in &models {
+        let count = items.iter().filter(|item| item.module.magnitude.is_some()).count();
+        if count != 0 && count != items.len() {
+            return Err(cannot(format, "DoRA of only some modules".into()).into());
+        }
+        let settings = peft(items, count > 0)?;
+        all.extend(settings.into_iter().map(|(key, value)| (format!("{model}.{key}"), value)));
+    }
+    if format == AdapterFormat::Diffusers {
+        return Ok(Some(Value::Object(all).to_string()));
+    }
+    if models.len() > 1 {
+        let names: Vec<_> = models.into_keys().collect();
+        return Err(cannot(format, format!("several models: {}", names.join(", "))).into());
+    }
+    let items: Vec<_> = items.iter().collect();
+    let is_dora = items.iter().any(|item| item.module.magnitude.is_some());
+    let mut settings = match format {
+        AdapterFormat::Mlx => mlx(&items, is_dora)?,
+        _ => peft(&items, is_dora)?,
+    };
+    if format == AdapterFormat::Peft {
+        let module = |name: &str| name.rsplit_once('.').map_or("", |it| it.0).to_owned();
+        let whole = adapter.parts.whole.iter().map(|wanted| module(&wanted.name));
+        let whole: BTreeSet<_> = whole.collect();
+        settings.insert("modules_to_save".into(), json!(whole));
+    }
+    Ok(Some(format!("{:#}\n", Value::Object(settings))))
+}
+
+/// Returns settings of PEFT. Patterns are whole names.
+fn peft(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
+    let of_item = |item: &&Item<'_>| {
+        let rank = item.rank.unwrap_or(1);
+        (rank, alpha(item.scaling, rank))
+    };
+    let (rank, first) = items.first().map_or((8, 8.0), of_item);
+    let (mut ranks, mut alphas) = (Map::new(), Map::new());
+    for item in items {
+        let (own, alpha) = of_item(item);
+        if own != rank {
+            ranks.insert(format!("^{}", item.name), json!(own));
+        }
+        if alpha != first {
+            alphas.insert(format!("^{}", item.name), number(alpha));
+        }
+    }
+    let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
+    let is_turned = items.iter().any(|item| item.module.is_transposed == Some(true));
+    let has_bias = items.iter().any(|item| item.module.tensors.contains_key(&Role::UpBias));
+    let settings = json!({
+        "peft_type": "LORA", "task_type": null, "inference_mode": true, "r": rank,
+        "lora_alpha": number(first), "lora_dropout": 0.0, "bias": "none",
+        "target_modules": names, "rank_pattern": ranks, "alpha_pattern": alphas,
+        "use_rslora": false, "use_dora": is_dora, "lora_bias": has_bias,
+        "fan_in_fan_out": is_turned,
+    });
+    match settings {
+        Value::Object(settings) => Ok(settings),
+        _ => Ok(Map::new()),
+    }
+}
+
+/// Returns settings of mlx-lm, which has one rank and one factor.
+fn mlx(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
+    let of_item = |item: &&Item<'_>| (item.rank.unwrap_or(1), item.scaling);
+    let (rank, scale) = items.first().map_or((8, 1.0), of_item);
+    if items.iter().any(|item| of_item(item) != (rank, scale)) {
+        let found = "modules of different ranks or factors".to_owned();
+        return Err(cannot(AdapterFormat::Mlx, found).into());
+    }
+    let keys: BTreeSet<_> = items.iter().map(|item| in_layer(&item.name)).collect();
+    let mut settings = Map::new();
+    settings.insert("fine_tune_type".into(), json!(if is_dora { "dora" } else { "lora" }));
+    // All layers.
+    settings.insert("num_layers".into(), json!(-1));
+    let lora = json!({ "rank": rank, "scale": scale, "dropout": 0.0, "keys": keys });
+    settings.insert("lora_parameters".into(), lora);
+    Ok(settings)
+}
+
+/// Returns the α of a factor: a whole number if one has exactly this factor.
+fn alpha(scaling: f64, rank: usize) -> f64 {
+    let (rank, alpha) = (rank as f64, scaling * rank as f64);
+    let near = [alpha.round(), alpha, alpha.next_up(), alpha.next_down()];
+    near.into_iter().find(|near| near / rank == scaling).unwrap_or(alpha)
+}
+
+/// Returns a whole number without a point, as PEFT writes it.
+fn number(alpha: f64) -> Value {
+    let is_whole = alpha.fract() == 0.0 && alpha.abs() < 1e15;
+    if is_whole { json!(alpha as i64) } else { json!(alpha) }
+}
+
+/// Returns the tensor with α of a module. It is F32 if the factor stays the same.
+fn kohya_alpha(module: &str, scaling: f64, rank: usize) -> Result<(String, TensorBuf)> {
+    let exact = alpha(scaling, rank);
+    let is_exact = f64::from(exact as f32) == exact;
+    let tensor = match is_exact {
+        true => TensorBuf::from_vec(vec![], vec![exact as f32])?,
+        false => TensorBuf::from_vec(vec![], vec![exact])?,
+    };
+    Ok((format!("{module}.alpha"), tensor))
+}
+
+fn is_embedding(module: &Module) -> bool {
+    let last = module.name.rsplit('.').next().unwrap_or_default();
+    module.is_embedding() || module.family == Family::Mlx && EMBEDDINGS.contains(&last)
+}
+
+fn cannot(format: AdapterFormat, found: String) -> AdapterProblem {
+    AdapterProblem::Format { found, format: format.to_string() }
+}
+
+/// Returns an error about the tensor at a position of the adapter.
+fn at(source: &Source, position: usize, problem: AdapterProblem) -> Error {
+    match source.tensor_at(position) {
+        Some(tensor) => located(&tensor, problem),
+        None => problem.into(),
+    }
+}
