@@ -7,6 +7,7 @@ use safetensors_core::checkpoint::OtherFiles;
 use safetensors_core::quantized::settings_files;
 
 use super::Args;
+use super::adapter::SETTINGS;
 use super::config::{self, Config};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
@@ -26,6 +27,8 @@ pub(super) struct Others {
     /// The path of the `config.json` that was read, and the text that is written.
     pub(super) config: Option<(PathBuf, String)>,
     pub(super) files: OtherFiles,
+    /// The settings of an adapter.
+    pub(super) settings: Option<String>,
 }
 
 impl Others {
@@ -106,7 +109,8 @@ impl Others {
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.config.iter().map(|_| CONFIG).chain(self.files.names())
+        let settings = self.settings.iter().map(|_| SETTINGS);
+        self.config.iter().map(|_| CONFIG).chain(settings).chain(self.files.names())
     }
 
     /// Does not name hidden files.

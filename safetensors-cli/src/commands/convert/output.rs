@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
+use safetensors_core::lora::AdapterFormat;
 use safetensors_core::rewrite::Plan;
 use safetensors_core::{Error, ErrorKind as CoreKind};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
 use safetensors_formats::{ErrorKind, burn};
 
 use super::Args;
+use super::adapter::SETTINGS;
 use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
@@ -131,6 +133,24 @@ impl Output {
         if name != others::DIFFUSERS {
             self.size.get_or_insert(MaxShardSize(u64::MAX));
         }
+        Ok(())
+    }
+
+    /// Names the file of an adapter, and takes its settings.
+    pub(super) fn hold(
+        &mut self,
+        format: AdapterFormat,
+        settings: Option<&str>,
+    ) -> anyhow::Result<()> {
+        if !self.is_directory() && (self.form != Form::File || settings.is_some()) {
+            let name = self.name();
+            let problem = format!("{name}: an adapter of {format} is a directory as OUT");
+            return Err(wrong_usage(problem));
+        }
+        let start = format.file_name().trim_end_matches(".safetensors");
+        self.pattern = format!("{start}{{suffix}}.safetensors").parse()?;
+        self.size = Some(MaxShardSize(u64::MAX));
+        self.others.settings = settings.map(str::to_owned);
         Ok(())
     }
 
@@ -336,6 +356,10 @@ impl Output {
             .other_files(self.others.files.clone())
             .contention(self.contention)
             .save_options(options);
+        let shards = match &self.others.settings {
+            Some(settings) => shards.beside(SETTINGS, settings.as_str()),
+            None => shards,
+        };
         match &self.others.config {
             Some((_, config)) => shards.beside(CONFIG, config.as_str()),
             None => shards,

@@ -144,16 +144,18 @@ fn items<'a, B: ReadAt>(
             items.extend(experts(adapter, module, format, base)?);
             continue;
         }
-        let (model, name) = match found.flatten() {
-            _ if !module.is_flattened => model_of(&module.group, &module.name),
-            Some(name) => model_of(&module.group, name),
-            None if format == AdapterFormat::Kohya => (None, &*module.name),
-            None => {
-                let found = format!("module {:?}: `_` may be `.`; name the base", module.name);
-                return Err(at(&adapter.source, position, cannot(format, found)));
-            }
-        };
+        let found = found.flatten();
         let is_kept = module.is_flattened && format == AdapterFormat::Kohya;
+        if module.is_flattened && !is_kept && found.is_none() {
+            let why = match base {
+                Some(_) => "which the base lacks",
+                None => "without the base, which shows where `_` is `.`",
+            };
+            let problem = cannot(format, format!("module {:?}, {why}", module.name));
+            return Err(at(&adapter.source, position, problem));
+        }
+        let name = found.as_deref().unwrap_or(&module.name);
+        let (model, name) = if is_kept { (None, name) } else { model_of(&module.group, name) };
         let group = if is_kept { &*module.group } else { "" };
         let weight = module.changes.iter().find(|change| !change.is_bias());
         let shape = weight.map(|change| change.matrix.shape(&adapter.source)).transpose()?;
@@ -170,11 +172,9 @@ fn items<'a, B: ReadAt>(
 }
 
 /// Returns the name of each module in the base, if it is there.
-fn names_in<'b, B: ReadAt>(
-    adapter: &Adapter,
-    base: &'b Checkpoint<B>,
-) -> Result<Vec<Option<&'b str>>> {
-    let names = Names::of(base, []);
+fn names_in<B: ReadAt>(adapter: &Adapter, base: &Checkpoint<B>) -> Result<Vec<Option<String>>> {
+    let quantized = base.quantized_weights()?;
+    let names = Names::of(base, quantized.iter().map(|weight| &*weight.name));
     let found = adapter.parts.find(&adapter.source, &names)?;
     let mut found = found.into_iter().skip(adapter.parts.whole.len());
     let mut all = Vec::new();
@@ -183,7 +183,7 @@ fn names_in<'b, B: ReadAt>(
         let first = of_module.next();
         of_module.for_each(drop);
         all.push(match first {
-            Some(Found::At(names, _)) => names[0].rsplit_once('.').map(|(module, _)| module),
+            Some(Found::At(names, _)) => names[0].rsplit_once('.').map(|it| it.0.to_owned()),
             _ => None,
         });
     }
