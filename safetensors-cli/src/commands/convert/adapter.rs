@@ -85,13 +85,14 @@ pub(super) fn save(
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
     let [input] = inputs else { return Err(wrong_usage("--lora-format is for one IN")) };
+    output.name_adapter(format)?;
     let adapter = lora::open(input)?;
     let mut files = files_of(&adapter);
     files.extend(path_of(&adapter).map(|path| identity(&path.with_file_name(SETTINGS))));
     let base = args.lora_format.lora_base.as_deref().map(input::open).transpose()?;
     let converted = adapter.adapter_as(format, base.as_ref()).context("--lora-format")?;
     let rewrite = converted.rewrite()?;
-    output.hold(format, converted.settings())?;
+    output.others.settings = converted.settings().map(str::to_owned);
     let plan = output.plan(&rewrite, false)?;
     let existing = output.existing()?;
     let is_input = existing.has_any(&files);

@@ -136,21 +136,15 @@ impl Output {
         Ok(())
     }
 
-    /// Names the file of an adapter, and takes its settings.
-    pub(super) fn hold(
-        &mut self,
-        format: AdapterFormat,
-        settings: Option<&str>,
-    ) -> anyhow::Result<()> {
-        if !self.is_directory() && (self.form != Form::File || settings.is_some()) {
+    /// Names the file of an adapter.
+    pub(super) fn name_adapter(&mut self, format: AdapterFormat) -> anyhow::Result<()> {
+        if !self.is_directory() && (self.form != Form::File || format.has_settings()) {
             let name = self.name();
-            let problem = format!("{name}: an adapter of {format} is a directory as OUT");
-            return Err(wrong_usage(problem));
+            return Err(wrong_usage(format!("{name}: an adapter of {format} is a directory")));
         }
         let start = format.file_name().trim_end_matches(".safetensors");
         self.pattern = format!("{start}{{suffix}}.safetensors").parse()?;
         self.size = Some(MaxShardSize(u64::MAX));
-        self.others.settings = settings.map(str::to_owned);
         Ok(())
     }
 

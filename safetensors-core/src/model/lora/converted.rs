@@ -74,7 +74,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             check(item, format, &adapter.source)?;
         }
         let settings = settings(&adapter, &items, format)?;
-        let is_only = !items.iter().any(|it| it.model.is_some_and(|it| it.name > "text_encoder_"));
+        let mut models = items.iter().filter_map(|item| item.model);
+        let is_only = !models.any(|model| model.name.starts_with("text_encoder_"));
         let mut tensors = whole(&adapter, &items, format)?;
         let mut alphas = Vec::new();
         for item in items {
@@ -89,6 +90,8 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             alphas.extend(alpha.map(|rank| kohya_alpha(&name, item.scaling, rank)).transpose()?);
             for (role, tensor) in item.tensors {
                 let end = format.end(is_embedding(item.module), role).unwrap_or_default();
+                let is_turned = format == AdapterFormat::Mlx && role != Role::Magnitude;
+                let tensor = if is_turned { tensor.transposed() } else { tensor };
                 tensors.push((format!("{name}{end}"), tensor));
             }
         }
@@ -138,13 +141,12 @@ fn items<'a, B: ReadAt>(
     let mut named = named.map(|base| names_in(adapter, base)).transpose()?.into_iter().flatten();
     let mut items = Vec::new();
     for module in modules {
+        let found = named.next().flatten().filter(|_| module.is_flattened);
         let Some(position) = module.changes.first().map(|change| change.position) else { continue };
-        let found = named.next();
         if module.experts.is_some() {
             items.extend(experts(adapter, module, format, base)?);
             continue;
         }
-        let found = found.flatten();
         let is_kept = module.is_flattened && format == AdapterFormat::Kohya;
         if module.is_flattened && !is_kept && found.is_none() {
             let why = match base {

@@ -59,6 +59,8 @@
 //! diffusers or kohya has modules of several models, such as a UNet and a text encoder, the modules
 //! of all but this checkpoint are [left](Adapter::left).
 //!
+//! [`Checkpoint::adapter_as`] converts an adapter to the format of another trainer.
+//!
 //! # Computation
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
