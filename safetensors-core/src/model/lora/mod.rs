@@ -88,7 +88,6 @@ mod config;
 mod converted;
 mod experts;
 mod fit;
-mod formats;
 mod kinds;
 mod matrix;
 mod merged;
@@ -105,9 +104,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-pub use converted::ConvertedAdapter;
+pub use converted::{AdapterFormat, ConvertedAdapter};
 use fit::{Found, Names};
-pub use formats::AdapterFormat;
 use merged::{Merged, is_possible};
 use parts::{Module, Parts};
 use plan::{POSSIBLE, Plan};

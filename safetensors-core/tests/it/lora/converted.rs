@@ -159,49 +159,69 @@ fn text_encoders_have_the_prefixes_of_kohya() {
 }
 
 /// A mixture in a directory, with experts split or stacked.
-fn mixture(fixture: &Merge, model: &str) -> (TempDir, Checkpoint) {
+fn mixture(model: &str, weights: impl FnOnce(&Path)) -> (TempDir, Checkpoint) {
     let directory = tempdir().unwrap();
-    fs::copy(fixture.model(), directory.path().join("model.safetensors")).unwrap();
+    weights(&directory.path().join("model.safetensors"));
     let config = format!("{{\"model_type\": \"{model}\"}}");
     fs::write(directory.path().join("config.json"), config).unwrap();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     (directory, checkpoint)
 }
 
-/// The adapter of each expert changes the split model as that of the stacks the stacked one.
+/// Copies the checkpoint of a fixture.
+fn copy(fixture: &Merge) -> impl FnOnce(&Path) {
+    |path| drop(fs::copy(fixture.model(), path).unwrap())
+}
+
+/// The adapter of each expert changes the split model as the stacked one changes the stacks.
+fn check_experts(path: &Path, base: &Checkpoint) {
+    let (layout, options) = (ExpertLayout::Split, ExpertOptions::new());
+    let directory = save(&open(path).adapter_as(Peft, Some(base)).unwrap(), Peft);
+    let found = file(directory.path());
+    assert!(found.get("base_model.model.experts.1.up_proj.lora_B.weight").is_some());
+    let stacked = base.clone().merged([Adapter::open(path).unwrap()]).unwrap();
+    let expected = stacked.experts(layout, &options).unwrap();
+    let split = base.clone().experts(layout, &options).unwrap();
+    let split = split.merged([Adapter::of(found).unwrap()]).unwrap();
+    assert_eq!(split.len(), expected.len());
+    for tensor in split.tensors() {
+        let expected = expected.tensor(tensor.name()).unwrap().read().unwrap();
+        assert_eq!(tensor.read().unwrap().bytes(), expected.bytes(), "{}", tensor.name());
+    }
+    let directory = save(&open(path).adapter_as(Kohya, Some(base)).unwrap(), Kohya);
+    assert!(file(directory.path()).get("lycoris_experts_1_up_proj.alpha").is_some());
+}
+
 #[test]
 fn stacked_experts_become_adapters_of_each() {
     for (name, model) in
         [("experts", "qwen3_moe"), ("experts", "olmoe"), ("experts-in-out", "gpt_oss")]
     {
         let fixture = Merge::named(name);
-        let [path] = &fixture.paths()[..] else { panic!("{name}") };
-        let (_directory, base) = mixture(&fixture, model);
-        let (layout, options) = (ExpertLayout::Split, ExpertOptions::new());
-        let directory = save(&open(path).adapter_as(Peft, Some(&base)).unwrap(), Peft);
-        let found = file(directory.path());
-        let up = found.tensor("base_model.model.experts.2.up_proj.lora_B.weight").unwrap();
-        assert_eq!(up.shape().len(), 2);
-        let stacked = base.merged([Adapter::open(path).unwrap()]).unwrap();
-        let expected = stacked.experts(layout, &options).unwrap();
-        let (_directory, base) = mixture(&fixture, model);
-        let split = base.experts(layout, &options).unwrap();
-        let split = split.merged([Adapter::of(found).unwrap()]).unwrap();
-        assert_eq!(split.len(), expected.len());
-        for tensor in split.tensors() {
-            let expected = expected.tensor(tensor.name()).unwrap().read().unwrap();
-            assert_eq!(
-                tensor.read().unwrap().bytes(),
-                expected.bytes(),
-                "{model} {}",
-                tensor.name()
-            );
-        }
-        // Each expert of kohya has the same sums.
-        let directory =
-            save(&open(path).adapter_as(Kohya, Some(&mixture(&fixture, model).1)).unwrap(), Kohya);
-        assert!(file(directory.path()).get("lycoris_experts_2_up_proj.alpha").is_some());
+        let (_directory, base) = mixture(model, copy(&fixture));
+        check_experts(&fixture.paths()[0], &base);
     }
+}
+
+/// PEFT before 0.19 multiplied `lora_A` with the outputs.
+#[test]
+fn exchanged_matrices_of_experts_are_found_by_their_shapes() {
+    let weights: [(&str, &[usize]); 2] =
+        [("experts.gate_up_proj", &[2, 8, 6]), ("experts.down_proj", &[2, 6, 4])];
+    let (_directory, base) = mixture("qwen3_moe", |path| write(path, &weights));
+    let directory = tempdir().unwrap();
+    let name = |name| format!("base_model.model.experts.{name}.weight");
+    let pairs: [(&str, &[usize]); 4] = [
+        (&name("base_layer.lora_A"), &[4, 8]),
+        (&name("base_layer.lora_B"), &[6, 4]),
+        (&name("lora_A"), &[4, 6]),
+        (&name("lora_B"), &[4, 4]),
+    ];
+    write(&directory.path().join("adapter_model.safetensors"), &pairs);
+    let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 3, "peft_version": "0.18.1",
+        "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}"#;
+    fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    check_experts(directory.path(), &base);
 }
 
 #[test]
@@ -216,7 +236,7 @@ fn experts_that_do_not_show_their_layout_are_errors() {
     assert!(convert(Mlx, None).contains("the format of mlx-lm cannot store stacked experts"));
     // One stack alone.
     let fixture = Merge::named("experts-0.18");
-    let (_directory, base) = mixture(&fixture, "qwen3_moe");
+    let (_directory, base) = mixture("qwen3_moe", copy(&fixture));
     let error = open(&fixture.paths()[0]).adapter_as(Peft, Some(&base)).unwrap_err().to_string();
     assert!(error.contains("matrices of both stacks"), "{error}");
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::kinds::{ENDS, Family, Role};
-use super::{MLX_FILE, PEFT_FILE};
+use crate::model::lora::kinds::{ENDS, Family, Role};
+use crate::model::lora::{MLX_FILE, PEFT_FILE};
 
 /// The format in which a trainer saves adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

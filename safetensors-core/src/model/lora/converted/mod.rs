@@ -1,24 +1,27 @@
 //! [`ConvertedAdapter`]: an adapter in the format of another trainer.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod experts;
+mod formats;
+mod settings;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use experts::experts;
+pub use formats::AdapterFormat;
+use formats::{Model, flattened, model_of};
+use settings::settings;
 
 use super::Adapter;
 use super::config::wrong;
 use super::fit::{Found, Names};
-use super::formats::{AdapterFormat, Model, flattened, in_layer, model_of};
 use super::kinds::{DORA_SCALE, Family, Kind, Role};
-use super::matrix::ProductShape;
-use super::parts::{Change, DIFFUSERS, Module, PEFT};
-use super::source::{Source, located, mismatch};
+use super::parts::{DIFFUSERS, Module, PEFT};
+use super::source::{Source, located};
 use crate::checkpoint::{Arranged, Checkpoint};
 use crate::file::io::ReadAt;
 use crate::format::error::{AdapterProblem, Error, Result};
-use crate::format::slice::Index;
 use crate::format::tensor::TensorBuf;
-use crate::model::experts::Stack;
 use crate::model::rewrite::Rewrite;
 
 /// Modules with transposed matrices in PEFT and mlx-lm.
@@ -206,83 +209,6 @@ fn tensors(source: &Source, module: &Module) -> Vec<(Role, Arranged)> {
     tensors
 }
 
-/// Divides the matrices of stacked experts.
-fn experts<'a, B: ReadAt>(
-    adapter: &'a Adapter,
-    module: &'a Module,
-    format: AdapterFormat,
-    base: Option<&Checkpoint<B>>,
-) -> Result<Vec<Item<'a>>> {
-    let source = &adapter.source;
-    let [change, ..] = &*module.changes else { return Ok(Vec::new()) };
-    let refuse = |problem| Err(at(source, change.position, problem));
-    if format == AdapterFormat::Mlx || module.magnitude.is_some() || module.changes.len() > 1 {
-        return refuse(cannot(format, "stacked experts, or DoRA or biases of them".into()));
-    }
-    let name = format!("{}.{}", module.name, change.end);
-    let Some(base) = base else {
-        let found = format!("the stacked experts {name:?} without the config.json of the base");
-        return refuse(cannot(format, found));
-    };
-    let Some(stack) = Stack::find(base, &name)? else {
-        return refuse(mismatch("a stack of experts of the base's architecture", name));
-    };
-    let mut others = adapter.parts.modules.iter().flat_map(Module::changes);
-    let other = stack.other();
-    let other = others.find(|(it, change)| format!("{}.{}", it.name, change.end) == other);
-    let shape = change.matrix.shape(source)?;
-    let Some(is_turned) = is_turned(&stack, &shape, other.map(|it| it.1), source)? else {
-        let expected = "matrices of both stacks of the experts, which show inputs and outputs";
-        return refuse(mismatch(expected, format!("{:?} for {name:?}", shape.dims())));
-    };
-    let experts = module.experts.unwrap_or(1).max(1);
-    let rank = shape.rank.unwrap_or_default() / experts;
-    let [up, down] = change.matrix.ends().map(|position| {
-        Arranged::tensor(source.tensor_at(position).map_or("", |tensor| tensor.name()))
-    });
-    let mut items = Vec::new();
-    for expert in 0..experts {
-        let mut up = up.clone().slice(1, Index::from(expert..).step(experts));
-        let mut down = down.clone().slice(0, expert * rank..(expert + 1) * rank);
-        let mut rows = shape.rows;
-        if is_turned {
-            (up, down) = (down.transposed(), up.transposed());
-            rows = shape.columns();
-        }
-        for (name, up) in stack.divide(expert, up, rows) {
-            items.push(Item {
-                module,
-                model: None,
-                name: name.trim_end_matches(".weight").to_owned(),
-                tensors: vec![(Role::Down, down.clone()), (Role::Up, up)],
-                rank: Some(rank),
-                scaling: change.scaling,
-            });
-        }
-    }
-    Ok(items)
-}
-
-/// Returns `true` if `lora_A` is multiplied with the outputs of experts, as PEFT before 0.19 did.
-/// The inputs of each stack are the outputs of the other.
-fn is_turned(
-    stack: &Stack,
-    shape: &ProductShape,
-    other: Option<&Change>,
-    source: &Source,
-) -> Result<Option<bool>> {
-    let Some(other) = other else { return Ok(None) };
-    let other = other.matrix.shape(source)?;
-    let (first, last) = if stack.is_first() { (shape, &other) } else { (&other, shape) };
-    let (first, last) = ([first.rows, first.columns()], [last.rows, last.columns()]);
-    let fits = |[rows, columns]: [usize; 2], [last_rows, last_columns]: [usize; 2]| {
-        columns == last_rows && Some(rows) == last_columns.checked_mul(stack.first_parts())
-    };
-    let is_plain = fits(first, last);
-    let is_crossed = fits([first[1], first[0]], [last[1], last[0]]);
-    Ok((is_plain != is_crossed).then_some(is_crossed))
-}
-
 /// Checks that a format can store a module.
 fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> {
     let module = item.module;
@@ -346,112 +272,11 @@ fn whole(
     Ok(tensors)
 }
 
-/// Returns the settings of a format that has some, as JSON.
-fn settings(
-    adapter: &Adapter,
-    items: &[Item<'_>],
-    format: AdapterFormat,
-) -> Result<Option<String>> {
-    if format == AdapterFormat::Kohya {
-        return Ok(None);
-    }
-    let mut models = BTreeMap::<&str, Vec<&Item<'_>>>::new();
-    for item in items {
-        models.entry(item.model.map_or("", |model| model.name)).or_default().push(item);
-    }
-    let mut all = Map::new();
-    for (model, items) in &models {
-        let count = items.iter().filter(|item| item.module.magnitude.is_some()).count();
-        if count != 0 && count != items.len() {
-            return Err(cannot(format, "DoRA of only some modules".into()).into());
-        }
-        let settings = peft(items, count > 0)?;
-        all.extend(settings.into_iter().map(|(key, value)| (format!("{model}.{key}"), value)));
-    }
-    if format == AdapterFormat::Diffusers {
-        return Ok(Some(Value::Object(all).to_string()));
-    }
-    if models.len() > 1 {
-        let names: Vec<_> = models.into_keys().collect();
-        return Err(cannot(format, format!("several models: {}", names.join(", "))).into());
-    }
-    let items: Vec<_> = items.iter().collect();
-    let is_dora = items.iter().any(|item| item.module.magnitude.is_some());
-    let mut settings = match format {
-        AdapterFormat::Mlx => mlx(&items, is_dora)?,
-        _ => peft(&items, is_dora)?,
-    };
-    if format == AdapterFormat::Peft {
-        let module = |name: &str| name.rsplit_once('.').map_or("", |it| it.0).to_owned();
-        let whole = adapter.parts.whole.iter().map(|wanted| module(&wanted.name));
-        let whole: BTreeSet<_> = whole.collect();
-        settings.insert("modules_to_save".into(), json!(whole));
-    }
-    Ok(Some(format!("{:#}\n", Value::Object(settings))))
-}
-
-/// Returns settings of PEFT. Patterns are whole names.
-fn peft(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
-    let of_item = |item: &&Item<'_>| {
-        let rank = item.rank.unwrap_or(1);
-        (rank, alpha(item.scaling, rank))
-    };
-    let (rank, first) = items.first().map_or((8, 8.0), of_item);
-    let (mut ranks, mut alphas) = (Map::new(), Map::new());
-    for item in items {
-        let (own, alpha) = of_item(item);
-        if own != rank {
-            ranks.insert(format!("^{}", item.name), json!(own));
-        }
-        if alpha != first {
-            alphas.insert(format!("^{}", item.name), number(alpha));
-        }
-    }
-    let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
-    let is_turned = items.iter().any(|item| item.module.is_transposed == Some(true));
-    let has_bias = items.iter().any(|item| item.module.tensors.contains_key(&Role::UpBias));
-    let settings = json!({
-        "peft_type": "LORA", "task_type": null, "inference_mode": true, "r": rank,
-        "lora_alpha": number(first), "lora_dropout": 0.0, "bias": "none",
-        "target_modules": names, "rank_pattern": ranks, "alpha_pattern": alphas,
-        "use_rslora": false, "use_dora": is_dora, "lora_bias": has_bias,
-        "fan_in_fan_out": is_turned,
-    });
-    match settings {
-        Value::Object(settings) => Ok(settings),
-        _ => Ok(Map::new()),
-    }
-}
-
-/// Returns settings of mlx-lm, which has one rank and one factor.
-fn mlx(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
-    let of_item = |item: &&Item<'_>| (item.rank.unwrap_or(1), item.scaling);
-    let (rank, scale) = items.first().map_or((8, 1.0), of_item);
-    if items.iter().any(|item| of_item(item) != (rank, scale)) {
-        let found = "modules of different ranks or factors".to_owned();
-        return Err(cannot(AdapterFormat::Mlx, found).into());
-    }
-    let keys: BTreeSet<_> = items.iter().map(|item| in_layer(&item.name)).collect();
-    let mut settings = Map::new();
-    settings.insert("fine_tune_type".into(), json!(if is_dora { "dora" } else { "lora" }));
-    // All layers.
-    settings.insert("num_layers".into(), json!(-1));
-    let lora = json!({ "rank": rank, "scale": scale, "dropout": 0.0, "keys": keys });
-    settings.insert("lora_parameters".into(), lora);
-    Ok(settings)
-}
-
 /// Returns the α of a factor: a whole number if one has exactly this factor.
 fn alpha(scaling: f64, rank: usize) -> f64 {
     let (rank, alpha) = (rank as f64, scaling * rank as f64);
     let near = [alpha.round(), alpha, alpha.next_up(), alpha.next_down()];
     near.into_iter().find(|near| near / rank == scaling).unwrap_or(alpha)
-}
-
-/// Returns a whole number without a point, as PEFT writes it.
-fn number(alpha: f64) -> Value {
-    let is_whole = alpha.fract() == 0.0 && alpha.abs() < 1e15;
-    if is_whole { json!(alpha as i64) } else { json!(alpha) }
 }
 
 /// Returns the tensor with α of a module. It is F32 if the factor stays the same.
