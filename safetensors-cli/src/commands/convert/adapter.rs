@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use safetensors_core::lora::AdapterFormat;
 
+use super::others::SETTINGS;
 use super::output::Output;
 use super::{Args, lora};
 use crate::input::{self, path_of};
@@ -16,9 +17,6 @@ use crate::output::existing::{files_of, identity};
 use crate::output::writing::Content;
 use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
-
-/// The settings of an adapter, next to its tensors.
-pub(super) const SETTINGS: &str = "adapter_config.json";
 
 /// The options for an adapter as IN.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,6 @@ use safetensors_core::checkpoint::OtherFiles;
 use safetensors_core::quantized::settings_files;
 
 use super::Args;
-use super::adapter::SETTINGS;
 use super::config::{self, Config};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
@@ -15,6 +14,9 @@ use crate::input::{self, Rewrite, address};
 use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
+
+/// The settings of an adapter, next to its tensors.
+pub(super) const SETTINGS: &str = "adapter_config.json";
 
 /// The name by which diffusers loads a model.
 pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";

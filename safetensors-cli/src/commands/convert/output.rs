@@ -14,12 +14,11 @@ use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
 use safetensors_formats::{ErrorKind, burn};
 
 use super::Args;
-use super::adapter::SETTINGS;
 use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
 use super::form::{Form, form};
-use super::others::{self, Others};
+use super::others::{self, Others, SETTINGS};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;

@@ -249,6 +249,8 @@ fn a_part_that_a_format_cannot_store_is_named() {
         ("lycoris", Diffusers, "diffusers cannot store"),
         ("lycoris-dora", Peft, "PEFT cannot store DoRA of this kind"),
         ("dora", Kohya, "kohya cannot store DoRA of this kind"),
+        ("dora-embedding", Mlx, "mlx-lm cannot store DoRA of embeddings"),
+        ("mlx-dora", Diffusers, "diffusers cannot store DoRA of embeddings"),
         ("lora-bias", Mlx, "mlx-lm cannot store LoRA"),
         ("lora-bias", Kohya, "kohya cannot store LoRA with the tensor"),
         ("embedding", Kohya, "kohya cannot store LoRA of embeddings: \"embed\""),

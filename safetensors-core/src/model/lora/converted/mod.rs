@@ -220,6 +220,13 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
         };
         let is_scale = tensor.name().ends_with(DORA_SCALE);
         let found = match (role, module.kind) {
+            // The magnitudes are of rows in mlx-lm, and of columns in PEFT.
+            (Role::Magnitude, _)
+                if is_embedding(module)
+                    && (module.family == Family::Mlx) != (format == AdapterFormat::Mlx) =>
+            {
+                "DoRA of embeddings".to_owned()
+            }
             (Role::Magnitude, _) if is_scale != is_kohya => "DoRA of this kind".to_owned(),
             (_, kind) if format.end(is_embedding(module), *role).is_none() => match kind {
                 Kind::Lora => format!("LoRA with the tensor {:?}", tensor.name()),
