@@ -174,21 +174,22 @@ fn copy(fixture: &Merge) -> impl FnOnce(&Path) {
 }
 
 /// The adapter of each expert changes the split model as the stacked one changes the stacks.
-fn check_experts(path: &Path, base: &Checkpoint) {
+fn check_experts(path: &Path, directory: &Path) {
+    let base = || Checkpoint::open(directory).unwrap();
     let (layout, options) = (ExpertLayout::Split, ExpertOptions::new());
-    let directory = save(&open(path).adapter_as(Peft, Some(base)).unwrap(), Peft);
+    let directory = save(&open(path).adapter_as(Peft, Some(&base())).unwrap(), Peft);
     let found = file(directory.path());
     assert!(found.get("base_model.model.experts.1.up_proj.lora_B.weight").is_some());
-    let stacked = base.clone().merged([Adapter::open(path).unwrap()]).unwrap();
+    let stacked = base().merged([Adapter::open(path).unwrap()]).unwrap();
     let expected = stacked.experts(layout, &options).unwrap();
-    let split = base.clone().experts(layout, &options).unwrap();
+    let split = base().experts(layout, &options).unwrap();
     let split = split.merged([Adapter::of(found).unwrap()]).unwrap();
     assert_eq!(split.len(), expected.len());
     for tensor in split.tensors() {
         let expected = expected.tensor(tensor.name()).unwrap().read().unwrap();
         assert_eq!(tensor.read().unwrap().bytes(), expected.bytes(), "{}", tensor.name());
     }
-    let directory = save(&open(path).adapter_as(Kohya, Some(base)).unwrap(), Kohya);
+    let directory = save(&open(path).adapter_as(Kohya, Some(&base())).unwrap(), Kohya);
     assert!(file(directory.path()).get("lycoris_experts_1_up_proj.alpha").is_some());
 }
 
@@ -198,8 +199,8 @@ fn stacked_experts_become_adapters_of_each() {
         [("experts", "qwen3_moe"), ("experts", "olmoe"), ("experts-in-out", "gpt_oss")]
     {
         let fixture = Merge::named(name);
-        let (_directory, base) = mixture(model, copy(&fixture));
-        check_experts(&fixture.paths()[0], &base);
+        let (directory, _) = mixture(model, copy(&fixture));
+        check_experts(&fixture.paths()[0], directory.path());
     }
 }
 
@@ -208,7 +209,7 @@ fn stacked_experts_become_adapters_of_each() {
 fn exchanged_matrices_of_experts_are_found_by_their_shapes() {
     let weights: [(&str, &[usize]); 2] =
         [("experts.gate_up_proj", &[2, 8, 6]), ("experts.down_proj", &[2, 6, 4])];
-    let (_directory, base) = mixture("qwen3_moe", |path| write(path, &weights));
+    let (mixture, _) = mixture("qwen3_moe", |path| write(path, &weights));
     let directory = tempdir().unwrap();
     let name = |name| format!("base_model.model.experts.{name}.weight");
     let pairs: [(&str, &[usize]); 4] = [
@@ -221,7 +222,7 @@ fn exchanged_matrices_of_experts_are_found_by_their_shapes() {
     let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 3, "peft_version": "0.18.1",
         "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}"#;
     fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
-    check_experts(directory.path(), &base);
+    check_experts(directory.path(), mixture.path());
 }
 
 #[test]
