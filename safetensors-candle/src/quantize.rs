@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QTensor};
-use safetensors_core::framework::{Framework, in_parallel, view};
+use safetensors_core::framework::{Framework, add_aliases, in_parallel, view};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, Result, TensorBuf};
@@ -57,14 +57,19 @@ use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, Result, TensorBuf
 use crate::Candle;
 use crate::error::from_candle_error;
 
+/// The most threads for a source with calls that wait, unless the caller sets more. Each holds a
+/// tensor of F32.
+const FAR_THREADS: usize = 8;
+
 /// Loads the tensors of a checkpoint as quantised tensors, by name, in parallel. `choose` returns
 /// the type of each tensor; a tensor without one is not loaded. [`linear_layers`] is a choice.
 ///
 /// `F32`, `F16` and `BF16` are types, too: the numbers stay as they are, or are rounded once.
-/// [Aliases](Checkpoint::aliases) share their tensor. A row must be complete blocks: 256 numbers for
+/// [Aliases](LoadOptions::aliases) share their tensor. A row must be complete blocks: 256 numbers for
 /// the types with a `K`, and 32 for the others. `options` set the threads, the progress in bytes of
 /// F32, the layout of [experts](LoadOptions::experts), and how [quantised
-/// weights](crate#quantised-weights) are read; their dtypes have no effect.
+/// weights](crate#quantised-weights) are read; their dtypes have no effect. A source that is far
+/// away has at most 8 threads, unless a number is set.
 ///
 /// # Errors
 ///
@@ -114,7 +119,10 @@ fn load_plain<S: ReadAt>(
 ) -> Result<BTreeMap<String, Arc<QTensor>>> {
     let chosen = checkpoint.tensors().filter_map(|tensor| Some((tensor, choose(tensor.info())?)));
     let chosen: Vec<_> = chosen.collect();
-    let threads = options.thread_count();
+    let files = checkpoint.files().iter();
+    let requests = files.filter_map(|file| file.safetensors().source().requests());
+    let at_once = requests.map(|requests| requests.concurrency).max().unwrap_or_default();
+    let threads = options.thread_count_or(at_once.min(FAR_THREADS));
     let options = options.clone().for_framework::<Candle>().all_as(Dtype::F32);
     let mut bytes: u64 = 0;
     for (tensor, dtype) in &chosen {
@@ -131,11 +139,7 @@ fn load_plain<S: ReadAt>(
         Ok(Arc::new(quantized))
     })?;
     let mut loaded: BTreeMap<_, _> = names.into_iter().zip(read).collect();
-    for (alias, tensor) in checkpoint.aliases() {
-        if let Some(tensor) = loaded.get(tensor.name()).cloned() {
-            loaded.insert(alias.to_owned(), tensor);
-        }
-    }
+    add_aliases(&mut loaded, checkpoint, &options);
     Ok(loaded)
 }
 

@@ -1,11 +1,10 @@
-//! Hints for commands that people expect under another name, and for a path without a command.
+//! Hints for expected commands with another name, and for a path without a command.
 
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Words that people type, and the commands that they mean. A narrow terminal has each hint on a
-/// line.
+/// Words that people type, and the commands that they mean, on one narrow line each.
 const HINTS: &[(&[&str], &[&str])] = &[
     (
         &["merge", "join", "combine", "concat"],
@@ -42,8 +41,7 @@ const HINTS: &[(&[&str], &[&str])] = &[
     (&["modelspec"], &["`safetensors metadata modelspec` checks and writes ModelSpec metadata"]),
 ];
 
-/// The command that got a path instead of a subcommand, and the likely intended one. The name is
-/// empty for the first command.
+/// The command that got a path, and the likely intended one. The first command's name is empty.
 const PATHS: &[(&str, &str)] = &[
     ("modelspec", "did you mean `safetensors metadata modelspec validate FILE`?"),
     ("metadata", "did you mean `safetensors metadata get FILE`?"),
@@ -65,7 +63,7 @@ pub(crate) fn add_to(error: &mut clap::Error) {
     }
 }
 
-/// Returns the hints for a word that is no command. `usage` is that of the command before it.
+/// `usage` is the usage of the command before the word.
 fn hints_for(typed: &str, usage: &str) -> Option<Vec<&'static str>> {
     let (lower, words) = (typed.to_lowercase(), || usage.split_whitespace());
     if let Some((_, hints)) = HINTS.iter().find(|(words, _)| words.contains(&&*lower)) {

@@ -1,4 +1,4 @@
-//! `safetensors completions`: the script with which a shell completes command lines.
+//! `safetensors completions`: the script for a shell.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `safetensors download`: files of the Hub come into the cache that Python shares, or a directory.
+//! `safetensors download`: files of the Hub, into the cache that Python shares, or a directory.
 
 #[cfg(feature = "remote")]
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::terminal::stdout::Out;
 
 /// Download a model from the Hugging Face Hub, into a directory or the cache that Python shares.
 ///
-/// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards. With
+/// Without FILE the checkpoint comes: model.safetensors, otherwise an index with its shards. With
 /// FILE, --include or --exclude only those files come. A file that is in the cache is not
 /// downloaded again, and an interrupted download is continued. A file gets its name after its
 /// digest was checked.
@@ -76,7 +76,7 @@ pub(crate) struct Args {
     token: Option<String>,
     /// Download a repository that was renamed from its new place
     ///
-    /// Without it, that is an error with the new name: whoever owns a name decides where it leads
+    /// Without it, that is an error with the new name: the owner of a name decides where it leads
     #[arg(long)]
     follow_renames: bool,
     /// How many files are downloaded at once
@@ -119,7 +119,7 @@ Environment:
 
 Exit codes: 0 downloaded, 1 the Hub or the disk failed, or a file is not there, 2 wrong usage.";
 
-/// Without the token.
+/// Omits the token.
 impl std::fmt::Debug for Args {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Args").field("repo", &self.repo).finish_non_exhaustive()
@@ -276,8 +276,7 @@ mod what {
             Ok(ExitCode::SUCCESS)
         }
 
-        /// Returns the one requested file, otherwise the file that opens as the checkpoint,
-        /// otherwise the snapshot's directory.
+        /// Returns the one requested file, otherwise the checkpoint, otherwise the directory.
         pub(super) fn path(&self, args: &Args, snapshot: &Snapshot) -> PathBuf {
             match args.files.as_slice() {
                 [file] if snapshot.files() == [file.as_str()] => {

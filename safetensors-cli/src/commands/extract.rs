@@ -136,7 +136,7 @@ fn is_safetensors(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Refuses codes of a weight that cannot be read. Codes of a readable weight have separate names.
+/// Refuses codes of a weight that cannot be read. Other codes have separate names.
 fn refuse_unknown_codes<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> anyhow::Result<()> {
     let Err(error) = tensor.refuse_codes() else { return Ok(()) };
     let ErrorKind::Quantization { problem: QuantizationProblem::Codes { .. } } = error.kind()

@@ -1,7 +1,7 @@
 //! [`Inputs`]: the paths of a command that shows one checkpoint after another.
 //!
-//! A single PATH is shown alone. Several, and `--recursive`, have headings and a last line that
-//! sums up. `--json` stays one document with a list of documents, and a table has a row for each.
+//! A single PATH is shown alone. Several, and `--recursive`, have headings and a total. `--json`
+//! stays one document, and a table has a row for each.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ pub(crate) struct Inputs {
     /// Files, indexes, directories, addresses (feature remote), or - for standard input
     ///
     /// Several have headings and a total; one that fails does not stop the others. An index is a
-    /// file such as model.safetensors.index.json. A directory must hold model.safetensors, or else
-    /// an index, or else exactly one .safetensors file, or else exactly one of PyTorch, GGUF or
-    /// NumPy. Directories of PyTorch's trainers are read, too. An address is hf://owner/name,
-    /// s3://bucket/model (gs, az), https://host/model.safetensors
+    /// file such as model.safetensors.index.json. A directory must hold model.safetensors,
+    /// otherwise an index, otherwise exactly one .safetensors file, otherwise exactly one of
+    /// PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address is
+    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(required = true, value_name = "PATH", value_parser = address::parser())]
     paths: Vec<PathBuf>,
     /// Take every checkpoint in a directory and below it, on the disk
@@ -64,8 +64,7 @@ impl Inputs {
         &self.paths
     }
 
-    /// Returns the inputs in the order of the arguments. `--recursive` replaces a directory by the
-    /// inputs below it.
+    /// `--recursive` replaces a directory by the inputs below it.
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
         if self.paths.iter().filter(|path| input::is_stdin(path)).count() > 1 {
             return Err(wrong_usage("standard input can be read only once"));
@@ -88,7 +87,7 @@ impl Inputs {
         self.paths.len() > 1 || self.recursive
     }
 
-    /// Writes one table with a row for each input. `describe` returns its last cell.
+    /// `describe` returns the last cell of a row.
     pub(crate) fn tabulate(
         &self,
         title: &str,
@@ -130,8 +129,8 @@ impl Inputs {
         Ok(several.code())
     }
 
-    /// Calls `show` for each input, to write a text, or with `json` a document. The exit code is 1
-    /// if one fails or is not sound.
+    /// `show` writes a text, or with `json` a document. The exit code is 1 if an input fails or is
+    /// not sound.
     // Headings follow from the arguments alone, not from the inputs that are found, so that a
     // program knows the form beforehand.
     pub(crate) fn show(
@@ -192,7 +191,7 @@ impl<'o, W: Write> Several<'o, W> {
         Self { out, json, shown: 0, failed: 0, is_sound: true, totals: Totals::default() }
     }
 
-    /// Adds an input. One that fails before it shows anything has no heading.
+    /// An input that fails before it shows anything has no heading.
     fn add(
         &mut self,
         target: &Target,
@@ -228,7 +227,7 @@ impl<'o, W: Write> Several<'o, W> {
         Ok(())
     }
 
-    /// Writes an input's part: a text below a heading, or an entry of the list.
+    /// A text below a heading, or an entry of the list.
     fn put(&mut self, target: &Target, error: Option<&str>, part: &[u8]) -> anyhow::Result<()> {
         let name = target.name();
         let part = String::from_utf8_lossy(part);

@@ -1,4 +1,4 @@
-//! `safetensors manifest`: the places of tensors' bytes, for readers of Zarr.
+//! `safetensors manifest`: the places of tensors, for readers of Zarr.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -96,7 +96,7 @@ fn as_asked_for(address: &str) -> String {
     format!("{scheme}://{host}{}", encoded.collect::<String>())
 }
 
-/// Returns the file's address or absolute path, by which readers find it.
+/// Returns the address, or the absolute path.
 fn location(path: &Path) -> Result<String> {
     if let Some(address) = address::of(path) {
         return Ok(as_asked_for(address));

@@ -45,7 +45,6 @@ impl Run for Args {
     }
 }
 
-/// `command` is the whole `safetensors`.
 fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let pages = pages(command)?;
     let count = text::counted(pages.len() as u64, "page");
@@ -63,7 +62,6 @@ fn run(args: &Args, command: clap::Command, out: &mut impl Write) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the contents of all pages by name.
 fn pages(command: clap::Command) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     // `help` explains the other commands, which have separate pages. The command makes its pages: a
     // build script cannot see its arguments.
@@ -106,7 +104,7 @@ fn page(mut command: clap::Command, version: &str) -> anyhow::Result<(String, Ve
     Ok((man.get_filename(), page))
 }
 
-/// Returns the sections of the text after the help, which empty lines separate and names begin.
+/// Empty lines separate the sections, and names begin them.
 fn ending(after_help: &str) -> Roff {
     let mut roff = Roff::new();
     for section in after_help.split("\n\n") {

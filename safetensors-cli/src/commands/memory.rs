@@ -1,4 +1,4 @@
-//! `safetensors memory`: the memory that a checkpoint takes once it is loaded.
+//! `safetensors memory`: the memory of a loaded checkpoint.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! One file or folder for each command: its arguments, its [`Run`], and code that only it needs.
+//! One file or folder for each command: its arguments, its [`Run`], and code only for it.
 
 mod browse;
 mod cache;
@@ -45,7 +45,7 @@ pub(crate) struct Cli {
     command: Command,
     /// Print output that is longer than the screen without a pager
     ///
-    /// The pager is the command in SAFETENSORS_PAGER, or else in PAGER, or else less. It gets
+    /// The pager is the command in SAFETENSORS_PAGER, otherwise in PAGER, otherwise less. It gets
     /// LESS=FRX and LV=-c unless they are set. There is none if the variable is empty or cat, or if
     /// TERM is dumb
     #[arg(long, global = true, hide_short_help = true)]
@@ -89,19 +89,18 @@ Environment:
 Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage,
 and of diff also a file that is malformed or unreadable.";
 
-/// The operations of a command. The defaults suit one that only reads.
+/// The defaults suit a command that only reads.
 pub(crate) trait Run {
     /// Returns `true` if it reacts to signals. Then it writes no files.
     fn handles_signals(&self) -> bool {
         false
     }
 
-    /// Returns `true` if a pager shows its output on a terminal. Then it writes no files.
+    /// Returns `true` if its output may go to a pager. Then it writes no files.
     fn is_paged(&self) -> bool {
         false
     }
 
-    /// Returns the exit code of an error.
     fn trouble(&self) -> ExitCode {
         ExitCode::FAILURE
     }
@@ -109,13 +108,12 @@ pub(crate) trait Run {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode>;
 }
 
-/// Returns `true` if a command has a section of the manual. The help hides the others, and names
-/// some under "More commands".
+/// The help hides other commands, and names some under "More commands".
 pub(crate) fn is_explained(command: &clap::Command) -> bool {
     !matches!(command.get_name(), "help" | "manual")
 }
 
-/// Declares the subcommands, and finds the [`Run`] of the chosen one.
+/// Declares subcommands, and finds the [`Run`] of the chosen one.
 macro_rules! commands {
     ($($(#[$attribute:meta])* $name:ident($module:ident),)*) => {
         #[derive(Debug, Subcommand)]

@@ -23,7 +23,7 @@ use crate::terminal::{json, table, text};
 ///
 /// Rules divide tensors by their names. There are rules for models like Llama and BERT; a tensor
 /// that no rule matches is an error. Only headers are read, and the config.json next to them: a
-/// warning names tensors of which a rank gets a part of an attention head.
+/// warning names tensors that give a rank a part of an attention head.
 ///
 /// A saved plan (-o) divides a model in the same way later: with --from, or in a program that uses
 /// safetensors-core.
@@ -140,7 +140,6 @@ impl Run for Args {
     }
 }
 
-/// Returns the fewest and the most bytes of a rank.
 fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result<String> {
     let mut least = 0;
     let mut most = 0;
@@ -155,7 +154,6 @@ fn held<'t>(tensors: impl IntoIterator<Item = &'t RankTensor>) -> anyhow::Result
     })
 }
 
-/// Shows how many tensors are divided in each way, and each rank's part.
 fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let mut kinds: BTreeMap<String, Vec<&RankTensor>> = BTreeMap::new();
     for tensor in plan.tensors() {
@@ -208,7 +206,6 @@ fn shown(tensor: &RankTensor) -> String {
     }
 }
 
-/// Returns the bytes of the whole tensor.
 fn whole_len(tensor: &RankTensor) -> u64 {
     safetensors_core::shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! The error about a directory without a checkpoint, if there are some one level down, or a file
-//! with a name that is not UTF-8.
+//! The error about a directory without a checkpoint that has some one level down, or a file with a
+//! name that is not UTF-8.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,11 +11,11 @@ use safetensors_formats::Format;
 
 use crate::terminal::text;
 
-/// The most directories that are listed. No file in them is read.
+/// No file in the directories is read.
 const LOOKED_INTO: usize = 1000;
 
-/// Counts and names the directories in this one that open as a checkpoint or have files of other
-/// formats, otherwise such files in this one. Skips hidden ones.
+/// Names the directories in this one with checkpoints or files of other formats, otherwise such
+/// files in it. Skips hidden ones.
 pub(crate) fn message(directory: &Path) -> Option<String> {
     let path = text::path(directory);
     if let Some(name) = not_utf8(directory) {
@@ -57,7 +57,7 @@ fn not_utf8(directory: &Path) -> Option<OsString> {
     names.find(|name| name.to_str().is_none() && CheckpointPath::from_name(name).is_some())
 }
 
-/// Returns the names of files and of directories, each sorted, or `None` if they cannot be listed.
+/// Files and directories, each sorted.
 fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
     let mut found = [Vec::new(), Vec::new()];
     for entry in fs::read_dir(directory).ok()?.filter_map(Result::ok) {
@@ -72,7 +72,7 @@ fn entries(directory: &Path) -> Option<[Vec<String>; 2]> {
     Some(found)
 }
 
-/// Returns the files of formats that are read when they are named.
+/// Returns files of other formats, which are read when they are named.
 fn others(files: &[String]) -> Vec<String> {
     let is_other = |name: &&String| {
         !name.starts_with('.')
@@ -85,7 +85,7 @@ fn others(files: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Other systems refuse this name.
+    /// Runs only on Linux: other systems refuse this name.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_file_with_a_name_that_is_not_utf_8_is_named() {

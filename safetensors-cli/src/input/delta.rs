@@ -1,4 +1,4 @@
-//! Deltas of checkpoints: a directory, an index, or an address. Opening them as checkpoints fails.
+//! Deltas of checkpoints: a directory, an index, or an address.
 
 use std::path::{Path, PathBuf};
 

@@ -13,17 +13,17 @@ use crate::input::kind;
 /// Each list is sorted.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPaths {
-    /// Indexes and safetensors files, including shards, and directories of PyTorch's trainers or
-    /// with its `pytorch_model.bin`, all by name and unopened.
+    /// Indexes, safetensors files, and directories of PyTorch's trainers or with its
+    /// `pytorch_model.bin`, all by name and unopened.
     pub(crate) paths: Vec<PathBuf>,
     /// Files of other formats by their names, except hidden ones.
     pub(crate) others: Vec<PathBuf>,
-    /// Directories that cannot be read, and why.
+    /// Directories, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
 impl FoundPaths {
-    /// Searches a directory and all below it. Skips the temporary directories of saves.
+    /// Skips the temporary directories of saves.
     // Links to files are followed, because the Hub's cache consists of them, also broken ones.
     // Links to directories may form cycles.
     pub(crate) fn below(directory: &Path) -> Self {
@@ -67,8 +67,7 @@ impl FoundPaths {
     }
 }
 
-/// Returns `true` for the name of an index or a safetensors file, the latter in any case, as other
-/// programs read it.
+/// Ignores the case of safetensors files' names, as other programs do.
 fn is_found(name: &OsStr) -> bool {
     let is_file = |it| matches!(it, CheckpointPath::File(_));
     CheckpointPath::from_name(name.to_ascii_lowercase()).is_some_and(is_file)

@@ -5,13 +5,13 @@ use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt};
 use super::unmatched::near;
 use crate::terminal::text;
 
-/// Returns the names of all tensors, and after them the aliases.
+/// Aliases are last.
 pub(crate) fn names<S>(checkpoint: &Checkpoint<S>) -> Vec<&str> {
     let names = checkpoint.tensors().map(|tensor| tensor.name());
     names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
 }
 
-/// Suggests similar names in the error.
+/// The error suggests similar names.
 pub(crate) fn tensor<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     name: &str,

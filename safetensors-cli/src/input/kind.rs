@@ -14,7 +14,6 @@ use crate::terminal::text;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One safetensors file.
     Safetensors,
     /// An index of shards.
     Index,
@@ -92,11 +91,10 @@ pub(crate) fn unknown_ending(path: &Path) -> Option<String> {
     (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then(|| ending.to_owned())
 }
 
-/// The format that a file is checked for; `None` is safetensors.
+/// `None` is safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected(Option<Format>);
 
-/// The values of `--format`.
 const EXPECTED: [(&str, Option<Format>); 7] = [
     ("safetensors", None),
     ("pytorch", Some(Format::Pytorch)),
@@ -115,7 +113,7 @@ impl Expected {
         })
     }
 
-    /// Returns the format of a file's name. One of no known kind may be a safetensors file.
+    /// Assumes safetensors for a name of no known kind.
     fn by_name(path: &Path) -> Self {
         match Kind::of(path) {
             Kind::Other(format) => Self::of(format),
@@ -127,7 +125,7 @@ impl Expected {
         Self(Some(format).filter(|_| EXPECTED.iter().any(|(_, it)| *it == Some(format))))
     }
 
-    /// Returns its value of `--format`.
+    /// The value of `--format`.
     fn option(self) -> &'static str {
         EXPECTED.iter().find(|(_, format)| *format == self.0).map_or("", |(name, _)| name)
     }
@@ -145,17 +143,17 @@ impl fmt::Display for Expected {
 /// How to treat a file of another format.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Judge {
-    /// It is read, with a warning if its name has another format.
+    /// Reads it, and warns if its name has another format.
     #[default]
     Any,
-    /// It is an error, unless its name has that format.
+    /// Reads it only if its name has that format.
     ByName,
-    /// It is an error, unless it has this format.
+    /// Reads it only if it has this format.
     As(Expected),
 }
 
 impl Judge {
-    /// Warns that a safetensors file has the name of another format, which some programs trust.
+    /// Warns of a safetensors file with the name of another format, which some programs trust.
     pub(crate) fn misnamed(self, path: &Path) -> Option<String> {
         let format = match (self, Kind::of(path)) {
             (Self::As(_), _) => return None,

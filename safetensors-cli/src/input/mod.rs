@@ -1,5 +1,4 @@
-//! The inputs of a command: a path, an address, or `-` for standard input; and selected tensors of
-//! it.
+//! The inputs of a command: a path, an address, or `-` for standard input.
 
 pub(crate) mod address;
 pub(crate) mod below;
@@ -44,9 +43,9 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file, or else exactly
-    /// one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address
-    /// is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// model.safetensors, otherwise an index, otherwise exactly one .safetensors file, otherwise
+    /// exactly one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An
+    /// address is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }
@@ -77,7 +76,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     open_with(path, Opening::default())
 }
 
-/// Warns, and returns nothing, if quantised weights cannot be recognised.
+/// Warns if they cannot be recognised.
 pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
     checkpoint.quantized_weights().unwrap_or_else(|error| {
         warn(format!("{error}; what is shown are the tensors as they are stored"));
@@ -126,19 +125,19 @@ pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
     }
 }
 
-/// Returns the files with parts of tensors, each as a separate checkpoint.
+/// Files with parts of tensors, each as a separate checkpoint.
 pub(crate) fn parts(directory: &Path) -> anyhow::Result<Vec<Checkpoint>> {
     let parts = safetensors_core::Checkpoint::open(directory)?.into_parts()?;
     Ok(parts.into_iter().map(safetensors_core::Checkpoint::into_boxed).collect())
 }
 
-/// Returns `true` if the files have parts of the checkpoint's tensors. Then one file represents
-/// all: by the path of their index, or by a pattern.
+/// Returns `true` if files have parts of tensors. Then one represents all: by the path of their
+/// index, or by a pattern.
 pub(crate) fn is_in_parts(checkpoint: &Checkpoint) -> bool {
     checkpoint.stored_files().is_err()
 }
 
-/// Reads a file of at most `most` bytes that the user has named. It may be a pipe, or `-`.
+/// The user has named it, so it may be a pipe, or `-`.
 pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if is_stdin(path) {
@@ -153,7 +152,7 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns `true` if a path leads to a pipe, which can be read only once.
+/// Returns `true` if the input can be read only once.
 pub(crate) fn is_pipe(path: &Path) -> bool {
     is_stdin(path) || is_fifo(path)
 }
@@ -171,18 +170,17 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// Returns the path that a checkpoint was opened by.
 pub(crate) fn opened_path<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> String {
     path_of(checkpoint).map(text::path).unwrap_or_default()
 }
 
-/// Returns the path of the index, or of the first file.
+/// The index, or the first file.
 pub(crate) fn path_of<S>(checkpoint: &safetensors_core::Checkpoint<S>) -> Option<&Path> {
     let first = checkpoint.files().first().map(CheckpointFile::path);
     checkpoint.index_path().or(first)
 }
 
-/// A shard's path relative to its index.
+/// Relative to the index.
 pub(crate) fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
     let folder = checkpoint.index_path().and_then(Path::parent);
     text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))

@@ -8,7 +8,6 @@ use super::{address, below};
 use crate::terminal::report::wrong_usage;
 use crate::terminal::text;
 
-/// The name of standard input where a path would be shown.
 pub(super) const STDIN_NAME: &str = "standard input";
 
 pub(crate) fn is_stdin(path: &Path) -> bool {
@@ -35,8 +34,7 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds a remedy for a header that an interrupted change left torn, and for a directory without a
-/// checkpoint the number one level down.
+/// Adds a remedy for a torn header, and for a directory the number of checkpoints one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
     if let ErrorKind::NoCheckpoint { found, .. } = error.kind()
         && found.is_empty()

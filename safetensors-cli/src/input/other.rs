@@ -1,8 +1,6 @@
-//! Inputs of other formats: files of PyTorch, GGUF and NumPy, and directories of PyTorch's
-//! trainers, opened by `safetensors_formats`.
+//! Inputs of other formats, opened by `safetensors_formats` as checkpoints.
 //!
-//! Their content determines the format, after core has found no safetensors file. Each is a
-//! checkpoint, so that every command can read it.
+//! Their content determines the format, after core has found no safetensors file.
 
 use std::any::Any;
 use std::fmt;
@@ -28,13 +26,13 @@ pub(crate) type TensorFile = safetensors_formats::TensorFile<Source>;
 /// How a file of another format is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Opening {
-    /// Whether quantised tensors become numbers.
+    /// Makes numbers of quantised tensors.
     pub(crate) dequantize: bool,
-    /// Whether quantised tensors are their stored bytes.
+    /// Keeps the stored bytes of quantised tensors.
     pub(crate) blocks: bool,
-    /// Whether an optimizer's state without names is read.
+    /// Reads a state without names.
     pub(crate) optimizer_state: bool,
-    /// Whether a GGUF file has the names of transformers.
+    /// Gives a GGUF file the names of transformers.
     pub(crate) transformers: bool,
     pub(crate) judge: Judge,
 }
@@ -71,8 +69,7 @@ fn advised(error: io::Error) -> io::Error {
     }
 }
 
-/// Opens a path that core could not open because of `error`, which remains if no other format is
-/// there.
+/// `error` remains if no other format is there.
 pub(crate) fn open<T: Store<File: 'static> + 'static>(
     store: T,
     path: &Path,
@@ -122,13 +119,13 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
     Ok(joined.of_directory(is_directory).into_boxed())
 }
 
-/// Returns `true` if an error is about a directory itself, not about a file in it.
+/// Returns `true` for an error of the directory itself, not of a file in it.
 fn is_unknown(error: &Error, directory: &Path) -> bool {
     matches!(error.other(), Some(safetensors_formats::ErrorKind::UnknownFormat { .. }))
         && error.file() == Some(&*directory.display().to_string())
 }
 
-/// Fails if a file of no other format is an archive, too.
+/// Fails if a file of no other format is an archive.
 pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
     match safetensors_formats::check_polyglot(source) {
         Ok(()) => Ok(()),
@@ -178,7 +175,6 @@ pub(crate) fn file_len(source: &Source) -> u64 {
     of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
 }
 
-/// Returns `true` if files have another format.
 pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
     files.iter().any(|file| of(file.safetensors().source()).is_some())
 }
@@ -199,18 +195,15 @@ impl<'a> Shown<'a> {
         Self { info: tensor.info(), stored }
     }
 
-    /// Returns the dtype, or the type's name in another format.
     pub(crate) fn kind(self) -> Kind<'a> {
         let stored = self.stored.map(|stored| stored.type_name.as_str());
         Kind { dtype: self.info.dtype(), stored }
     }
 
-    /// Returns the dimensions in the file.
     pub(crate) fn shape(self) -> &'a [usize] {
         self.stored.map_or(self.info.shape(), |stored| &stored.shape)
     }
 
-    /// Returns the bytes in the file.
     pub(crate) fn byte_len(self) -> u64 {
         self.stored.map_or(self.info.byte_len(), |stored| stored.byte_len)
     }
@@ -255,7 +248,7 @@ impl<'a> Kind<'a> {
         self.stored.unwrap_or(self.dtype.name())
     }
 
-    /// Displays dimensions. An object that is not read has unknown ones.
+    /// An object that is not read has unknown dimensions.
     pub(crate) fn shape_text(self, shape: &[usize]) -> String {
         match (self.stored, shape) {
             (Some(_), [0]) => "unread".into(),

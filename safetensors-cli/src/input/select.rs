@@ -1,4 +1,4 @@
-//! [`Select`]: selects the tensors that a command works on, by patterns of their names.
+//! [`Select`]: selects tensors by patterns of their names.
 
 use std::collections::HashSet;
 
@@ -30,11 +30,11 @@ impl Select {
     }
 }
 
-/// Weights that are read as numbers, instead of the tensors that store them.
+/// Weights that are read as numbers, not the tensors that store them.
 #[derive(Default)]
 pub(crate) struct Replaced<'w> {
     pub(crate) weights: Vec<&'w QuantizedWeight>,
-    /// The option that takes all of these tensors as stored.
+    /// The option that takes the stored tensors.
     pub(crate) instead: &'static str,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Matcher<'p> {
 }
 
 impl Matcher<'_> {
-    /// Matches every name, and checks the patterns of other options.
+    /// Checks the patterns of other options.
     pub(crate) fn everything(ignore_unmatched: bool) -> Self {
         Self { patterns: &[], ignore_unmatched }
     }

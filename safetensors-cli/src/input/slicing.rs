@@ -13,10 +13,8 @@ pub(crate) struct Slice {
     parts: Vec<(Option<Index>, TextPlace)>,
 }
 
-/// The number of characters before a part.
 type TextPlace = usize;
 
-/// The place of a problem, and its description.
 type Wrong = (TextPlace, String);
 
 impl Slice {
@@ -87,7 +85,7 @@ impl Dim {
         Self { len, start: 0, count: len, step: 1, is_kept: true }
     }
 
-    /// Cuts a range at the end of the dimension. Returns `None` for a position beyond it.
+    /// Cuts a range. Returns `None` for a position beyond the dimension.
     fn new(index: Index, len: usize) -> Option<Self> {
         let position = |position: isize| match position {
             0.. => Some(position.unsigned_abs()),
@@ -118,14 +116,13 @@ impl Dim {
     }
 }
 
-/// The values of a tensor in a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
     dims: Vec<Dim>,
 }
 
 impl Selection {
-    /// Without a slice, all values.
+    /// Selects all values without a slice.
     pub(crate) fn of<S>(slice: Option<&Slice>, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Self> {
         slice.map_or_else(|| Ok(Self::whole(tensor.shape())), |slice| slice.select(tensor))
     }
@@ -156,8 +153,7 @@ impl Selection {
         narrow
     }
 
-    /// Returns the index of a value among all elements in C order. `index` counts the values of the
-    /// selection, which is not empty.
+    /// Maps an index in the selection, which is not empty, to one among all elements in C order.
     pub(crate) fn element(&self, index: u64) -> u64 {
         let (mut index, mut element, mut stride) = (index, 0, 1);
         for dim in self.dims.iter().rev() {
@@ -169,8 +165,8 @@ impl Selection {
         element
     }
 
-    /// Returns where the elements end that follow each other from `index` on, counted as in
-    /// [`element`](Selection::element), all selected.
+    /// Returns the end of the successive elements from `index` on, counted as in
+    /// [`element`](Selection::element).
     pub(crate) fn run(&self, index: u64) -> u64 {
         let left = match self.dims.last() {
             Some(dim) if dim.step == 1 => dim.count as u64 - index % dim.count as u64,
@@ -244,7 +240,6 @@ impl Parser<'_> {
         Ok(Some(Index::Range { start, end, step: step.unsigned_abs() }))
     }
 
-    /// A whole number, or `None` if there is none here.
     fn number(&mut self) -> Result<Option<isize>, Wrong> {
         self.skip_spaces();
         let place = self.at();

@@ -11,7 +11,7 @@ use crate::terminal::text;
 
 const BUFFER: usize = 1 << 20;
 
-/// Standard input as a file. The content of a pipe is copied.
+/// Returns standard input as a file, with a copy of the content of a pipe.
 // A redirected file is read through its open descriptor: this process may lack the permission to
 // open it again.
 pub(crate) fn standard_input() -> anyhow::Result<File> {
@@ -22,8 +22,8 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
     copy(redirected)
 }
 
-/// Copies a checkpoint to a temporary file without a name, which disappears when it is closed, even
-/// if the command is killed.
+/// Copies to a file without a name, which disappears when it is closed, even if the command is
+/// killed.
 // The header is read first, to refuse a file of another format or a malformed header before
 // anything is copied. Data beyond the header's tensors is refused, too: a pipe may never end.
 pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
@@ -101,7 +101,6 @@ fn duplicate() -> io::Result<File> {
 mod tests {
     use super::*;
 
-    /// Makes a file of a tensor with this many bytes.
     fn file(data_len: u32) -> Vec<u8> {
         let header = format!(
             r#"{{"a":{{"dtype":"U8","shape":[{data_len}],"data_offsets":[0,{data_len}]}}}}"#
@@ -122,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Counts the bytes that are read from a source that never ends.
+    /// A source that counts its bytes, and never ends.
     struct Endless<'a> {
         start: &'a [u8],
         read: usize,

@@ -26,7 +26,7 @@ pub(crate) struct Target {
 enum Origin {
     Named,
     Found,
-    /// There is nothing to open, for this reason.
+    /// Why there is nothing to open.
     Failed(io::ErrorKind, String),
 }
 
@@ -50,7 +50,7 @@ impl Target {
         }
     }
 
-    /// Returns the path, which may be `-`. Fails if there is nothing to open.
+    /// The path may be `-`. Fails if there is nothing to open.
     pub(crate) fn path(&self) -> anyhow::Result<&Path> {
         match &self.origin {
             Origin::Named | Origin::Found => Ok(&self.path),
@@ -73,8 +73,7 @@ impl Target {
         }
     }
 
-    /// Returns the files with parts of the checkpoint's tensors, as stored: with their index, or
-    /// each as a separate checkpoint.
+    /// Files with parts of tensors, as stored: with their index, or each as a separate checkpoint.
     pub(crate) fn parts(&self, checkpoint: &Checkpoint) -> anyhow::Result<Vec<Checkpoint>> {
         match address::of(&self.path) {
             _ if !input::is_in_parts(checkpoint) => Ok(Vec::new()),
@@ -148,8 +147,7 @@ pub(crate) fn search(paths: &[PathBuf]) -> Targets {
     Targets { targets, others }
 }
 
-/// Returns the files that are checked with their index. Without a readable index they are checked
-/// alone.
+/// Returns the files that are checked with their index, or none if it cannot be read.
 fn files_of(index: &Path) -> Vec<PathBuf> {
     if let Some(address) = address::of(index) {
         let opened = address::open(address).ok();
@@ -162,7 +160,7 @@ fn files_of(index: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the parts of split GGUF files except the first, which opens with all others.
+/// Parts of split GGUF files, except the first, which opens with them.
 fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
     let mut others = BTreeSet::new();
     let is_part = |target: &&Target| {
@@ -218,7 +216,6 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
     missing.into_iter().map(of_shards).collect()
 }
 
-/// Returns `true` if nothing is at a path.
 fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
@@ -247,12 +244,12 @@ fn expand(path: &Path, others: &mut Vec<PathBuf>) -> Vec<Target> {
     targets
 }
 
-/// Orders the parts of a path, numbers by their value.
+/// Compares parts of a path, numbers by their value.
 fn by_name(path: &Path) -> impl Iterator<Item = Natural<'_>> {
     path.iter().map(|part| Natural(part.to_string_lossy()))
 }
 
-/// Replaces files that have parts of the same tensors by their directory.
+/// Replaces files with parts of the same tensors by their directory.
 fn take_parts_together(paths: &mut Vec<PathBuf>) {
     let mut directories: BTreeSet<_> = paths.iter().filter_map(|path| path.parent()).collect();
     for path in paths.iter() {

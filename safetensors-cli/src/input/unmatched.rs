@@ -1,4 +1,4 @@
-//! Errors of patterns, and [`near`], the names that are like a missing one.
+//! Errors of patterns, and [`near`], names like a missing one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,7 +7,6 @@ use safetensors_core::framework::similar_names;
 
 use crate::terminal::text;
 
-/// The pattern of an option matches none of these names.
 pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::Error {
     let near = near(pattern, names);
     let shown = text::printable(pattern);
@@ -61,8 +60,7 @@ pub(super) fn near<'n>(pattern: &str, names: &[&'n str]) -> Vec<&'n str> {
     nearest.map(|(.., name)| name).collect()
 }
 
-/// Returns `true` if a part of a name has a word. A number must be a whole part, and a letter may
-/// belong to a regular expression.
+/// A number must be a whole part. A letter may belong to a regular expression.
 fn has(part: &str, word: &str) -> bool {
     let is_short = word.len() < 2 || word.bytes().all(|byte| byte.is_ascii_digit());
     part == word && !word.is_empty() || !is_short && part.contains(word)

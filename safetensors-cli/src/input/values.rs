@@ -19,13 +19,13 @@ impl Values {
         self.stored
     }
 
-    /// Makes numbers of quantised tensors, unless codes are requested.
+    /// Makes numbers, unless codes are requested.
     pub(crate) fn opening(self) -> Opening {
         Opening { dequantize: !self.stored, ..Opening::default() }
     }
 
-    /// Makes numbers of quantised weights, unless codes are requested. Fails if a pattern matches
-    /// nothing, or only codes and scales.
+    /// Makes numbers, unless codes are requested. Fails if a pattern matches nothing, or only codes
+    /// and scales.
     pub(crate) fn of(self, stored: Checkpoint, matcher: Matcher<'_>) -> anyhow::Result<Checkpoint> {
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         if weights.is_empty() {
@@ -39,7 +39,7 @@ impl Values {
     }
 
     /// Opens the checkpoint with this tensor as numbers. The name of a part of a weight, such as
-    /// its scales, means that tensor.
+    /// its scales, means that part.
     pub(crate) fn of_tensor(self, input: &Input, name: &str) -> anyhow::Result<Checkpoint> {
         let mut stored = input.open_with(self.opening())?;
         if stored.get(name).is_none() && other::is_in(stored.files()) {

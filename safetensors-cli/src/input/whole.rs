@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-/// Parses a whole number of this range.
 pub(crate) fn whole<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {

@@ -1,4 +1,4 @@
-//! [`ModelConfig`]: the numbers of a `config.json` that describe attention.
+//! [`ModelConfig`]: the numbers of attention in a `config.json`.
 
 use std::path::PathBuf;
 
@@ -14,19 +14,19 @@ pub(crate) const CONFIG: &str = "config.json";
 // Real ones have a few KiB, with lists of layers a few hundred.
 pub(crate) const MOST: u64 = 16 << 20;
 
-/// Returns the path and text of the `config.json` next to a checkpoint.
+/// The path and text of the file next to a checkpoint.
 pub(crate) fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathBuf, String)>> {
     let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
     let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
     Ok(Some((path, text)))
 }
 
-/// The settings of the text part of a multimodal model replace the others.
+/// The settings of a text part replace the others.
 #[derive(Debug)]
 pub(crate) struct ModelConfig(Map<String, Value>);
 
 impl ModelConfig {
-    /// Reads the `config.json` next to a checkpoint, if there is one.
+    /// Reads the file next to a checkpoint.
     pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
         let Some((path, text)) = config_of(checkpoint)? else { return Ok(None) };
         let config = python_json::read(text.as_bytes()).with_context(|| text::path(&path))?;
@@ -41,7 +41,7 @@ impl ModelConfig {
         Self(all)
     }
 
-    /// Returns the first of these settings that is a number.
+    /// The first of these settings that is a number.
     fn number(&self, names: &[&str]) -> Option<u64> {
         names.iter().find_map(|name| self.0.get(*name)?.as_u64())
     }
@@ -55,8 +55,7 @@ impl ModelConfig {
         self.number(&["num_key_value_heads"]).filter(|&heads| heads > 0).or_else(|| self.heads())
     }
 
-    /// Returns the most numbers in the cache of keys and values for this many tokens, or `None` if
-    /// settings are missing.
+    /// The most numbers for this many tokens, or `None` if settings are missing.
     pub(crate) fn cached_numbers(&self, tokens: u64) -> Option<u64> {
         let layers = self.number(&["num_hidden_layers", "n_layer"])?;
         let each = match self.number(&["kv_lora_rank"]) {

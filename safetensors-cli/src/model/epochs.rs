@@ -1,6 +1,5 @@
-//! The epochs of a training of burn in a directory, and which of them are incomplete.
-//!
-//! An epoch is a directory `epoch-N` with a `manifest.json` of safetensors-burn.
+//! The epochs of a training of burn: directories `epoch-N` with a `manifest.json` of
+//! safetensors-burn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,12 +16,10 @@ use crate::input::{self, Opening};
 use crate::model::totals::Totals;
 use crate::terminal::text;
 
-/// The most entries of a directory that are visited.
 const ENTRIES: usize = 100_000;
 
 const FORMAT: &str = "safetensors-bridge epoch";
 
-/// The most bytes of a manifest.
 const MANIFEST: u64 = 1 << 20;
 
 #[derive(Debug, Serialize)]
@@ -35,7 +32,6 @@ pub(crate) struct Epoch {
     has_manifest: bool,
     /// Why it is incomplete.
     pub(crate) problem: Option<String>,
-    /// The length of all files.
     pub(crate) bytes: u64,
     pub(crate) files: Vec<EpochFile>,
 }
@@ -44,14 +40,13 @@ pub(crate) struct Epoch {
 pub(crate) struct EpochFile {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// The epoch that it is a delta of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<u64>,
     pub(crate) tensors: u64,
     pub(crate) parameters: u128,
 }
 
-/// The part of the manifest that is read here. safetensors-burn checks more to restore an epoch.
+/// The entries that are read here. safetensors-burn checks more.
 #[derive(Deserialize)]
 struct Manifest {
     format: String,
@@ -74,19 +69,17 @@ struct DescribedDelta {
     files: BTreeMap<String, Described>,
 }
 
-/// Returns sorted names, none if the directory cannot be read.
+/// Sorted; none if the directory cannot be read.
 pub(crate) fn names(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().take(ENTRIES);
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// Returns the number in the name of an epoch.
 fn number(name: &str) -> Option<u64> {
     name.strip_prefix("epoch-")?.parse().ok()
 }
 
-/// Returns the epochs in a directory, the oldest first, or none without any manifest: burn's logs
-/// have such names, too.
+/// Sorts by age. Returns none without any manifest, because burn's logs have such names, too.
 pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     let numbers: BTreeSet<_> = names(directory).iter().filter_map(|name| number(name)).collect();
     let paths = numbers.into_iter().map(|it| (it, directory.join(format!("epoch-{it}"))));
@@ -95,8 +88,8 @@ pub(crate) fn in_directory(directory: &Path) -> Vec<Epoch> {
     if epochs.iter().any(|epoch| epoch.has_manifest) { epochs } else { Vec::new() }
 }
 
-/// Returns the epochs in, below or equal to a directory that have one of `files`, or are next to
-/// one that has.
+/// Returns the epochs in or below a directory, or the directory itself, that have one of `files` or
+/// are next to one that has.
 pub(crate) fn below<'a>(directory: &'a Path, files: impl Iterator<Item = &'a Path>) -> Vec<Epoch> {
     let is_epoch =
         |path: &&Path| path.file_name().is_some_and(|it| number(&it.to_string_lossy()).is_some());
@@ -142,7 +135,7 @@ fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
     read().with_context(|| text::lossy(&epoch.join(NAME)))
 }
 
-/// Returns the files in a manifest. Reads only their headers.
+/// Reads only headers.
 fn files(epoch: &Path, manifest: Manifest) -> anyhow::Result<Vec<EpochFile>> {
     let file = |(name, described): (String, Described)| {
         let path = named(epoch, &name)?;
@@ -179,7 +172,7 @@ fn named(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Described {
-    /// Returns the length of a file if it has the length and the header of the manifest.
+    /// Returns the length, if it and the header are the manifest's.
     fn check(&self, path: &Path) -> anyhow::Result<u64> {
         let file = FileSource::open(path)?;
         let check = || {

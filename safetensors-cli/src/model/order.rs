@@ -1,4 +1,4 @@
-//! [`Sort`]: the order of tensors and modules, and how names are split for it.
+//! [`Sort`]: the order of tensors and modules.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use safetensors_core::LazyTensor;
 
 use crate::terminal::text::Natural;
 
-/// The most parts of a name. The rest of a longer, hostile name is a single part.
+/// The rest of a longer, hostile name is one part.
 pub(crate) const MAX_PARTS: usize = 24;
 
 /// The order of modules and tensors.
@@ -57,7 +57,7 @@ fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
     if slashes > dots { '/' } else { '.' }
 }
 
-/// Compares part by part. A prefix comes before the longer name.
+/// A prefix comes before the longer name.
 fn compare_names(a: &str, b: &str, separator: char) -> Ordering {
     let parts = |name| str::splitn(name, MAX_PARTS, separator).map(|part| Natural(part.into()));
     parts(a).cmp(parts(b))

@@ -1,5 +1,4 @@
-//! [`Rules`]: the options for dividing tensors among ranks. [`warn_of_split_heads`]: a check of
-//! plans.
+//! [`Rules`]: the options that divide tensors among ranks; a check of plans.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +27,7 @@ pub(crate) struct Rules {
     rules: Vec<Rule>,
     /// Rules for the other tensors, by the names of a kind of model
     ///
-    /// Without this option, the names of the tensors tell the kind
+    /// Without this option, the names of the tensors determine the kind
     #[arg(long, value_name = "KIND", value_enum)]
     preset: Option<Preset>,
 }
@@ -45,9 +44,7 @@ enum Preset {
 
 #[derive(Clone, Debug)]
 struct Rule {
-    /// The names that it is for.
     pattern: Pattern,
-    /// The rule alone.
     rules: RankRules,
 }
 
@@ -62,8 +59,7 @@ impl Rules {
         self.rules.is_empty() && self.preset.is_none()
     }
 
-    /// Returns the rules for these names. Fails if the pattern of a rule matches none, unless the
-    /// matcher ignores that.
+    /// The pattern of each rule must match, unless the matcher ignores that.
     pub(crate) fn rules(&self, names: &[&str], matcher: Matcher<'_>) -> anyhow::Result<RankRules> {
         let patterns = self.rules.iter().map(|rule| ("--rule", &rule.pattern));
         matcher.check_others(patterns, names, &Replaced::default())?;
@@ -92,8 +88,8 @@ pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
 /// The most ranks that are checked.
 const MOST_RANKS: usize = 1024;
 
-/// Warns of projections that give a rank a part of an attention head. Uses the first `config.json`
-/// next to these checkpoints, if any.
+/// Warns if a rank gets a part of an attention head, by the first `config.json` next to these
+/// checkpoints.
 pub(crate) fn warn_of_split_heads<'c>(
     plan: &RankPlan,
     checkpoints: impl IntoIterator<Item = &'c Checkpoint>,

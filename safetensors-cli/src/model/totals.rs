@@ -1,4 +1,4 @@
-//! [`Totals`]: how many tensors, parameters and bytes. [`Parameters`]: the parameters of quantised
+//! [`Totals`]: numbers of tensors, parameters and bytes. [`Parameters`]: counts for quantised
 //! weights.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use safetensors_core::quantized::QuantizedWeight;
 use crate::input::other::{self, Kind, Shown};
 use crate::input::{Checkpoint, Source};
 
-/// Sums over tensors. A parameter is an element of a weight, however it is stored.
+/// A parameter is an element of a weight, however it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Totals {
     pub(crate) tensors: u64,
@@ -40,8 +40,7 @@ impl Totals {
     }
 }
 
-/// The parameters of tensors. Codes count the elements of a quantised weight, scales nothing, and
-/// other tensors their elements.
+/// Codes count the elements of a quantised weight, scales nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters<'w>(HashMap<&'w str, u64>);
 

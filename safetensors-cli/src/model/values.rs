@@ -9,7 +9,7 @@ use super::vectors;
 // Their numbers stay in the cache of a core. A multiple of 8 gives whole bytes of any packed dtype.
 pub(crate) const BLOCK: usize = 1 << 11;
 
-/// Reads a piece into a buffer.
+/// Reads into a buffer that is reused.
 // Fresh memory for each piece would cost more than reading.
 pub(crate) fn read<'b, S: ReadAt>(
     piece: &Piece<'_, S>,
@@ -24,7 +24,6 @@ pub(crate) fn read<'b, S: ReadAt>(
     Ok(bytes)
 }
 
-/// Returns the number of bytes of [`BLOCK`] elements.
 pub(crate) fn block_bytes(dtype: Dtype) -> usize {
     BLOCK / 8 * dtype.bits() as usize
 }
@@ -37,10 +36,8 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Returns elements as numbers. Integers beyond 2⁵³ are rounded; all else is exact. A complex
-    /// number becomes two.
-    ///
-    /// Fails for bytes that are not whole elements, or no booleans in BOOL.
+    /// Integers beyond 2⁵³ are rounded; all else is exact. A complex number becomes two. Fails for
+    /// a part of an element, and for bytes that are no booleans.
     pub(crate) fn of(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {
         // Most data has these dtypes, and to widen them takes less time than core's way, which is
         // for every pair of dtypes.

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// The instructions of [`dispatch`] in this thread, if a test chooses them.
+        /// The instructions that a test chooses for this thread.
         pub(super) static CHOSEN: Cell<Option<Arch>> = const { Cell::new(None) };
     }
 

@@ -34,7 +34,6 @@ pub(crate) struct EditArgs {
     pub(crate) way: Way,
 }
 
-/// The argument that names the file.
 const PATH: Argument = Argument { name: "PATH", stream: "only regular files can be changed" };
 
 /// How a file is changed.
@@ -58,7 +57,6 @@ pub(crate) struct Way {
     pub(crate) force: bool,
 }
 
-/// A file while it is changed.
 #[derive(Clone, Copy)]
 pub(crate) struct Changing<'f> {
     pub(crate) file: &'f Path,
@@ -86,9 +84,8 @@ impl EditArgs {
     }
 }
 
-/// Applies `change` to all files at a path, and prints how each was written. All are checked before
-/// the first is written. `change` also returns a text: the keys in a dry run, and otherwise a
-/// replacement for `rewritten`, if any.
+/// Checks all files before the first is written, and prints how each was written. `change` also
+/// returns the keys in a dry run, otherwise a replacement for `rewritten`, if any.
 pub(crate) fn change_all<'a>(
     path: &Path,
     way: Way,
@@ -161,7 +158,7 @@ fn check_all<'a>(
 }
 
 impl Way {
-    /// Returns the message of a dry run. Fails where the edit would.
+    /// Fails where the edit would.
     pub(crate) fn would(self, edit: &Edit<'_>, path: &Path) -> anyhow::Result<String> {
         let outcome = || {
             let options = SaveOptions::new().replace_cached(self.force);
@@ -187,7 +184,6 @@ impl Way {
         })
     }
 
-    /// Adds a remedy if the file cannot be written.
     pub(crate) fn advised<T>(
         self,
         outcome: safetensors_core::Result<T>,
@@ -223,14 +219,12 @@ fn is_read_only(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.permissions().readonly())
 }
 
-/// Warns of the side effects of a change.
 pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
     for note in notes {
         warn(format!("{}: {note}", input::shown(file)));
     }
 }
 
-/// Warns that opening the file restored its header.
 pub(crate) fn warn_of_restored(file: &Path) {
     warn(format!(
         "{}: an earlier change of the header was interrupted; the header from before it is restored",
@@ -238,7 +232,6 @@ pub(crate) fn warn_of_restored(file: &Path) {
     ));
 }
 
-/// Warns of errors in metadata with ModelSpec's key.
 fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
     // A file with parts of tensors has metadata, too, and is no checkpoint.
     let source = FileSource::open(file)?;
@@ -258,7 +251,7 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Replaces values `@FILE` by the content of the file. `@@` is an `@`.
+/// The content of a file replaces `@FILE`. `@@` is an `@`.
 pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(String, String)>> {
     let value = |value: &str| match value.strip_prefix('@') {
         None => Ok(value.to_owned()),

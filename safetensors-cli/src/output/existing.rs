@@ -1,4 +1,4 @@
-//! [`Existing`]: the files that an output replaces, or hides.
+//! [`Existing`]: the files that an output replaces or hides.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -15,16 +15,15 @@ use crate::input::kind::Judge;
 use crate::input::{self, Checkpoint, Opening, address};
 use crate::terminal::text;
 
-/// The most bytes of such a file.
+/// The most bytes of a file that names the newest checkpoint.
 const LONGEST_NAME: u64 = 4096;
 
-/// The files that an output replaces or hides.
 #[derive(Debug, Default)]
 pub(crate) struct Existing {
     pub(super) path: PathBuf,
-    /// Where files are created, unless at an address.
+    /// The directory of new files; `None` at an address.
     pub(super) directory: Option<PathBuf>,
-    /// Replaced or removed.
+    /// The files that are replaced or removed.
     pub(super) files: Vec<PathBuf>,
     /// Their content in words.
     pub(super) held: String,
@@ -32,21 +31,18 @@ pub(crate) struct Existing {
     pub(super) shard: Option<Shard>,
 }
 
-/// The checkpoint that a directory opens as until it opens as the output.
+/// The checkpoint that the directory opens as, until it opens as the output.
 #[derive(Debug)]
 pub(super) struct Hidden {
-    /// In words.
     pub(super) name: String,
-    /// None if ranks have saved it.
+    /// `None` if ranks have saved it.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The output as a shard of a checkpoint.
+/// The checkpoint that the output is a shard of.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// The index that names it.
     pub(super) index: PathBuf,
-    /// The names of its tensors.
     pub(super) names: BTreeSet<String>,
 }
 
@@ -83,7 +79,7 @@ impl Existing {
         Self::of_files(path, files)
     }
 
-    /// Adds the checkpoint that a new one hides, and fails if ranks have saved that.
+    /// Fails if ranks have saved the hidden one.
     pub(crate) fn hiding(mut self) -> anyhow::Result<Self> {
         let Some(hidden) = opens_as(&self.path) else { return Ok(self) };
         anyhow::ensure!(
@@ -113,7 +109,6 @@ impl Existing {
         Self { path: path.into(), files, held, ..Self::default() }
     }
 
-    /// Returns `true` if some of these files are replaced.
     pub(crate) fn has_any(&self, files: &HashSet<PathBuf>) -> bool {
         self.files.iter().any(|file| files.contains(&identity(file)))
     }
@@ -131,8 +126,7 @@ pub(crate) fn files_of(checkpoint: &Checkpoint) -> HashSet<PathBuf> {
     files
 }
 
-/// Returns the files of these names at an address; none if listing is denied: the save replaces
-/// nothing unexpected.
+/// Returns nothing if listing is denied: the save replaces no unexpected file.
 fn listed_at(address: &str, names: &[&str]) -> Vec<PathBuf> {
     let Ok((store, path)) = address::store(address) else { return Vec::new() };
     let names: BTreeSet<_> = names.iter().map(|name| path.join(name)).collect();
@@ -178,7 +172,6 @@ fn totals(checkpoint: &Checkpoint) -> String {
     format!("{}, {}", text::counted(checkpoint.len() as u64, "tensor"), text::size(bytes))
 }
 
-/// Returns the checkpoint that a directory opens as.
 fn opens_as(directory: &Path) -> Option<Hidden> {
     if let Ok(found) = CheckpointPath::find(directory) {
         let (CheckpointPath::File(path) | CheckpointPath::Index(path)) = &found;
@@ -202,7 +195,7 @@ fn opens_as(directory: &Path) -> Option<Hidden> {
     Some(Hidden { name, files })
 }
 
-/// Returns `true` if a file names a directory next to it, or has its number, as Megatron does.
+/// Returns `true` if the file names a directory next to it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
     let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
     let Ok(said) = String::from_utf8(said) else { return false };
@@ -226,7 +219,6 @@ fn shard(path: &Path) -> Option<Shard> {
     None
 }
 
-/// Returns the tensors that an index has in a file.
 fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     let CheckpointPath::Index(_) = CheckpointPath::from_name(index)? else { return None };
     let text = beside::read_file(index, Limits::default().index_bytes).ok()?;

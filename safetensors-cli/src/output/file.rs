@@ -1,5 +1,4 @@
-//! [`replace`] writes an output file completely or not at all. [`tell`] reports it, and [`advise`]
-//! adds a remedy to an error.
+//! [`replace`] writes an output file completely or not at all.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IntoInnerError, Write};
@@ -11,7 +10,7 @@ use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::terminal::text;
 
-/// The argument that names an output, for remedies.
+/// Names an output in remedies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Argument {
     /// The argument that can name another place, such as `OUT`.
@@ -24,8 +23,8 @@ pub(crate) struct Argument {
 pub(crate) const OUTPUT: Argument =
     Argument { name: "-o FILE", stream: "`-o - > FILE` can write to such a file" };
 
-/// Writes a file, which gets its name once it is complete and on the disk. Errors name it, and
-/// leave it unchanged unless they say otherwise. Refuses to replace anything but a regular file.
+/// The file gets its name once it is complete and on the disk. Errors name it, and leave it
+/// unchanged unless they say otherwise. Refuses to replace anything but a regular file.
 pub(crate) fn replace(
     path: &Path,
     options: &SaveOptions,
@@ -53,12 +52,12 @@ pub(crate) fn tell(
     printed(told, path, done)
 }
 
-/// Adds that the output is in its place.
+/// Adds to an error that the output is in its place.
 pub(crate) fn printed(told: io::Result<()>, path: &str, done: &str) -> anyhow::Result<()> {
     told.with_context(|| format!("{path} is {done}, but this could not be printed"))
 }
 
-/// Adds a remedy to an error of writing to `path`, which needs `bytes`. Other errors are unchanged.
+/// Adds a remedy to an error of writing, which needs `bytes`. Other errors are unchanged.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,

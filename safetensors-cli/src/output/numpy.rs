@@ -1,4 +1,4 @@
-//! Messages and progress for NumPy's files, by `safetensors-formats`.
+//! Messages and progress for NumPy's files.
 
 use std::io::{Seek, Write};
 
@@ -66,7 +66,7 @@ fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
     }
 }
 
-/// A tensor that advances a progress bar as its bytes are written.
+/// A tensor that advances a bar as its bytes are written.
 struct Counted<'a, S> {
     tensor: &'a S,
     progress: &'a Progress,

@@ -1,4 +1,4 @@
-//! [`Writing`]: the rule about an output that exists, which every command asks.
+//! [`Writing`]: the rule about an output that exists.
 //!
 //! An output is replaced with `--force`, or after a question on a terminal. An input that is its
 //! own output needs neither if nothing is lost. A shard of a checkpoint is replaced only by itself.
@@ -33,13 +33,11 @@ pub(crate) struct Writing {
 pub(crate) struct Content {
     /// The [files](files_of) that were read.
     pub(crate) inputs: HashSet<PathBuf>,
-    /// The names of its tensors.
     pub(crate) names: BTreeSet<String>,
     /// The loss of the inputs that are replaced, in words.
     pub(crate) loss: Option<String>,
 }
 
-/// An output that may be written.
 #[derive(Debug)]
 pub(crate) struct Destination {
     path: PathBuf,
@@ -57,7 +55,7 @@ impl Writing {
         SaveOptions::new().replace_read_only(self.force).replace_cached(self.force)
     }
 
-    /// Decides about the file of `-o`, made of a checkpoint, or returns `None` for standard output.
+    /// Returns `None` for standard output.
     pub(crate) fn output(
         self,
         path: &Path,
@@ -87,8 +85,7 @@ impl Writing {
         Ok(Destination { argument, ..destination })
     }
 
-    /// Decides whether an output may be written. Fails before work is lost if its directory cannot
-    /// be written.
+    /// Fails before work is lost if the directory cannot be written.
     pub(crate) fn permit(
         self,
         existing: Existing,
@@ -137,7 +134,7 @@ impl Writing {
         Self { dry_run: false, force }
     }
 
-    /// Asks on a terminal whether to go on in spite of a problem, and fails elsewhere.
+    /// Asks on a terminal, and fails elsewhere.
     pub(crate) fn ask(self, problem: &str, verb: &str, shown: &str) -> anyhow::Result<()> {
         if self.force {
             return Ok(());
@@ -163,7 +160,7 @@ impl Content {
 }
 
 impl Destination {
-    /// Refuses to replace a file that appears later.
+    /// A file that appears later is not replaced.
     pub(crate) fn options(&self) -> SaveOptions {
         self.writing.options().overwrite(self.overwrites())
     }
@@ -173,7 +170,6 @@ impl Destination {
         self.writing.force || self.replaced.is_some()
     }
 
-    /// Returns the message of a dry run.
     pub(crate) fn would(&self, new: impl Display) -> String {
         let path = input::shown(&self.path);
         match &self.replaced {
@@ -182,7 +178,7 @@ impl Destination {
         }
     }
 
-    /// Prints the message of a dry run. Returns whether this is one.
+    /// Prints the message of a dry run, and returns whether this is one.
     pub(crate) fn is_dry_run(&self, out: &mut impl Write, new: impl Display) -> io::Result<bool> {
         if self.writing.dry_run {
             writeln!(out, "{}", self.would(new))?;
@@ -219,7 +215,7 @@ impl Destination {
         tell(out, &input::shown(&self.path), "written", content)
     }
 
-    /// Returns the end of a message, which names the hidden checkpoint.
+    /// The end of a message, with the hidden checkpoint.
     pub(crate) fn hides(&self) -> String {
         match &self.hidden {
             Some(name) => format!("; the directory opens as it, and no longer as {name}"),

@@ -24,7 +24,7 @@ fn is_hidden(c: char) -> bool {
     c != '\n' && !text::is_printable(c)
 }
 
-/// Writes characters that the function chooses as `\u` escapes, which JSON does not require.
+/// Writes the characters that the function chooses as `\u` escapes, which JSON does not require.
 pub(crate) struct Escaping<W>(pub(crate) W, pub(crate) fn(char) -> bool);
 
 impl<W: Write> Write for Escaping<W> {

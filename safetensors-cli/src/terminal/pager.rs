@@ -7,24 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::terminal::signals::Interrupts;
 
-/// Whether a pager has the terminal.
 static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
 static IS_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Returns `true` if the user has left the pager early, and sees no more. Only a write detects
-/// that.
+/// Returns `true` if the user has left the pager early. Only a write detects that.
 pub(crate) fn is_left() -> bool {
     IS_LEFT.load(Ordering::Relaxed)
 }
 
-/// Returns `true` if a pager has the terminal, so that nothing else may draw on it.
 pub(crate) fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Relaxed)
 }
 
-/// Returns the words of `SAFETENSORS_PAGER`, otherwise of `PAGER`, otherwise `less`. Returns `None`
-/// for no pager: the variable is empty or `cat`, or the terminal cannot move its cursor.
+/// The words of `SAFETENSORS_PAGER`, otherwise of `PAGER`, otherwise `less`. `None` if that is
+/// empty or `cat`, or if the terminal cannot move its cursor.
 pub(crate) fn command() -> Option<Vec<String>> {
     if cfg!(unix) && env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
         return None;
@@ -33,14 +30,13 @@ pub(crate) fn command() -> Option<Vec<String>> {
     words(variable("SAFETENSORS_PAGER").or_else(|| variable("PAGER")).as_deref())
 }
 
-/// Splits a command as a shell does.
 fn words(command: Option<&str>) -> Option<Vec<String>> {
     let words = shlex::split(command.unwrap_or("less"))?;
     let is_none = matches!(*words, []) || words == [""] || words == ["cat"];
     (!is_none).then_some(words)
 }
 
-/// Dropping it waits until the user has left the pager.
+/// Dropping it waits for the user.
 pub(crate) struct Pager {
     child: Child,
     /// `None` once everything is written.

@@ -9,13 +9,13 @@ use safetensors_core as core;
 
 use crate::terminal::pager;
 
-/// A bar that counts bytes. Any thread can advance it, and cancel its work. Dropping it removes it
-/// from the terminal.
+/// A bar that counts bytes. Any thread can advance and cancel it. Dropping it removes it from the
+/// terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar, AtomicBool);
 
 impl Progress {
-    /// A bar of `total` bytes, drawn only on a terminal without a pager.
+    /// A bar that is drawn only on a terminal without a pager.
     pub(crate) fn bytes(total: u64) -> Self {
         if pager::is_running() {
             return Self::hidden();
@@ -44,7 +44,6 @@ impl Progress {
         (self.0.position() as f64 / total as f64).min(1.0)
     }
 
-    /// Asks the work to end early.
     pub(crate) fn cancel(&self) {
         self.1.store(true, Ordering::Relaxed);
     }
@@ -91,7 +90,6 @@ impl Progress {
         move |bytes| bar.inc(bytes)
     }
 
-    /// Sets the bar and its total, both in bytes.
     #[cfg(any(feature = "remote", feature = "sign"))]
     pub(crate) fn following(&self) -> impl Fn(u64, u64) + Send + Sync + use<> {
         let bar = self.0.clone();

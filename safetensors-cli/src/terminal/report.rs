@@ -10,21 +10,21 @@ use safetensors_core::lock;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::text;
 
-/// Prints `error: ...` on standard error. Escapes unprintable characters, since a message may quote
-/// a file. Ignores a closed standard error.
+/// Escapes unprintable characters, since a message may quote a file. Ignores a closed standard
+/// error.
 pub(crate) fn report(error: impl Display) {
     tell("error:", Colour::Red, error);
 }
 
-/// Prints `warning: ...`, as [`report`] prints errors.
+/// Like [`report`].
 pub(crate) fn warn(warning: impl Display) {
     tell("warning:", Colour::Yellow, warning);
 }
 
-/// The messages that wait, if they have to.
+/// Messages that wait.
 static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
-/// Makes messages wait until [`release`]. Returns `false` if they already do.
+/// Messages wait until [`release`]. Returns `false` if they already do.
 pub(crate) fn hold() -> bool {
     let mut held = lock(&HELD);
     let is_new = held.is_none();
@@ -32,7 +32,6 @@ pub(crate) fn hold() -> bool {
     is_new
 }
 
-/// Prints the messages that have waited, and lets none wait.
 pub(crate) fn release() {
     if let Some(messages) = lock(&HELD).take() {
         let _ = io::stderr().write_all(&messages);
@@ -49,7 +48,6 @@ fn tell(label: &str, colour: Colour, message: impl Display) {
     };
 }
 
-/// Writes a printable line.
 // Standard error is not buffered, so each formatted part would be a call to the system.
 pub(crate) fn write_line(out: &mut impl Write, label: impl Display, text: &str) -> io::Result<()> {
     let mut line = format!("{label}{}", text::printable(text));

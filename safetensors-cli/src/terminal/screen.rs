@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use terminal_size::{Height, Width, terminal_size_of};
 
-/// In characters.
+/// The size in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Screen {
     pub(crate) columns: usize,
@@ -16,8 +16,7 @@ pub(crate) struct Screen {
 const UNKNOWN: Screen = Screen { columns: 80, rows: 24 };
 
 impl Screen {
-    /// Returns `None` if standard output is a file or a pipe, with lines of any length. The
-    /// variable `COLUMNS` sets another width.
+    /// Returns `None` for a file or a pipe, with lines of any length. `COLUMNS` sets another width.
     pub(crate) fn of_stdout() -> Option<Self> {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
@@ -32,8 +31,8 @@ impl Screen {
         Some(Self { columns: columns_variable().unwrap_or(told.columns), ..told })
     }
 
-    /// Returns `true` if a printable text fits, with a line left for the shell's prompt. A line
-    /// wider than the screen takes several rows.
+    /// Returns `true` if a text fits, with a line left for the prompt. A line wider than the screen
+    /// takes several rows.
     pub(crate) fn holds(self, text: &str) -> bool {
         use unicode_width::UnicodeWidthStr;
 
@@ -42,15 +41,14 @@ impl Screen {
     }
 }
 
-/// Returns the width of tables, or `None` for a program, which reads a file or a pipe. `COLUMNS`,
-/// which `watch` exports, means a person.
+/// `None` for a program, which reads a file or a pipe. `COLUMNS`, which `watch` exports, means a
+/// person.
 pub(crate) fn table_width() -> Option<usize> {
     static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
     let width = || columns_variable().or_else(|| Screen::of_stdout().map(|screen| screen.columns));
     *WIDTH.get_or_init(width)
 }
 
-/// Returns `true` if a program reads the tables.
 pub(crate) fn is_for_programs() -> bool {
     table_width().is_none()
 }

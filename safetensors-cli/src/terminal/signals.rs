@@ -1,18 +1,16 @@
-//! Signals that end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file that is too
-//! large.
+//! Signals that end the command, and SIGXFSZ for a file that is too large.
 
-/// Turns a limit for the size of files (`ulimit -f`) into an error of writing, instead of a signal
-/// that ends the command.
+/// Makes a limit for the size of files (`ulimit -f`) an error of writing, instead of a signal.
 pub(crate) fn make_limits_errors() {
     // Whatever the handler does: a signal that has one does not end the command.
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
 }
 
-/// Makes a signal that ends the command first remove its temporary files, and the parts that it has
-/// sent to a store by `abort_uploads`, in ten seconds at most. A second signal ends it at once.
-/// Signals ignored from the start, as with `nohup`, stay ignored. Without listening, the next save
-/// removes the leftovers.
+/// Makes SIGINT, SIGTERM and SIGHUP first remove temporary files, and parts in a store by
+/// `abort_uploads`, in ten seconds at most. A second signal ends the command at once. Signals
+/// ignored from the start, as with `nohup`, stay ignored. Where signals cannot be listened to, the
+/// next save removes the leftovers.
 pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
     #[cfg(any(unix, windows))]
     let _ = listen(abort_uploads);
@@ -24,8 +22,8 @@ pub(crate) fn clean_up_after_them(abort_uploads: fn()) {
 static IS_ENDING: std::sync::OnceLock<std::sync::Arc<std::sync::atomic::AtomicBool>> =
     std::sync::OnceLock::new();
 
-/// Does not return if a signal is about to end the command, so that errors caused by it, such as of
-/// an aborted upload, are not reported.
+/// Does not return if a signal is about to end the command, so that its effects, such as an aborted
+/// upload, are not reported.
 pub(crate) fn wait_if_ending() {
     while IS_ENDING.get().is_some_and(|it| it.load(std::sync::atomic::Ordering::SeqCst)) {
         std::thread::park();
@@ -93,7 +91,7 @@ fn listen(abort_uploads: fn()) -> std::io::Result<()> {
 /// On Windows, Ctrl-C is no signal. A second one waits for the first.
 #[cfg(windows)]
 fn listen(abort_uploads: fn()) -> Result<(), ctrlc::Error> {
-    /// `STATUS_CONTROL_C_EXIT`, with which Ctrl-C ends other programs.
+    /// `STATUS_CONTROL_C_EXIT`.
     const INTERRUPTED: u32 = 0xC000_013A;
 
     let is_ending = IS_ENDING.get_or_init(Default::default);

@@ -1,4 +1,4 @@
-//! Standard output that ignores a closed pipe, with a pager for output longer than the screen.
+//! Standard output that ignores a closed pipe, with a pager for long output.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -33,7 +33,7 @@ pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     }
 }
 
-/// Writes the rest, and waits until the user has left the pager.
+/// Waits until the user has left the pager.
 pub(crate) fn finish(mut out: Out) -> io::Result<()> {
     out.flush()?;
     out.get_mut().release()?;
@@ -51,7 +51,7 @@ pub(crate) struct Output {
 
 struct Waiting {
     screen: Screen,
-    /// The words of the pager's command.
+    /// The words of its command.
     pager: Vec<String>,
     text: Vec<u8>,
 }
@@ -140,7 +140,6 @@ impl<W: Write> Write for Quiet<W> {
 mod tests {
     use super::*;
 
-    /// Fails every write with one kind of error.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {

@@ -268,9 +268,10 @@ fn stacked_experts_are_compared_with_single_ones() {
             experts.copied().collect::<Vec<_>>()
         };
         let (gate_up, down) = (part(0, 16), part(16, 8));
+        let shapes = [[count, 4, 4], [count, 4, 2]];
         let tensors = [
-            ("l.0.experts.gate_up_proj", array(&[count, 4, 4], &gate_up)),
-            ("l.0.experts.down_proj", array(&[count, 4, 2], &down)),
+            ("l.0.experts.gate_up_proj", array(&shapes[0], &gate_up)),
+            ("l.0.experts.down_proj", array(&shapes[1], &down)),
             ("l.0.bias", bias),
         ];
         save(dir.at("b"), tensors, &quick()).unwrap();
@@ -289,7 +290,7 @@ fn stacked_experts_are_compared_with_single_ones() {
     // Stacks that do not fit each other are other tensors.
     let tensors = [
         ("l.0.experts.gate_up_proj", array(&[3, 4, 4], &all[..48])),
-        ("l.0.experts.down_proj", array(&[3, 2, 4], &all[..24])),
+        ("l.0.experts.down_proj", array(&[3, 4, 3], &all[..36])),
     ];
     save(dir.at("b"), tensors, &quick()).unwrap();
     diff(&dir, "").code(1).stdout(contains("0 tensors equal, 10 only in A, 2 only in B"));

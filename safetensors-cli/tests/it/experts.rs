@@ -100,7 +100,7 @@ fn experts_of_other_files() {
     let stacked = tensors(&Checkpoint::open(&fixture.stacked).unwrap());
     assert!(tensors(&dir.open("out")) == stacked);
     // Ranks, and whole again.
-    let rule = "--ranks 3 --rule *.experts.*=split:0";
+    let rule = "--ranks 3 --rule *.experts.*=split:0 --rule *=replicate";
     dir.convert(format!("model parts --experts stacked {rule}").as_str()).success();
     dir.convert("parts whole.safetensors").quiet();
     assert!(tensors(&dir.open("whole.safetensors")) == stacked);

@@ -46,7 +46,8 @@ pub fn load<F: Framework>(
 
 /// Returns a checkpoint as a load with these options shows it: with experts in another layout, and
 /// with quantised weights as numbers. Returns `None` if it is shown as it is stored.
-pub(super) fn view<'a>(
+#[doc(hidden)]
+pub fn view<'a>(
     checkpoint: &'a Checkpoint<impl ReadAt>,
     options: &LoadOptions,
 ) -> Result<Option<Checkpoint<Box<dyn ReadAt + 'a>>>> {
@@ -89,12 +90,22 @@ pub(super) fn load_by<S: ReadAt, T: Clone>(
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, T> = names.zip(read(&tensors)?).collect();
+    add_aliases(&mut loaded, checkpoint, options);
+    Ok(loaded)
+}
+
+/// Adds a clone of each tensor for every alias, if the options ask for them.
+#[doc(hidden)]
+pub fn add_aliases<S: ReadAt, T: Clone>(
+    loaded: &mut BTreeMap<String, T>,
+    checkpoint: &Checkpoint<S>,
+    options: &LoadOptions,
+) {
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
         }
     }
-    Ok(loaded)
 }
 
 /// Opens a checkpoint, as [`Checkpoint::open`] does, and [loads](load) every tensor.

@@ -42,7 +42,8 @@ pub use expanded::most_expanded;
 use files::read_into_host;
 #[cfg(feature = "std")]
 pub use files::{
-    into_view, load, load_path, prepare, read_in_batches, save, save_sharded, synced_later,
+    add_aliases, into_view, load, load_path, prepare, read_in_batches, save, save_sharded,
+    synced_later, view,
 };
 #[cfg(feature = "std")]
 pub use samples::{Sample, SampleBatch, Samples};

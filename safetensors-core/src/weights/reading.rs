@@ -15,6 +15,11 @@ impl Weight {
         self.numbers.sizes()
     }
 
+    /// Whether neighbouring rows are apart in a tensor that stores it.
+    pub(crate) fn scatters_rows(&self) -> bool {
+        self.numbers.scatters_rows()
+    }
+
     pub(crate) fn share(&mut self, spare: &Arc<Spare>) {
         self.panels.spare = Arc::clone(spare);
     }

@@ -99,6 +99,13 @@ impl Grid {
         self
     }
 
+    fn scatters_rows(&self) -> bool {
+        match &self.numbers {
+            Numbers::Matrix(matrix) => matrix.scatters_rows(),
+            Numbers::Grouped(grouped) => grouped.scatters_rows(),
+        }
+    }
+
     /// Returns how many neighbouring rows and columns share a number. 0 columns if no such number
     /// is known.
     fn sizes(&self) -> [usize; 2] {
@@ -241,6 +248,12 @@ impl Grouped {
     /// Returns how many neighbouring rows and columns share a scale.
     pub(super) fn sizes(&self) -> [usize; 2] {
         self.scales.as_ref().map_or([0, 0], |scales| scales.first.sizes())
+    }
+
+    /// Whether neighbouring rows are apart in a tensor, in planes or tiles.
+    pub(super) fn scatters_rows(&self) -> bool {
+        let scales = self.scales.iter().map(|scales| &scales.first);
+        self.codes.scatters_rows() || scales.chain(&self.zeros).any(Grid::scatters_rows)
     }
 
     pub(super) fn new(codes: Matrix, columns: usize) -> Self {

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use safetensors_core::checkpoint::{Arranged, Computed};
 use safetensors_core::digest;
 use safetensors_core::io::{ReadRange, Requests};
+use safetensors_core::lora::Adapter;
 use safetensors_core::slice::{Index, RankPart};
 use safetensors_testing::read_at::NotingSource;
 
@@ -218,6 +219,32 @@ fn stacks_of_shards_are_saved_and_loaded() {
     }
 }
 
+/// Adapters and parts of ranks find arranged tensors like stored ones.
+#[test]
+fn adapters_are_merged_into_arranged_tensors() {
+    let of = |name: &str, shape: &[usize], values: Vec<f32>| {
+        let buf = TensorBuf::from_vec(shape.to_vec(), values).unwrap();
+        Checkpoint::from_source(serialize([(name, buf)], &SaveOptions::new()).unwrap(), "f")
+            .unwrap()
+    };
+    let base = || of("x", &[3, 4], (0..12).map(|at| at as f32).collect());
+    let down = TensorBuf::from_vec(vec![1, 3], vec![1.0_f32, 10.0, 100.0]).unwrap();
+    let up = TensorBuf::from_vec(vec![4, 1], vec![1000.0_f32, 2000.0, 3000.0, 4000.0]).unwrap();
+    let tensors = [("y.lora_A.weight", down), ("y.lora_B.weight", up)];
+    let adapter = serialize(tensors, &SaveOptions::new()).unwrap();
+    let adapter = Adapter::of(Checkpoint::from_source(adapter, "a").unwrap()).unwrap();
+    let arranged = base().arranged([("y.weight", t("x").transposed())]).unwrap();
+    let merged = arranged.merged([adapter]).unwrap();
+    let weight = merged.tensor("y.weight").unwrap();
+    let sum = |at: usize| {
+        let (row, column) = (at / 3, at % 3);
+        (column * 4 + row + 1000 * (row + 1) * [1, 10, 100][column]) as f32
+    };
+    let expected: Vec<f32> = (0..12).map(sum).collect();
+    assert_eq!(weight.read().unwrap().as_slice::<f32>().unwrap(), expected);
+    check_parts(weight, "merged");
+}
+
 /// A source with calls that wait, which can change.
 #[derive(Clone, Default)]
 struct Far {
@@ -278,7 +305,11 @@ fn sources_hear_of_the_bytes_below_and_changes_are_errors() {
     let mut heard = std::mem::take(&mut *far.heard.lock().unwrap());
     assert_eq!(heard.remove(0), format!("will {:?}", [&a, &b, &c, &d]));
     assert_eq!(heard.remove(0), "4 ranges");
-    assert_eq!(heard, [a, b, c, d].map(|range| format!("has {range:?}")));
+    assert_eq!(heard, [&a, &b, &c, &d].map(|range| format!("has {range:?}")));
+    // Columns of a transposed tensor are rows of the file, not many elements.
+    let middle = arranged.tensor("n").unwrap().slice((.., 1..3)).unwrap();
+    middle.read().unwrap();
+    assert_eq!(far.heard.lock().unwrap().remove(0), format!("will {:?}", [&b, &c]));
     // One call for both tensors.
     arranged.read_named(["n", "o"], &LoadOptions::new()).unwrap();
     assert!(far.heard.lock().unwrap().iter().any(|heard| heard == "5 ranges"));

@@ -1,4 +1,4 @@
-//! [`App`]: the state of the interface, and how keys change it. Nothing here touches a terminal.
+//! [`App`]: the state of the interface, without a terminal, and how keys change it.
 
 use super::Checkpoint;
 use super::outline::{Kind, Outline};
@@ -27,13 +27,11 @@ pub(super) struct App<'a> {
     pub(super) checkpoint: &'a Checkpoint,
     pub(super) outline: Outline<'a>,
     pub(super) row: usize,
-    /// The first row on the screen.
     pub(super) top: usize,
-    /// As of the last frame.
+    /// The height in the last frame.
     pub(super) page: usize,
     pub(super) details_page: usize,
     pub(super) details_len: usize,
-    /// The first line of the details on the screen.
     pub(super) scroll: usize,
     /// Whether the details are scrolled to the statistics, until the user scrolls or moves on.
     pub(super) is_at_statistics: bool,
@@ -41,7 +39,6 @@ pub(super) struct App<'a> {
     pub(super) query: String,
     // Letters may come faster than a search in many names ends, so it waits for the next frame.
     is_query_new: bool,
-    /// The number of tensors that the query finds.
     pub(super) found: u64,
     before_search: usize,
     pub(super) known: KnownFacts,
@@ -184,7 +181,7 @@ impl<'a> App<'a> {
         self.top = self.top.max(last.saturating_sub(self.page));
     }
 
-    /// Fits to a new height. The statistics begin at line `statistics` of the details.
+    /// Fits to a new height. `statistics` is their first line in the details.
     pub(super) fn resize(
         &mut self,
         page: usize,
@@ -226,7 +223,7 @@ impl<'a> App<'a> {
         Wish::Nothing
     }
 
-    /// Leaves the innermost of the work under way, the details and the search.
+    /// Leaves the innermost of work, details and search.
     fn escape(&mut self) {
         if let Some(job) = self.job.take() {
             job.cancel();
@@ -315,7 +312,7 @@ impl<'a> App<'a> {
     }
 }
 
-/// Returns the place that a key moves to, at most `last`, or `None` for other keys.
+/// Returns the new place, or `None` for a key that does not move.
 fn moved(key: KeyCode, at: usize, page: usize, last: usize) -> Option<usize> {
     Some(match key {
         KeyCode::Down | KeyCode::Char('j') => at + 1,

@@ -14,19 +14,17 @@ use crate::input::other::{self, Shown};
 use crate::model::totals::Totals;
 use crate::terminal::text;
 
-/// Of metadata entries, files and attributes.
+/// The most metadata entries, files and attributes that are listed.
 const MOST: usize = 500;
 
 const MOST_OF_VALUE: usize = 2000;
 
 const BARS: usize = 6;
 
-/// The width of the names before values.
 const NAMES: usize = 11;
 
 pub(super) struct Details {
     pub(super) lines: Vec<Line<'static>>,
-    /// The line that the statistics of a tensor begin with.
     pub(super) statistics: usize,
 }
 
@@ -55,7 +53,6 @@ struct Lines<'l> {
 }
 
 impl Lines<'_> {
-    /// Wraps a long line, and indents its rest.
     fn add(&mut self, line: &Line<'_>, indent: usize) {
         self.lines.extend(wrap(line, self.width, indent));
     }
@@ -117,7 +114,6 @@ fn tensor(app: &App<'_>, node: usize, shown: Shown<'_>, lines: &mut Lines<'_>) {
     }
 }
 
-/// The statistics of a tensor, or how to get them.
 fn values(app: &App<'_>, node: usize, lines: &mut Lines<'_>) {
     lines.heading("Statistics");
     match app.known.get(&node) {
@@ -195,7 +191,6 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
     more(files.len(), "safetensors inspect", lines);
 }
 
-/// Names the command that shows all of a longer list.
 fn more(len: usize, command: &str, lines: &mut Lines<'_>) {
     if len > MOST {
         let rest = text::count((len - MOST) as u64);

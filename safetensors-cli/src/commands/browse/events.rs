@@ -1,4 +1,4 @@
-//! [`Event`]: everything that the interface waits for, in one channel.
+//! [`Event`]: all that the interface waits for, in one channel.
 
 use std::io;
 use std::sync::mpsc::Sender;
@@ -21,7 +21,6 @@ pub(super) enum Event {
     /// The system asks to stop, as for Ctrl-Z elsewhere.
     #[cfg(unix)]
     Suspend,
-    /// The system ends the command by this signal.
     #[cfg(unix)]
     Ended(i32),
     Failed(io::Error),
@@ -48,8 +47,7 @@ pub(super) fn listen(events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends the first signal that ends the command, to restore the terminal before. A second one ends
-/// it at once.
+/// Sends the first signal that ends the command. A second one ends it at once.
 #[cfg(unix)]
 fn signals(events: Sender<Event>) -> io::Result<()> {
     use signal_hook::consts::SIGTSTP;

@@ -17,7 +17,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Without colours, only with bold, dim and reversed letters.
+    /// Without colours, uses only bold, dim and reversed letters.
     pub(super) fn new(has_colours: bool) -> Self {
         let colour =
             |colour: Color| if has_colours { Style::new().fg(colour) } else { Style::new() };

@@ -69,7 +69,6 @@ Examples:
 
 Exit codes: 0 quit, 1 PATH cannot be read, or the terminal fails, 2 wrong usage.";
 
-/// How often the screen shows progress.
 const TICK: Duration = Duration::from_millis(100);
 
 enum End {

@@ -37,9 +37,7 @@ pub(super) enum Kind<'a> {
 #[derive(Debug)]
 pub(super) struct Outline<'a> {
     nodes: Vec<Node<'a>>,
-    /// The numbers of the visible nodes, from the top.
     rows: Vec<usize>,
-    /// Which nodes were open before the filter.
     before_filter: Option<Vec<bool>>,
     pub(super) separator: char,
     /// Counts visited nodes: drawing must not depend on the size of the checkpoint.
@@ -71,7 +69,6 @@ impl<'a> Outline<'a> {
         outline
     }
 
-    /// Adds a node and everything inside, and its sums to its parent's.
     fn add(
         &mut self,
         label: Cow<'a, str>,
@@ -145,7 +142,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Opens or closes a module and all inside, but keeps the checkpoint open.
+    /// Opens or closes everything inside, but keeps the checkpoint open.
     pub(super) fn set_all_open(&mut self, number: usize, is_open: bool) {
         let end = self.nodes[number].end;
         self.nodes[number..end].iter_mut().for_each(|node| node.is_open = is_open);
@@ -153,7 +150,7 @@ impl<'a> Outline<'a> {
         self.refresh();
     }
 
-    /// Returns the module around a node; the checkpoint for itself.
+    /// The checkpoint is its own parent.
     pub(super) fn parent(&self, number: usize) -> usize {
         self.nodes[number].parent
     }
@@ -192,9 +189,8 @@ impl<'a> Outline<'a> {
         self.refresh();
     }
 
-    /// Shows only tensors with this text in their names, with the modules around them open, and
-    /// returns their number. Small letters also match capitals; an empty text restores the earlier
-    /// view.
+    /// Shows only tensors with this text, in open modules, and returns their number. Small letters
+    /// also match capitals; an empty text restores the earlier view.
     pub(super) fn filter(&mut self, text: &str) -> u64 {
         if text.is_empty() {
             if let Some(before) = self.before_filter.take() {

@@ -17,7 +17,7 @@ use ratatui::crossterm::terminal::{
 use ratatui::layout::{Position, Rect};
 use safetensors_core::lock;
 
-/// The terminal, drawn on a separate screen, and restored on drop.
+/// The terminal with a separate screen, restored on drop.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     is_entered: bool,
@@ -67,8 +67,7 @@ impl Drop for Screen {
     }
 }
 
-/// Runs an interface. The message of a panic is printed once the terminal is restored, where it can
-/// be read.
+/// Runs an interface. The message of a panic is printed on the restored terminal.
 pub(super) fn guarded<T>(interface: impl FnOnce() -> T) -> T {
     let message = Arc::new(Mutex::new(String::new()));
     let (own, written) = (thread::current().id(), Arc::clone(&message));

@@ -15,7 +15,7 @@ use crate::terminal::progress::Progress;
 
 const BINS: u16 = 48;
 
-/// The statistics of a tensor, or why there are none, by node.
+/// Statistics, or why there are none, by node.
 pub(super) type KnownFacts = HashMap<usize, Result<Facts, String>>;
 
 /// Goes on in its thread until it is done or cancelled.
@@ -60,7 +60,6 @@ impl Job {
         self.progress.cancel();
     }
 
-    /// Returns the part that is done, from 0 to 1.
     pub(super) fn fraction(&self) -> f64 {
         self.progress.fraction()
     }

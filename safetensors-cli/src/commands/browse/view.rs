@@ -160,7 +160,6 @@ impl View {
         }
     }
 
-    /// The line between the list and the details.
     fn rule(&self, list: Rect, details: Rect, app: &App<'_>, buffer: &mut Buffer) {
         if details.height == 0 {
             return;
@@ -259,7 +258,6 @@ fn useful_keys(app: &App<'_>) -> Vec<(&'static str, &'static str)> {
     keys
 }
 
-/// Returns the part of a length that the list gets next to the details.
 fn larger_part(length: u16) -> u16 {
     (u32::from(length) * 11 / 20) as u16
 }
@@ -277,7 +275,7 @@ fn length(keys: &[(&str, &str)]) -> usize {
         .saturating_sub(3)
 }
 
-/// Cuts a text to `width` columns, with `…` for its end.
+/// Cuts a text to `width` columns, with `…` at its end.
 fn shorten(text: &str, width: usize) -> String {
     match width.checked_sub(1) {
         _ if text.width() <= width => text.to_owned(),

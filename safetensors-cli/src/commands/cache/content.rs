@@ -85,11 +85,11 @@ struct Unverified {
     reason: &'static str,
 }
 
-/// For several files, the last one counts.
+/// The state of files, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// Each has its digest.
+    /// Each file has its digest.
     Ok,
     /// Some were not compared.
     Unverified,
@@ -140,7 +140,7 @@ fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Returns the bytes of a snapshot's files, links followed.
+/// Follows links.
 fn byte_len(snapshot: &CachedSnapshot) -> u64 {
     let files = snapshot.files.iter().map(|file| snapshot.dir.join(file));
     // A file that is removed in between has no bytes.
@@ -282,7 +282,6 @@ fn remove(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the last line: the number of repositories and their bytes.
 fn summarise(
     dir: &Path,
     sizes: impl ExactSizeIterator<Item = u64>,
@@ -345,7 +344,6 @@ pub(super) fn verify(
     })
 }
 
-/// Prints a repository, unless it is damaged, and each file with a problem.
 fn show(
     repo: &CachedRepo,
     bytes: u64,

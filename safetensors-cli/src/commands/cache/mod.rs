@@ -1,5 +1,4 @@
-//! `safetensors cache`: the content of the Hub's cache, its size, its integrity, and how to make it
-//! smaller.
+//! `safetensors cache`: lists, checks and cleans the Hub's cache.
 
 #![cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 

@@ -61,12 +61,11 @@ pub(super) fn dtype_parser() -> Words<Dtype> {
     Words { listed, parse: dtype }
 }
 
-/// How `--quantize` stores weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scheme {
-    /// As several tensors of safetensors files.
+    /// Several tensors of safetensors files.
     Tensors(Quantization),
-    /// As a tensor of a GGUF file.
+    /// A tensor of a GGUF file.
     Gguf(Type),
 }
 

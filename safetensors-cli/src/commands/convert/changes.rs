@@ -142,7 +142,6 @@ pub(super) enum NamesOf {
     Transformers,
 }
 
-/// The role of a tensor for the options that convert.
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
@@ -179,7 +178,6 @@ impl Stored<'_> {
 
 pub(super) struct Change<'a> {
     pub(super) changes: &'a Changes,
-    /// The dtype of quantised tensors if no other option sets it.
     pub(super) dequantize: Option<Dtype>,
     pub(super) select: Matcher<'a>,
     renames: Renames<'a>,
@@ -203,7 +201,6 @@ impl Changes {
 }
 
 impl Change<'_> {
-    /// Makes numbers of all quantised tensors.
     pub(super) fn dequantizing(self) -> Self {
         Self { dequantize: Some(Dtype::F32), ..self }
     }
@@ -236,7 +233,7 @@ impl Change<'_> {
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
-    /// Whether a tensor becomes quantised, by its name in the input. `None` if no option says it.
+    /// `name` is the name in the input. Returns `None` if no option applies.
     fn quantizes(&self, name: &str, kind: Kind) -> Option<bool> {
         match (self.cast_of(name), kind) {
             (Some(to), _) => Some(to == To::Quantised),
@@ -249,8 +246,8 @@ impl Change<'_> {
         Some(self.changes.casts.iter().find(|cast| cast.pattern.matches(name))?.to)
     }
 
-    /// Fails if a pattern matches none of these names, or only tensors that weights replace. Warns
-    /// of a --dequantize without effect.
+    /// Fails if a pattern matches no name, or only tensors that weights replace. Warns of a
+    /// --dequantize without effect.
     pub(super) fn check(
         &self,
         names: &[&str],
@@ -276,8 +273,8 @@ impl Change<'_> {
         dtype.is_some() || self.quantization().is_some() || !self.changes.casts.is_empty()
     }
 
-    /// Returns the start of the names of tensors that stay as they are stored, because quantised
-    /// weights cannot be recognised, or `None` if that is an error.
+    /// Returns the start of names that stay as stored, because quantised weights cannot be
+    /// recognised, or `None` if that is an error.
     pub(super) fn left_by<'e>(&self, error: &'e Error) -> Option<&'e str> {
         let stays = |name: &&str| match self.cast_of(name) {
             _ if !self.takes(name) => true,
@@ -291,7 +288,7 @@ impl Change<'_> {
         module.filter(|_| matches!(error.kind(), ErrorKind::Quantization { .. }))
     }
 
-    /// How weights are quantised, unless it is for GGUF.
+    /// Returns `None` for GGUF.
     pub(super) fn quantization(&self) -> Option<Quantization> {
         match self.changes.quantize {
             Some(Scheme::Tensors(how)) => Some(how),
@@ -299,7 +296,7 @@ impl Change<'_> {
         }
     }
 
-    /// Returns `true` if a quantised weight becomes numbers, and does not stay in its dtype.
+    /// Returns `false` for a weight that stays in its dtype.
     pub(super) fn makes_numbers_of(&self, weight: &QuantizedWeight, layers: &LinearLayers) -> bool {
         if self.quantizes_again(&weight.name, &weight.shape, layers) {
             return true;
@@ -311,8 +308,7 @@ impl Change<'_> {
         to(Dtype::F32).is_some() && !(may_stay && to(weight.dtype) == Some(weight.dtype))
     }
 
-    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers. It can become nothing
-    /// else.
+    /// Returns `true` if a quantised tensor of a GGUF file becomes numbers.
     pub(super) fn makes_numbers(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let by_default =
             !self.changes.keep_quantized && self.changes.dtype.or(self.dequantize).is_some();
@@ -320,24 +316,23 @@ impl Change<'_> {
         is_cast || by_default || self.quantizes_again(name, shape, layers)
     }
 
-    /// Returns `true` if --quantize applies to a weight that is already quantised.
     fn quantizes_again(&self, name: &str, shape: &[usize], layers: &LinearLayers) -> bool {
         let Some(how) = self.quantization() else { return false };
         self.quantizes(name, Kind::Quantised).unwrap_or_else(|| layers.suits(how, name, shape))
     }
 
-    /// By its name in the input.
+    /// `name` is the name in the input.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && !self.drops(name)
     }
 
-    /// By its name in the input.
+    /// `name` is the name in the input.
     pub(super) fn drops(&self, name: &str) -> bool {
         self.changes.drop.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Returns the new dtype of a tensor, by its name in the input. Only --cast applies to an alias
-    /// and to tensors that store a quantised weight.
+    /// `name` is the name in the input. Only --cast applies to aliases and parts of quantised
+    /// weights.
     fn cast(&self, name: &str, from: Dtype, kind: Kind) -> Option<Dtype> {
         match self.cast_of(name) {
             Some(To::Kept | To::Quantised) => return Some(from),

@@ -14,9 +14,9 @@ use crate::terminal::report::warn;
 use crate::terminal::text;
 
 pub(super) enum Config {
-    /// It is still right.
+    /// The input's file is still right.
     AsIs,
-    /// The text that replaces it, and the path of the one that was read.
+    /// The path that was read, and the new text.
     Written(PathBuf, String),
     /// No text describes all tensors; a warning was given.
     Left,
@@ -27,14 +27,13 @@ pub(super) fn changes(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
         || sources.iter().any(Source::makes_numbers)
 }
 
-/// Whether all files of settings describe weights that are now stored in another way.
+/// Whether all settings describe weights that are now stored otherwise.
 pub(super) fn outdates_settings(sources: &[Source], rewrite: &Rewrite<'_>) -> bool {
     changes(sources, rewrite) && sources.iter().all(|it| it.kept.is_empty())
 }
 
-/// Decides about `config.json`: the inputs' one, updated for the quantised weights and the dtype. A
-/// file in `out`, the output's directory if it has one, stays if it is right. `goes_along`: a
-/// directory's unchanged file is copied.
+/// Updates the inputs' `config.json` for the quantised weights and the dtype. One in `out`, the
+/// output's directory, stays if it is right. `goes_along`: a directory's unchanged file is copied.
 pub(super) fn config(
     sources: &[Source],
     rewrite: &Rewrite<'_>,
@@ -113,8 +112,7 @@ pub(super) fn config(
     })
 }
 
-/// Returns the entries except the ones about quantised weights, or `None` if the text is no JSON
-/// object.
+/// Omits entries about quantised weights. Returns `None` if the text is no JSON object.
 fn plain(text: &[u8]) -> Option<Map<String, Value>> {
     let plain = Rewrite::default().quantized_config(std::str::from_utf8(text).ok()?).ok()?;
     object(plain.as_bytes())
@@ -136,13 +134,12 @@ fn dtype_of(text: &str) -> Option<String> {
     found.next().map(str::to_owned)
 }
 
-/// Returns `true` if two texts differ only in entries about quantised weights.
+/// Ignores entries about quantised weights.
 pub(super) fn is_of_same_model(one: &[u8], other: &[u8]) -> bool {
     // Without settings of a model, nothing is lost.
     plain(one).is_some_and(|one| one.is_empty() || plain(other).is_some_and(|other| one == other))
 }
 
-/// Returns the entries that describe quantised weights.
 fn quantised(text: &[u8]) -> Map<String, Value> {
     let plain = plain(text).unwrap_or_default();
     let mut entries = object(text).unwrap_or_default();
@@ -150,7 +147,7 @@ fn quantised(text: &[u8]) -> Map<String, Value> {
     entries
 }
 
-/// Returns a warning for each file of settings that describes weights as they will not be stored.
+/// Returns a warning for each file of settings that will be wrong.
 pub(super) fn stale_settings(
     directory: &Path,
     sources: &[Source],

@@ -1,4 +1,4 @@
-//! [`Divided`]: an output that is divided among ranks.
+//! [`Divided`]: an output for several ranks.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::terminal::report::wrong_usage;
 /// The options that divide the output among ranks.
 #[derive(Debug, clap::Args)]
 pub(super) struct Ranks {
-    /// Divide OUT among N ranks, each with files of its own; by the rules or the preset
+    /// Divide OUT among N ranks, each with separate files; by the rules or the preset
     ///
     /// Rules apply to the names in OUT
     #[arg(long, value_name = "N", value_parser = world_size())]
@@ -51,7 +51,6 @@ impl Ranks {
         self.ranks.is_some() || self.plan.is_some()
     }
 
-    /// Refuses options that need a divided output.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if !self.is_given() && !self.rules.is_empty() {
             return Err(wrong_usage("--rule and --preset need --ranks"));
@@ -62,7 +61,6 @@ impl Ranks {
         Ok(())
     }
 
-    /// Returns `None` if the output is not divided.
     pub(super) fn divided(
         &self,
         rewrite: &Rewrite<'_>,

@@ -20,7 +20,7 @@ pub(super) enum Form {
     Burnpack,
 }
 
-/// Returns the form by the path, or `None` for GGUF. A name of no known kind is a directory.
+/// Returns `None` for GGUF. Names of no known kind are directories.
 pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
     let form = match Kind::of(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),

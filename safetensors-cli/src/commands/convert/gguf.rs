@@ -1,4 +1,4 @@
-//! Writes a GGUF file of a model of transformers, under the names that llama.cpp reads.
+//! Writes a model of transformers as GGUF, under llama.cpp's names.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,6 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses options for other outputs.
 fn stored_as(args: &Args) -> Result<Type, String> {
     if args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
@@ -85,7 +84,7 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     };
     if address::of(input).is_some() || input::is_stdin(input) {
         return Err(wrong_usage(format!(
-            "{}: config.json and the tokenizer are read beside IN, which must be on the disk",
+            "{}: config.json and the tokenizer are read next to IN, which must be on the disk",
             input::name(input)
         )));
     }
@@ -103,7 +102,6 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     }
 }
 
-/// Returns the notes as the end of the summary.
 fn told(notes: &Notes) -> String {
     let listed = |what: &str, names: &[String]| match names.len() as u64 {
         0 => String::new(),
@@ -125,7 +123,6 @@ fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(table::list(writer.tensors(), columns, out)?)
 }
 
-/// Adds a remedy to the error of a model that has no place in GGUF.
 fn advise(error: Error) -> anyhow::Error {
     let advice = match error.other() {
         Some(ErrorKind::BadTokenizer { .. }) => "--no-tokenizer leaves the tokenizer out",

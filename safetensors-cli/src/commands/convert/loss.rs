@@ -11,7 +11,6 @@ use crate::input::Rewrite;
 use crate::output::existing::Existing;
 use crate::terminal::text;
 
-/// Describes the loss: tensors, precision or metadata. `metadata` is the output's.
 pub(super) fn loss(
     existing: &Existing,
     sources: &[Source],

@@ -2,24 +2,23 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `source` | an open input: a checkpoint, or tensors of another format |
-//! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
-//! | `casts` | the `--cast` option, and how dtypes and schemes are read |
-//! | `config` | the `config.json` of quantised weights, and of dequantised ones |
+//! | `source` | an open input |
+//! | `changes` | the options that select, rename and convert tensors |
+//! | `casts` | the `--cast` option, dtypes and schemes |
+//! | `config` | the `config.json` of quantised weights |
 //! | `experts` | experts of a mixture that are split or stacked |
 //! | `lora` | LoRA adapters that are merged into the input |
 //! | `adapter` | an adapter as input, for another trainer |
-//! | `divided` | an output that is divided among ranks |
+//! | `divided` | an output for several ranks |
 //! | `gguf` | an output of GGUF |
 //! | `loss` | the loss of an input that is its own output |
 //! | `preview` | the summary and the table of the output |
 //! | `output` | the file or directory to write |
-//! | `others` | the files of a directory IN that go along to a directory OUT |
+//! | `others` | the other files of a directory |
 //! | `report` | the distance of quantised weights from the original ones |
 //!
-//! Another kind of input is a variant of [`Kind`](crate::input::kind::Kind), and an arm in
-//! [`Source::open`] with its tensors, each a `TensorSource`. A module of `safetensors_formats`
-//! reads the format, like `npz`.
+//! A new kind of input is a variant of [`Kind`](crate::input::kind::Kind), and an arm in
+//! [`Source::open`] with a `TensorSource` for each tensor.
 
 mod adapter;
 mod casts;
@@ -158,7 +157,7 @@ const WEIGHTS: &str = "Dtypes and quantised weights";
 const NAMES: &str = "Tensors and their names";
 const FILES: &str = "Inputs and outputs";
 
-/// Clap's help except for the arguments. The headings copy clap's style.
+/// The headings copy clap's style.
 const HELP: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -237,7 +236,6 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Saves tensors to an output that is not GGUF.
 fn save(
     args: &Args,
     inputs: &[PathBuf],
@@ -320,7 +318,6 @@ fn open(
     Ok(sources)
 }
 
-/// Selects, converts and renames tensors.
 fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrite<'a>> {
     let mut stored = Stored::default();
     for source in sources {
@@ -356,7 +353,6 @@ fn take<'a>(sources: &'a [Source], change: &Change<'_>) -> anyhow::Result<Rewrit
     Ok(rewrite)
 }
 
-/// Selects tensors, unchanged.
 fn taken<'a>(
     sources: &'a [Source],
     change: &Change<'_>,
@@ -378,8 +374,7 @@ fn out_is_missing() -> anyhow::Error {
     wrong_usage("OUT is missing: the last argument is what to write, after what to read")
 }
 
-/// Adds a remedy to an error about quantised weights, or about a tied weight with a name that the
-/// metadata uses otherwise.
+/// Adds a remedy about quantised weights, and about the metadata of tied weights.
 fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     use ErrorKind::{Adapter, Experts, Quantization, Tie};
     let Some(cause) = error.downcast_ref::<Error>() else { return error };
@@ -420,7 +415,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     anyhow::anyhow!("{told}; {advice}")
 }
 
-/// Adds the tensors and inputs that get the same name, and a remedy.
+/// Adds the tensors and inputs with the same name, and a remedy.
 fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> anyhow::Error {
     let name = match error.downcast_ref::<Error>() {
         Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => {

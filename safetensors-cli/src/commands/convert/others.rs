@@ -1,5 +1,4 @@
-//! [`Others`]: the files without tensors that a directory OUT gets from a directory IN. Core's
-//! [`OtherFiles`] selects them.
+//! [`Others`]: files without tensors, from a directory IN to a directory OUT.
 
 use std::path::{Path, PathBuf};
 
@@ -18,15 +17,14 @@ use crate::terminal::text;
 /// The settings of an adapter, next to its tensors.
 pub(super) const SETTINGS: &str = "adapter_config.json";
 
-/// The name by which diffusers loads a model.
 pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 
-/// Other names than `model` by which libraries load a file.
+/// The names, other than `model`, by which libraries load a file.
 const NAMES: [&str; 3] = [DIFFUSERS, "adapter_model", "pytorch_lora_weights"];
 
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The path of the `config.json` that was read, and the text that is written.
+    /// The path that was read, and the text that is written.
     pub(super) config: Option<(PathBuf, String)>,
     pub(super) files: OtherFiles,
     /// The settings of an adapter.
@@ -34,8 +32,7 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// Selects the files of the one directory among the inputs, with a `config.json` that describes
-    /// the written tensors.
+    /// Uses the one directory among the inputs, and a `config.json` for the written tensors.
     pub(super) fn new(
         args: &Args,
         sources: &[Source],
@@ -89,7 +86,6 @@ impl Others {
         Ok(others)
     }
 
-    /// Warns of files that OUT lacks.
     fn warn_of_missing(&self, out: &Path) {
         let missing = self.files.missing().iter().map(|path| text::path(path));
         let missing: Vec<_> = missing.collect();
@@ -125,7 +121,6 @@ impl Others {
     }
 }
 
-/// Warns that no `config.json` describes the quantised weights.
 fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     if rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
         warn(format!(
@@ -135,9 +130,8 @@ fn warn_of_codes(rewrite: &Rewrite<'_>, out: &Path, remedy: &str) {
     }
 }
 
-/// Returns the name by which a library loads the one input, if it is not `model.safetensors`, and
-/// the start of the names of its files. An input in the directory OUT keeps its variant, such as
-/// `.fp16`. Returns `None` for an index that is not named like that.
+/// Returns the name by which a library loads the one input, if not `model.safetensors`, and the
+/// start of its files' names. An input in OUT keeps its variant, such as `.fp16`.
 pub(super) fn library_name(
     sources: &[Source],
     out: &Path,

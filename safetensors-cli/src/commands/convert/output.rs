@@ -38,7 +38,6 @@ pub(super) struct Output {
     form: Form,
     /// The largest size of a file in a directory.
     size: Option<MaxShardSize>,
-    /// The names of the files of a directory.
     pattern: FilePattern,
     pub(super) ranks: Option<Divided>,
     writing: Writing,
@@ -50,13 +49,11 @@ pub(super) struct Output {
 pub(super) const OUT: Argument =
     Argument { name: "OUT", stream: "name a file, and send that: `cat FILE > PIPE`" };
 
-/// The error of codes in an output of these formats.
 const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
 
 pub(super) const FOR_DIRECTORY: &str =
     "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output";
 
-/// Refuses options that do not suit the output.
 fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String> {
     if form != Form::Directory && args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
@@ -83,8 +80,7 @@ fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String>
 }
 
 impl Output {
-    /// Decides how to write a path, or returns `None` for GGUF. Refuses a path that cannot be
-    /// written, and options that do not suit it.
+    /// Returns `None` for GGUF. Refuses paths that cannot be written, and unsuitable options.
     pub(super) fn new(args: &Args, path: &Path) -> anyhow::Result<Option<Self>> {
         if input::is_stdin(path) {
             return Err(wrong_usage(
@@ -117,7 +113,7 @@ impl Output {
         }))
     }
 
-    /// Names files as the library expects that loads the input.
+    /// Uses the names that the input's library expects.
     pub(super) fn name_files(&mut self, sources: &[Source]) -> anyhow::Result<()> {
         let Some((name, start)) = others::library_name(sources, &self.path) else { return Ok(()) };
         let start = start.with_context(|| {
@@ -159,7 +155,6 @@ impl Output {
         }
     }
 
-    /// Returns warnings of settings that describe weights as they will not be stored.
     pub(super) fn stale_settings(&self, sources: &[Source], rewrite: &Rewrite<'_>) -> Vec<String> {
         let directory = match self.form {
             Form::Directory => Some(&*self.path),
@@ -216,7 +211,7 @@ impl Output {
         if is_bare { std::mem::take(rewrite.metadata_mut()) } else { Metadata::new() }
     }
 
-    /// Plans the output, and refuses tensors that it cannot hold, before any data is read.
+    /// Refuses tensors that it cannot hold, before any data is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>, is_divided: bool) -> anyhow::Result<Preview> {
         let options = self.writing.options();
         let plan = match self.form {
@@ -252,7 +247,6 @@ impl Output {
         Ok(preview)
     }
 
-    /// Refuses weights that stay quantised, unless requested.
     fn refuse_codes(&self, plan: &Plan<'_, '_, input::Source>) -> anyhow::Result<()> {
         if self.keeps_codes {
             return Ok(());
@@ -284,7 +278,7 @@ impl Output {
         }
     }
 
-    /// Writes all tensors. An error leaves the output unchanged, or says that it is written.
+    /// An error leaves the output unchanged, or says that it is written.
     pub(super) fn write(
         &self,
         rewrite: &Rewrite<'_>,

@@ -14,7 +14,7 @@ use crate::terminal::{table, text};
 pub(super) struct Preview {
     tensors: u64,
     pub(super) bytes: u64,
-    /// The names of the files, unless the output is always one.
+    /// Empty if the output is always one file.
     files: Vec<String>,
     /// The other names of tied weights, each with the name that is written.
     pub(super) aliases: BTreeMap<String, String>,
@@ -24,11 +24,10 @@ pub(super) struct Preview {
     pub(super) removed: Vec<String>,
     pub(super) ranks: Option<usize>,
     pub(super) has_config: bool,
-    /// The other files that are copied.
     pub(super) others: Vec<String>,
     /// The other files that are not copied.
     pub(super) left: Vec<String>,
-    /// Effects on the inputs' records, and on files that are replaced.
+    /// Effects on the inputs' records, and on replaced files.
     pub(super) notes: Vec<Note>,
 }
 
@@ -43,7 +42,6 @@ impl Preview {
         }
     }
 
-    /// Returns `true` if the output has this name of a tensor.
     pub(super) fn writes(&self, name: &str) -> bool {
         !self.is_bare || !self.aliases.contains_key(name)
     }
@@ -69,7 +67,6 @@ impl Preview {
         format!("{tensors}, {}{files}{aliases}{with}{along}", text::size(self.bytes))
     }
 
-    /// Returns the names of the files, as the end of a dry run's summary.
     pub(super) fn named(&self) -> String {
         match self.ranks {
             None if !self.files.is_empty() => format!(": {}", text::some(&self.files)),
@@ -77,7 +74,7 @@ impl Preview {
         }
     }
 
-    /// Describes the files of an earlier save that are removed, or `done`, were.
+    /// Names the removed files of an earlier save, already gone if `done`.
     pub(super) fn removed(&self, done: bool) -> String {
         if self.removed.is_empty() {
             return String::new();
@@ -87,7 +84,7 @@ impl Preview {
         format!("; {files} {verb}: {}", text::some(&self.removed))
     }
 
-    /// Describes the other files, as the end of the summary.
+    /// Describes the copied and the skipped other files.
     pub(super) fn others(&self) -> String {
         let named = |verb: &str, names: &[String]| match names.len() {
             0 => String::new(),
@@ -96,8 +93,7 @@ impl Preview {
         named("copied", &self.others) + &named("not copied", &self.left)
     }
 
-    /// Shows each tensor with its new and changed old name and dtype. A tied weight's other name
-    /// has the written one.
+    /// Shows each tensor with its changes. A tied weight's other name has the written one.
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
         let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
         let mut columns = vec![

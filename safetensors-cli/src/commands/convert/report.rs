@@ -21,7 +21,7 @@ struct Row<'a> {
     error: QuantizationError,
 }
 
-/// How much of the inputs is quantised, as the end of the summary.
+/// How much of the inputs is quantised, for the summary.
 pub(super) fn share(rewrite: &Rewrite<'_>) -> String {
     match rewrite.quantized_bytes() {
         (0, _) => String::new(),
@@ -60,7 +60,7 @@ pub(super) fn report(rewrite: &Rewrite<'_>, out: &mut impl Write) -> io::Result<
     table::list(rows.iter(), columns, out)
 }
 
-/// Describes the written tensors that adapters change, as the end of the summary.
+/// Describes the tensors that adapters change, for the summary.
 pub(super) fn merged(adapters: &[Adapter], sources: &[Source], rewrite: &Rewrite<'_>) -> String {
     if adapters.is_empty() {
         return String::new();

@@ -38,8 +38,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens an input of the kind that its name determines. `change` makes numbers of quantised
-    /// tensors, before adapters are merged.
+    /// The name determines the kind. `change` makes numbers of quantised tensors, then merges
+    /// adapters.
     pub(super) fn open(
         path: &Path,
         change: &Change<'_>,
@@ -92,7 +92,7 @@ impl Source {
         input::name(&self.path)
     }
 
-    /// Warns of unread parts of a trainer's directory, as `inspect` shows them.
+    /// Warns of unread parts of a trainer's directory.
     pub(super) fn warn_of_notes(&self) {
         for (path, file) in self.others().filter(|(_, it)| it.format().is_of_directories()) {
             for note in file.notes() {
@@ -125,14 +125,13 @@ impl Source {
         find::names(&self.checkpoint)
     }
 
-    /// Returns `true` if this is the `config.json` next to its files.
+    /// Returns `true` if this is the one next to its files.
     pub(super) fn has_config(&self, path: Option<&Path>) -> bool {
         let own = path_of(&self.checkpoint).map(|file| identity(&file.with_file_name(CONFIG)));
         path.is_some() && own.as_deref() == path
     }
 
-    /// Warns of codes without the other tensors of their weight, which options drop or rename
-    /// otherwise.
+    /// Warns of codes that options separate from other parts of their weight.
     pub(super) fn warn_of_lone_codes(&self, rewrite: &Rewrite<'_>) {
         let written = rewrite.tensors().map(|(name, tensor)| (tensor.source_name(), name));
         let written: HashMap<_, _> = written.collect();
@@ -163,12 +162,12 @@ impl Source {
         }
     }
 
-    /// Returns the tensors that are stored in another way than their dtypes say, by name.
+    /// Returns tensors stored otherwise than their dtypes say.
     pub(super) fn stored(&self) -> impl Iterator<Item = (&str, &Stored)> {
         self.others().flat_map(|(_, file)| file.all_stored())
     }
 
-    /// Refuses a selected tensor that cannot be read, before anything is written.
+    /// Refuses selected tensors that cannot be read, before anything is written.
     pub(super) fn refuse_unreadable(
         &self,
         change: &Change<'_>,
@@ -192,13 +191,13 @@ impl Source {
     }
 }
 
-/// Returns the ends of two names after their common start.
+/// Returns the ends after a common start.
 fn ends<'n>(one: &'n str, other: &'n str) -> [&'n [u8]; 2] {
     let common = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
     [one, other].map(|name| &name.as_bytes()[common..])
 }
 
-/// Adds the layers of `config.json`, if weights are quantised.
+/// Adds `config.json`'s layers, if weights are quantised.
 pub(super) fn layers_of(
     change: &Change<'_>,
     checkpoint: &Checkpoint,

@@ -1,4 +1,4 @@
-//! `safetensors delta apply`: applies deltas to a checkpoint, into a directory.
+//! `safetensors delta apply`: applies deltas to a checkpoint.
 
 use std::io::Write;
 use std::path::PathBuf;

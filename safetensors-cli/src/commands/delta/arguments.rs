@@ -56,7 +56,6 @@ enum Reader {
     Modelexpress,
 }
 
-/// Options without their versions.
 pub(super) struct Unversioned(Options);
 
 impl Making {
@@ -83,8 +82,7 @@ impl Making {
         })
     }
 
-    /// Decides whether a directory may be written, and sets the options for it. A dry run prints it
-    /// instead.
+    /// Permits a directory and sets its options, or prints a dry run.
     pub(super) fn place(
         &self,
         directory: &Path,
@@ -103,7 +101,6 @@ impl Making {
 }
 
 impl Unversioned {
-    /// Compares the metadata with the newer checkpoint's.
     pub(super) fn with_metadata(self, new: &Metadata) -> Self {
         Self(self.0.metadata(new.clone()))
     }

@@ -1,4 +1,4 @@
-//! `safetensors delta follow`: keeps a checkpoint at the newest version that a trainer publishes.
+//! `safetensors delta follow`: keeps a checkpoint at a trainer's newest version.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::output::file::tell;
 use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::text;
 
-/// The exit code if nothing new came in time, like `timeout`.
+/// `timeout` has the same exit code.
 const TIMED_OUT: u8 = 124;
 
 /// Keep OUT at the newest version that a trainer publishes in ROOT
@@ -51,7 +51,7 @@ pub(super) struct Follow {
     /// The seconds between two looks at ROOT
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     interval: Duration,
-    /// End with the exit code 124 if nothing new comes for so many seconds
+    /// End with the exit code 124 if nothing new comes for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     timeout: Option<Duration>,
     /// End once OUT has this version; later ones are ignored, so a newer OUT goes back to it
@@ -107,7 +107,6 @@ impl Follow {
         }
     }
 
-    /// Looks once.
     // An address is opened each time, because its store caches its list of files.
     fn poll(&self, follower: &Follower) -> anyhow::Result<Option<Update>> {
         let Some(address) = address::of(&self.root) else {

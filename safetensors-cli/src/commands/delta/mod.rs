@@ -93,7 +93,7 @@ Examples:
 Exit codes: 0 made, 1 the program named by --for cannot be told what differs, or a file cannot be
 read or written, 2 wrong usage.")]
 struct Make {
-    /// The older checkpoint: what `inspect` takes as PATH
+    /// The older checkpoint: a PATH as for `inspect`
     #[arg(value_name = "OLD", value_parser = address::parser())]
     old: PathBuf,
     /// The newer one
@@ -104,7 +104,7 @@ struct Make {
     delta: PathBuf,
     /// The name of the version that the delta leads to; by default the number in the name of DELTA
     ///
-    /// It is the number in a name such as weight_v000002, or else 000001
+    /// It is the number in a name such as weight_v000002, otherwise 000001
     #[arg(long, value_name = "ID")]
     to_version: Option<String>,
     /// The name of the version that the delta changes; by default the number before the new one
@@ -156,8 +156,8 @@ struct Inspect {
 
 /// Make one delta of several, from the base of the first to the version of the last
 ///
-/// It is what `make` makes of BASE and the result, which is not written. Each tensor is checked
-/// after each delta.
+/// It equals the delta that `make` writes of BASE and the result, which is not written. Each tensor
+/// is checked after each delta.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -266,7 +266,7 @@ impl Verify {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Opens a delta and decompresses it, if no base does that.
+    /// Decompresses a delta, unless a base does that.
     fn check(&self, path: &Path) -> anyhow::Result<Delta> {
         let delta = delta::open(path)?;
         if self.base.is_none() {
@@ -301,7 +301,6 @@ fn open_all(paths: &[PathBuf]) -> anyhow::Result<Vec<Delta>> {
     paths.iter().map(|path| delta::open(path)).collect()
 }
 
-/// Returns the base, the deltas and the output's path.
 fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path)> {
     let [base, deltas @ .., to] = paths else {
         return Err(wrong_usage("expected BASE, at least one DELTA, and OUT"));
@@ -318,7 +317,6 @@ fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path
     Ok((checkpoint, Chain::new(open_all(deltas)?)?, to))
 }
 
-/// Refuses an address instead of a directory.
 fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
     if address::of(path).is_none() && !input::is_stdin(path) {
         return Ok(());
@@ -330,13 +328,12 @@ fn bytes_of(checkpoint: &Checkpoint) -> u64 {
     checkpoint.tensors().map(|tensor| tensor.byte_len()).sum()
 }
 
-/// Counts the bytes of the base in a bar, which is removed with the options.
+/// A bar counts the bytes of the base, until the options are dropped.
 fn counted(options: Options, bytes: u64) -> Options {
     let progress = Arc::new(Progress::bytes(bytes));
     options.progress(move |bytes| progress.add(bytes))
 }
 
-/// Adds the option that allows writing to a directory.
 fn advise(error: safetensors_core::Error) -> anyhow::Error {
     match error.kind() {
         safetensors_core::ErrorKind::Io(system)
@@ -368,7 +365,6 @@ fn told(at: &Destination, path: &Path, out: &mut impl Write) -> anyhow::Result<(
     at.tell(out, summary(&delta::open(path)?))
 }
 
-/// Warns if a base is not known to be the right one.
 fn warn_of_unchecked(chain: &Chain<Source>) {
     if let [delta, ..] = chain.deltas()
         && !chain.names_digest()
@@ -380,7 +376,6 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
     }
 }
 
-/// Warns of files next to a base that are not copied.
 fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
@@ -394,9 +389,8 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     }
 }
 
-/// Warns of differences that a delta does not have.
 fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Result<()> {
-    /// The files that readers of models ask for, and the most bytes of one.
+    /// Files that readers of models ask for, and the most bytes of one.
     const BESIDE: [&str; 5] = [
         "config.json",
         "generation_config.json",

@@ -26,9 +26,8 @@ pub(crate) struct Document<'a> {
     /// The compressed bytes of all tensors.
     bytes: u64,
     tensors: Vec<TensorEntry<'a>>,
-    /// The names that the result does not have.
+    /// Names that the result does not have.
     removed: Vec<&'a str>,
-    /// The result's metadata, if it differs from the base's.
     metadata: Option<&'a Metadata>,
 }
 
@@ -36,7 +35,6 @@ pub(crate) struct Document<'a> {
 struct TensorEntry<'a> {
     name: &'a str,
     change: &'static str,
-    /// The dtype of a whole tensor.
     dtype: Option<String>,
     shape: Option<&'a [usize]>,
     bytes: u64,

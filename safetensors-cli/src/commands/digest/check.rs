@@ -1,5 +1,4 @@
-//! Compares files and checkpoints with digests that are listed in a text, as `sha256sum --check`
-//! does.
+//! Compares files and checkpoints with listed digests, as `sha256sum --check` does.
 
 use std::io::{self, IsTerminal, Write};
 #[cfg(unix)]
@@ -21,17 +20,14 @@ use crate::terminal::text;
 
 const MOST: u64 = 100_000_000;
 
-/// One line of a list.
 #[derive(Debug, PartialEq)]
 struct Line {
     /// Hexadecimal, in lower case.
     digest: String,
     path: PathBuf,
-    /// Whether it is the digest of a checkpoint, not a file.
     is_of_checkpoint: bool,
 }
 
-/// With `quiet`, prints only differences.
 pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     let mut malformed = 0;
@@ -138,8 +134,7 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
-/// Returns a line that [`Line::parse`] and `sha256sum` read. A terminal, which a name could
-/// control, shows it escaped.
+/// Returns a line that [`Line::parse`] and `sha256sum` read. A terminal shows names escaped.
 pub(super) fn line(digest: &str, path: &Path) -> Vec<u8> {
     let name = path.as_os_str().as_encoded_bytes();
     let escaped = name.iter().flat_map(|byte| match byte {

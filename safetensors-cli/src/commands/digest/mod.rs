@@ -105,7 +105,7 @@ unwritable, 2 wrong usage.";
 struct Document<'a> {
     tensors: Vec<Entry<'a>>,
     files: Vec<FileEntry>,
-    /// If requested.
+    /// `None` if not requested.
     checkpoint: Option<String>,
 }
 
@@ -113,7 +113,6 @@ struct Document<'a> {
 struct Entry<'a> {
     name: &'a str,
     xxh3_128: Option<String>,
-    /// Why the tensor cannot be read.
     error: Option<String>,
 }
 
@@ -158,7 +157,7 @@ impl Run for Args {
     }
 }
 
-/// Works on each target, also after one fails.
+/// Goes on after a failure.
 fn each(
     targets: &[Target],
     out: &mut Out,
@@ -259,7 +258,6 @@ impl FileEntry {
 }
 
 impl<'a> Document<'a> {
-    /// Returns the digests of tensors, and of all data of files.
     fn of_data(
         checkpoint: &Checkpoint,
         tensors: &[Tensor<'a>],

@@ -1,4 +1,4 @@
-//! The output for programs: everything as one document.
+//! The output for programs: one document.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,6 @@ struct TensorEntry<'a> {
     /// The index into `files`.
     file: usize,
     offset: Option<u64>,
-    /// The names of the dimensions.
     dimensions: Option<Vec<String>>,
 }
 

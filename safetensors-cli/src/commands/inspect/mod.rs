@@ -56,7 +56,7 @@ pub(crate) struct Args {
     flat: bool,
     /// Show the tree only down to this level; 1 shows the top modules
     ///
-    /// The counts of a module are those of all that is in it
+    /// The counts of a module include all that is in it
     #[arg(
         short,
         long,
@@ -90,7 +90,8 @@ pub(crate) struct Args {
     /// Print everything as one JSON document
     ///
     /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights; or
-    /// trainings, of a directory with epochs; or delta, of one. Several PATHs have one document around theirs
+    /// trainings, for a directory with epochs; or delta, for a delta. Several PATHs have one
+    /// document around theirs
     #[arg(long)]
     json: bool,
 }
@@ -112,7 +113,6 @@ type Tensors<'a> = [Tensor<'a>];
 
 type File<'a> = (&'a CheckpointFile<Source>, FileLayout);
 
-/// By dtype, and by type of another format.
 type Dtypes<'a> = BTreeMap<Kind<'a>, Totals>;
 
 impl Run for Args {
@@ -145,7 +145,6 @@ impl Args {
     }
 }
 
-/// Sums up an input, with its schemes and dtypes.
 fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)> {
     let checkpoint = match target.open() {
         Ok(checkpoint) => checkpoint,
@@ -164,7 +163,6 @@ fn summary(args: &Args, target: &Target) -> anyhow::Result<(ShownInput, String)>
     Ok((ShownInput::new(all), stored.join(", ")))
 }
 
-/// Shows the trainings in a directory that is no checkpoint.
 fn trainings(
     args: &Args,
     target: &Target,
@@ -198,7 +196,7 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     Ok(ShownInput::new(Totals::of(delta.tensors())))
 }
 
-/// Shows a delta or the epochs of trainings, if no checkpoint has opened because of that.
+/// Shows a delta or trainings, if no checkpoint opened because of them.
 fn show_other(
     args: &Args,
     target: &Target,

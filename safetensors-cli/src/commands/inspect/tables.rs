@@ -1,4 +1,4 @@
-//! The output for people: the tensors as a tree or one by one, the totals, the metadata, the files.
+//! The output for people.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -35,17 +35,15 @@ pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::
 
 #[derive(Default)]
 struct Branch {
-    /// The text before its name.
     before: String,
     /// The text before the names of its content.
     indent: String,
     /// How often the content occurs in the checkpoint.
     copies: u64,
-    /// How many more levels are shown.
+    /// The levels that are left to show.
     depth: u64,
 }
 
-/// Adds the row of a module or tensor, then the rows of its content.
 fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
     let Branch { before, indent, copies, depth } = branch;
     let totals = tree.all() * *copies;
@@ -114,7 +112,7 @@ pub(super) fn totals(
     Ok(())
 }
 
-/// Writes the quantised weights after an empty line: one by one, or the sums of schemes.
+/// One by one, or the sums of schemes.
 pub(super) fn quantized(
     weights: &[QuantizedWeight],
     one_by_one: bool,
@@ -159,7 +157,7 @@ fn schemes(weights: &[QuantizedWeight], out: &mut impl Write) -> io::Result<()> 
     table::list(sums.iter(), columns, out)
 }
 
-/// Shows the tensors with named dimensions and their units.
+/// Shows named dimensions and their units.
 pub(super) fn labelled(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,

@@ -20,7 +20,6 @@ use crate::model::totals::Totals;
 use crate::terminal::table::{self, Column};
 use crate::terminal::text;
 
-/// The most bytes of the log of a metric.
 const LOG: u64 = 256 << 20;
 
 #[derive(Debug, Serialize)]
@@ -47,7 +46,6 @@ pub(super) fn find(directory: &Path) -> Vec<Training> {
 }
 
 impl Training {
-    /// Returns the epochs in a directory.
     fn of(directory: &Path) -> Option<Self> {
         let found = epochs::in_directory(directory).into_iter();
         let mut epochs: Vec<_> =
@@ -121,12 +119,10 @@ impl Training {
 }
 
 impl Epoch {
-    /// Returns the newest epoch that a file is a delta of.
     fn base(&self) -> Option<u64> {
         self.saved.files.iter().filter_map(|file| file.base).max()
     }
 
-    /// Adds this epoch's metrics from the directory of a training.
     fn add_metrics(&mut self, logs: &Path) {
         for part in ["train", "valid"] {
             let directory = logs.join(part).join(format!("epoch-{}", self.saved.number));
@@ -141,7 +137,6 @@ impl Epoch {
         }
     }
 
-    /// Returns metrics as cells with column titles.
     fn metrics_by_title(&self) -> impl Iterator<Item = (String, String)> {
         self.metrics.iter().flat_map(|(part, metrics)| {
             let cell = move |(name, value): (&String, &f64)| {

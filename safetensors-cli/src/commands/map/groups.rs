@@ -13,19 +13,17 @@ const SMALLEST: u128 = 50;
 /// A module with more than this part of all bytes is divided, if colours are left.
 const LARGEST: u128 = 4;
 
-/// The coloured modules, the largest first. Equal modules of several layers are one group:
-/// `layers.7.mlp` is in `layers.*.mlp`.
+/// The largest first. Equal modules of several layers are one group: `layers.7.mlp` is in
+/// `layers.*.mlp`.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) list: Vec<Group>,
-    /// The position in the list, by path.
     positions: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The path after a layer's number, or after the start that all groups share if that is
-    /// ambiguous.
+    /// The path after a layer's number, or if that is ambiguous, after the common start.
     pub(super) name: String,
     pub(super) totals: Totals,
 }
@@ -38,7 +36,7 @@ struct PathTrees<'t, 'a> {
 }
 
 impl Groups {
-    /// Returns `None` if there are not at least two groups.
+    /// Returns `None` below two groups.
     pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
         let mut parts = gather("", trees);
         let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
@@ -81,7 +79,6 @@ impl Groups {
         Some(Self { list, positions })
     }
 
-    /// Returns the position of the group of exactly this path.
     pub(super) fn position(&self, path: &str) -> Option<usize> {
         self.positions.get(path).copied()
     }

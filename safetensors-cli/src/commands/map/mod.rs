@@ -132,7 +132,7 @@ fn has_one_dtype(dtypes: &BTreeMap<Kind<'_>, Totals>) -> bool {
     (all - most) * 100 <= all
 }
 
-/// Returns the last part of a path; the real name for a directory such as `.`.
+/// Returns the last part, or the real name of a directory such as `.`.
 fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);

@@ -22,8 +22,8 @@ pub(super) const GROUPS: [Colour; 8] = [
     [170, 170, 0],
 ];
 
-/// Returns a type's colour. Types of another format share it if the first digit of their names is
-/// equal: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
+/// Types of another format share a colour if the first digit of their names is equal: `Q4_0`,
+/// `Q4_K` and `IQ4_XS` have 4 bits.
 pub(super) fn kind(kind: Kind<'_>) -> Colour {
     if let Some(of) = kind.dtype() {
         return dtype(of);
@@ -58,7 +58,7 @@ pub(super) fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }
 
-/// Displays a colour as CSS does: `#4477aa`.
+/// `#4477aa`.
 pub(super) fn hex([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }

@@ -1,4 +1,4 @@
-//! [`Layout`]: the nested brackets and the lines of an array, as NumPy prints it.
+//! [`Layout`]: the brackets and lines of an array, as NumPy prints it.
 
 use std::io::{self, Write};
 
@@ -6,16 +6,15 @@ use super::advance;
 use super::number::Format;
 use super::read::Value;
 
-/// The shown positions of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShownDim {
-    /// At least 1.
+    /// The number of shown positions, at least 1.
     pub(super) count: usize,
     /// The position before which others are skipped.
     pub(super) gap: Option<usize>,
 }
 
-/// Writes values in C order as lines.
+/// Writes values in C order.
 pub(super) struct Layout<'a, W> {
     dims: Vec<ShownDim>,
     format: &'a Format,
@@ -76,7 +75,7 @@ impl<'a, W: Write> Layout<'a, W> {
         Ok(())
     }
 
-    /// Adds a word to the line, or to the next if this one is full.
+    /// Adds a word, to a new line if this one is full.
     fn word(&mut self, word: &str) -> io::Result<()> {
         // A closing bracket of each dimension has to fit behind it.
         let ndim = self.dims.len();

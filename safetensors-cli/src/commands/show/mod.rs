@@ -38,8 +38,8 @@ use crate::terminal::{json, text};
 /// each dimension are shown; --all, --json and --csv show all of them.
 ///
 /// A slice is written as in NumPy: a position or a range for each dimension, with `...` for all
-/// that are left out. Negative positions count from the end. A range that goes beyond a dimension
-/// ends there. A step has to be at least 1.
+/// others. Negative positions count from the end. A range that goes beyond a dimension ends there.
+/// A step has to be at least 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -230,8 +230,7 @@ fn read_shown(
     }
 }
 
-/// Moves to the next position in C order. Returns how many of the last dimensions begin again: all
-/// after the last position.
+/// Moves in C order. Returns how many of the last dimensions begin again: all at the end.
 fn advance(
     at: &mut [usize],
     counts: impl DoubleEndedIterator<Item = usize> + ExactSizeIterator,

@@ -1,4 +1,4 @@
-//! [`Format`]: values as text of the same width, as NumPy prints arrays.
+//! [`Format`]: values as text of one width, as NumPy prints arrays.
 
 use std::fmt::{Display, LowerExp};
 
@@ -7,18 +7,18 @@ use super::read::Value;
 /// The most digits after the point.
 const PRECISION: usize = 8;
 
-/// The extent of some values' text, which determines how each is written.
+/// The extent of values, which determines their text.
 #[derive(Debug, Default)]
 pub(super) struct Format {
-    /// Of integers and booleans.
+    /// The width of integers and booleans.
     width: usize,
-    /// Of floats, and of the real parts of complex numbers.
+    /// The extent of floats, and of the real parts of complex numbers.
     float: Float,
-    /// Of imaginary parts.
+    /// The extent of imaginary parts.
     imaginary: Float,
 }
 
-/// The extent of some floats in both notations, and the facts that decide between the two.
+/// The extent of floats in both notations.
 #[derive(Debug, Default)]
 struct Float {
     /// The smallest magnitude but 0, and the largest.
@@ -32,12 +32,10 @@ struct Float {
     mantissa_before: usize,
     mantissa_after: usize,
     exponent: usize,
-    /// The width of NaN and infinity.
     special: usize,
 }
 
 impl Format {
-    /// Makes room for a value.
     pub(super) fn measure(&mut self, value: Value) {
         match value {
             Value::Single(number) => self.float.measure(&Number::new(number)),
@@ -164,8 +162,7 @@ impl Float {
         grow(&mut self.exponent, &digits.exponent);
     }
 
-    /// Returns `true` for scientific notation: if numbers would be too long otherwise, or too
-    /// different to compare in a column.
+    /// Whether numbers would otherwise be too long, or too different to compare.
     fn is_scientific(&self) -> bool {
         // As an `f32`, 0.0001 is a little smaller.
         let small = if self.is_single { f64::from(1e-4_f32) } else { 1e-4 };

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::advance;
 use super::read::Value;
 
-/// Writes values in C order as nested JSON arrays, a line for each of the last dimension.
+/// Nested arrays, with a line for each row of the last dimension.
 pub(super) struct Json<'a, W> {
     shape: Vec<usize>,
     out: &'a mut W,
@@ -64,7 +64,7 @@ impl<'a, W: Write> Json<'a, W> {
     }
 }
 
-/// Displays as few digits as distinguish a number from all others.
+/// Displays the fewest digits that distinguish a number.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,7 +90,7 @@ fn special(number: f64) -> &'static str {
     }
 }
 
-/// Writes a line for each row of values in C order. With one dimension each value is a row.
+/// A line for each row. With one dimension each value is a row.
 pub(super) struct Csv<'a, W> {
     columns: usize,
     out: &'a mut W,

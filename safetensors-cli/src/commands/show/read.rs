@@ -1,4 +1,4 @@
-//! [`read`]: the values in a slice of a tensor, one after another.
+//! [`read`]: the values in a slice of a tensor.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use safetensors_core::{
 
 use crate::input::slicing::Selection;
 
-/// The most packed elements that are read at a time.
+/// The most elements that are read at a time.
 const PACKED: u64 = 1 << 18;
 
-/// A value of any dtype, exactly: an `f32` has each value of the shorter floats.
+/// Exact: an `f32` has each value of the shorter floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
@@ -23,8 +23,8 @@ pub(super) enum Value {
     Complex(f32, f32),
 }
 
-/// Passes the values to `take` in C order. Bytes outside the slice are read only where at most 512
-/// separate two parts of it, and to complete packed elements.
+/// Passes values to `take` in C order. Other bytes are read only in gaps of at most 512, and to
+/// complete packed elements.
 pub(super) fn read<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     selection: &Selection,
@@ -167,7 +167,6 @@ mod tests {
     use super::*;
     use crate::input::slicing::Slice;
 
-    /// Counts how many of its bytes are read.
     struct Counting(Vec<u8>, AtomicU64);
 
     impl ReadAt for Counting {
@@ -181,7 +180,6 @@ mod tests {
         }
     }
 
-    /// Returns a slice's values and the number of bytes read.
     fn taken(view: TensorView<'_>, slice: &str) -> (Vec<Value>, u64) {
         let bytes = serialize([("w", view)], &SaveOptions::new()).unwrap();
         let file = SafeTensors::from_source(Counting(bytes, AtomicU64::new(0))).unwrap();

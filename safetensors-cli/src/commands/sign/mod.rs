@@ -1,7 +1,4 @@
-//! `safetensors sign`: a signature over the files of a model, and its check by `safetensors
-//! verify`.
-//!
-//! Everything about the format is in `safetensors_sign`.
+//! `safetensors sign`: a signature over the files of a model, in the format of `safetensors_sign`.
 
 #[cfg(not(feature = "sign"))]
 mod absent;
@@ -28,7 +25,6 @@ use super::Run;
 use crate::output::writing::Writing;
 use crate::terminal::stdout::Out;
 
-/// How `safetensors verify` shows its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     /// One line if all files are as they were signed.
@@ -55,14 +51,14 @@ pub(crate) struct Args {
     path: PathBuf,
     /// The private key in PEM: ECDSA with P-256, P-384 or P-521, without a password
     ///
-    /// PKCS#8 or SEC1, as `openssl ecparam -genkey` writes it. A key that lies in PATH is refused,
-    /// because it would be published with the model
+    /// PKCS#8 or SEC1, as `openssl ecparam -genkey` writes it. A key in PATH is refused, because it
+    /// would be published with the model
     #[arg(long, value_name = "FILE", value_parser = PemPath, allow_hyphen_values = true)]
     key: PathBuf,
     /// The certificate of the key in PEM; certificates of its issuers may follow it
     #[arg(long, value_name = "FILE", value_parser = PemPath, allow_hyphen_values = true)]
     certificate: Option<PathBuf>,
-    /// Certificates between that of the key and the root, in PEM
+    /// Certificates between the key's and the root, in PEM
     ///
     /// May be given several times. They are put into the signature
     #[arg(
@@ -83,7 +79,7 @@ pub(crate) struct Args {
     hash: String,
     /// Leave out a file, or a directory with all below it, relative to PATH
     ///
-    /// May be given several times. The signature names it, and whoever verifies ignores it
+    /// May be given several times. The signature names it, and `verify` ignores it
     #[arg(long, value_name = "PATH")]
     ignore: Vec<String>,
     /// Follow symbolic links to files, as in a cache of the Hub

@@ -1,4 +1,4 @@
-//! [`Options`]: how `safetensors verify` gets a signature, and its trusted keys; [`PemPath`].
+//! [`Options`]: the signature of `safetensors verify`, and its trusted keys; [`PemPath`].
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 
-/// Reads the path of a key or of certificates.
+/// The path of a key or of certificates.
 // A user may pass the text of a private key instead. It must not appear in an error, which a log
 // may keep.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ pub(in crate::commands) struct Options {
         requires = "signature"
     )]
     pub(in crate::commands) certificate_chain: Vec<PathBuf>,
-    /// With --certificate-chain: certificates must have been valid when that of the key began to be
+    /// With --certificate-chain: certificates must have been valid when the key's became valid
     ///
     /// By default they must be valid now. A signature has no date that could be trusted
     #[arg(long, requires = "certificate_chain")]

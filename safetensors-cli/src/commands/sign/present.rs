@@ -21,10 +21,8 @@ use crate::terminal::report::{report, warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
 
-/// The name of a signature in its directory.
 const NAME: &str = "model.sig";
 
-/// The argument that names a signature.
 const SIGNATURE: Argument = Argument { name: "--signature FILE", stream: "name a regular file" };
 
 /// The most bytes of a file of keys or certificates.
@@ -73,7 +71,7 @@ pub(super) fn sign(args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compares `paths`, which must be one, with the signature.
+/// `paths` must be one.
 pub(in crate::commands) fn verify(
     args: &Options,
     signature: &Path,
@@ -140,7 +138,7 @@ pub(in crate::commands) fn verify(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Unknown facts about a refused signature are null or empty.
+/// Unknown facts are null or empty.
 #[derive(Default, Serialize)]
 struct Document<'a> {
     path: String,
@@ -222,7 +220,7 @@ fn files(report: &Report) -> String {
     format!("{}, {}", text::counted(report.files as u64, "file"), text::size(report.bytes))
 }
 
-/// Names the files that the signature does not cover: nobody may have looked for them.
+/// Names the unsigned files, which nobody may have looked for.
 fn left_out(report: &Report) -> String {
     let (paths, files): (Vec<_>, Vec<_>) = report.left_out.iter().cloned().unzip();
     if paths.is_empty() {
@@ -269,7 +267,7 @@ fn with_path<T>(
     Ok(parse(&read_pem(path)?).map_err(|error| error.in_path(path))?)
 }
 
-/// Reads a text in PEM. No error shows any of it.
+/// Reads a text that no error shows.
 fn read_pem(path: &Path) -> anyhow::Result<String> {
     let bytes = input::read_named(path, MAX_PEM)?;
     String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{}: not PEM", text::path(path)))

@@ -14,7 +14,7 @@ use crate::model::values::Numbers;
 /// The lowest bits of an `f64` that its code leaves out.
 const DROPPED_BITS: u32 = 42;
 
-/// Returns `true` if elements are counted by their bits, so that each value is known.
+/// Whether elements are counted by their bits, so that each value is known.
 pub(super) fn are_exact(dtype: Dtype) -> bool {
     dtype.bits() <= 16
 }
@@ -75,7 +75,7 @@ pub(super) fn values(dtype: Dtype) -> Result<Vec<f64>> {
     Ok(Numbers::default().of(dtype, &bytes)?.to_vec())
 }
 
-/// Counts the ranges of numbers. `magnitudes` is `Some` only if all are finite.
+/// `magnitudes` is `Some` only if all are finite.
 pub(super) fn count_ranges(
     numbers: &[f64],
     magnitudes: Option<Magnitudes>,

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// The bits of a code that give its place in a page.
+/// The bits that give a code's place in a page.
 const SLOT_BITS: u32 = 10;
 const SLOTS: usize = 1 << SLOT_BITS;
 
@@ -10,14 +10,13 @@ const PAGES: usize = 1 << 12;
 
 pub(super) const CODES: usize = PAGES * SLOTS;
 
-/// A counter for each code: `u32` for a thread's counts, `u64` for a total.
+/// `u32` for a thread's counts, `u64` for a total.
 // The system gives memory of zeros when it is first touched, so only used pages take memory.
 pub(super) struct Counts<N> {
     counters: Vec<N>,
-    /// For each page whether it may have counts.
+    /// Whether a page may have counts.
     // To look at all pages would take too long.
     is_used: Vec<bool>,
-    /// The pages in use.
     used: Vec<u32>,
 }
 
@@ -48,7 +47,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         code >> SLOT_BITS
     }
 
-    /// Counts codes below `CODES`, with open pages.
+    /// Takes codes below `CODES`, of open pages.
     #[inline(always)]
     pub(super) fn count<const CODES: usize>(&mut self, codes: impl Iterator<Item = u32>) {
         // Each code has a counter, so there is always a chunk. Because its length is a constant,
@@ -58,7 +57,6 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Counts a code with an open page several times.
     pub(super) fn add(&mut self, code: u32, times: N) {
         self.counters[code as usize % CODES] += times;
     }
@@ -82,7 +80,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         }
     }
 
-    /// Returns the codes that occurred, with their counts. Those of a page are in order.
+    /// The codes of a page are in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
         self.used.iter().flat_map(|&page| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];
@@ -95,7 +93,7 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// Takes out the counts, which leaves zeros.
+    /// Takes out the counts, and leaves zeros.
     pub(super) fn take(&mut self) -> Vec<Page> {
         let counted = |&page: &u32| {
             let counters = &self.counters[page as usize * SLOTS..][..SLOTS];

@@ -1,14 +1,14 @@
-//! [`Distribution`]: the finite values of a tensor in ascending order, as ranges with counts.
+//! [`Distribution`]: the finite values of a tensor, as ascending ranges with counts.
 
 use super::codes;
 use super::moments::Moments;
 
-/// Values from `low` to `high`, which are equal if the value is known exactly.
+/// The ends are equal if the value is known exactly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) low: f64,
     pub(super) high: f64,
-    /// The number of values in this range and in all before it.
+    /// The number of values up to the end of this range.
     end: u64,
 }
 
@@ -25,15 +25,14 @@ pub(super) struct Distribution {
 }
 
 impl Distribution {
-    /// Takes all values, and reorders them.
+    /// Reorders the values.
     pub(super) fn of_values(values: &mut Vec<f64>) -> Self {
         values.retain(|value| value.is_finite());
         values.sort_unstable_by(f64::total_cmp);
         Self::of_sorted(values.iter().map(|&value| (value, value, 1)))
     }
 
-    /// `values` has the value of each code, and `counts` elements counted by their bits. Also
-    /// returns the moments.
+    /// `values` has the value of each code, of elements counted by their bits.
     pub(super) fn of_bits(
         counts: impl Iterator<Item = (u32, u64)>,
         values: &[f64],
@@ -79,7 +78,6 @@ impl Distribution {
         Self { ranges: ranges.map(count).collect() }
     }
 
-    /// Returns the number of values.
     pub(super) fn len(&self) -> u64 {
         self.ranges.last().map_or(0, |last| last.end)
     }
@@ -94,7 +92,6 @@ impl Distribution {
         })
     }
 
-    /// Returns the extreme values in `low..=high`.
     pub(super) fn extremes(&self, low: f64, high: f64) -> Option<(f64, f64)> {
         let first = self.ranges.partition_point(|range| range.middle() < low);
         let end = self.ranges.partition_point(|range| range.middle() <= high);
@@ -118,7 +115,6 @@ impl Distribution {
         })
     }
 
-    /// Returns the value at this place in ascending order.
     fn at(&self, index: u64) -> Option<f64> {
         let range = self.ranges.get(self.ranges.partition_point(|range| range.end <= index))?;
         // The extremes are known exactly.
@@ -142,7 +138,6 @@ mod tests {
         Distribution::of_ranges(counts.iter(), integers, &moments)
     }
 
-    /// Follows the definition.
     fn expected(numbers: &[f64], percent: f64) -> f64 {
         let mut sorted: Vec<_> = numbers.iter().copied().filter(|n| n.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);

@@ -18,7 +18,7 @@ use crate::terminal::progress::Progress;
 // To read them takes far longer than to add the counts of two threads.
 const PIECES: usize = 16;
 
-/// The values of a tensor with at most this many elements are sorted, so that each is known.
+/// More elements are not sorted, but counted.
 const SORTED: u64 = 4096;
 
 #[derive(Debug)]
@@ -27,7 +27,6 @@ pub(super) struct TensorValues {
     pub(super) values: Distribution,
 }
 
-/// Some successive pieces of a tensor.
 struct Job<'a> {
     tensor: usize,
     pieces: Vec<Piece<'a, Source>>,
@@ -36,13 +35,11 @@ struct Job<'a> {
     is_last: bool,
 }
 
-/// The counts of some pieces of a tensor.
 struct CountedPieces {
     moments: Moments,
     counts: Vec<Page>,
 }
 
-/// Kept from one job to the next.
 #[derive(Default)]
 struct ThreadBuffers {
     bytes: Vec<u8>,
@@ -51,7 +48,6 @@ struct ThreadBuffers {
     counts: Counts<u32>,
 }
 
-/// A result for all of a tensor, or a part.
 enum Outcome<T> {
     All(T),
     Part(Box<CountedPieces>),
@@ -60,11 +56,10 @@ enum Outcome<T> {
 /// The value of each code, for each dtype counted by its bits.
 type Values = HashMap<Dtype, Vec<f64>>;
 
-/// Finds the statistics of tensors. Every byte is read once, and threads share a large tensor.
+/// Finds the statistics of tensors. Threads share a large one.
 ///
-/// `take` gets the results of `summary` in the order of the tensors, with their indices, except for
-/// tensors without elements. It gets an error for a tensor that cannot be read or has bytes that
-/// are no values, and decides whether to go on.
+/// `take` gets the results of `summary` in the order of the tensors, except for those without
+/// elements. It also gets errors, and decides whether to go on.
 pub(super) fn gather<T: Send>(
     tensors: &[Tensor<'_>],
     progress: &Progress,
@@ -111,7 +106,6 @@ fn jobs<'a>(i: usize, tensor: &Tensor<'a>) -> impl Iterator<Item = Job<'a>> + us
     })
 }
 
-/// Returns the values of the codes that tensors need.
 fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
     let mut values = Values::new();
     for tensor in tensors {
@@ -126,7 +120,6 @@ fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
     Ok(values)
 }
 
-/// Returns the statistics of counted elements.
 fn found(
     dtype: Dtype,
     moments: &Moments,
@@ -162,7 +155,6 @@ impl ThreadBuffers {
         Ok(Outcome::Part(Box::new(CountedPieces { moments, counts })))
     }
 
-    /// Returns the statistics of a small tensor.
     fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<TensorValues> {
         progress.check()?;
         let bytes = values::read(piece, &mut self.bytes)?;
@@ -175,7 +167,7 @@ impl ThreadBuffers {
         Ok(TensorValues { moments, values: Distribution::of_values(&mut self.sorted) })
     }
 
-    /// Counts elements. If they are counted by their bits, moments follow from the counts.
+    /// Moments of elements that are counted by their bits follow from the counts.
     fn count(&mut self, job: &Job<'_>, progress: &Progress) -> Result<Moments> {
         let mut moments = Moments::default();
         self.counts.clear();

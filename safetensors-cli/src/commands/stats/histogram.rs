@@ -5,7 +5,7 @@ use super::distribution::Distribution;
 /// An outlier is further from the middle half of the values than this many times its width.
 const FENCE: f64 = 3.0;
 
-/// The number of values in bins of equal width. Outliers are in no bin.
+/// Outliers are in no bin.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Histogram {
     /// The smallest value that is no outlier.
@@ -13,14 +13,13 @@ pub(super) struct Histogram {
     /// The largest value that is no outlier.
     pub(super) max: f64,
     pub(super) counts: Vec<u64>,
-    /// The number of outliers below the bins.
+    /// Outliers below the bins.
     pub(super) below: u64,
-    /// The number of outliers above the bins.
+    /// Outliers above the bins.
     pub(super) above: u64,
 }
 
 impl Histogram {
-    /// Returns `None` without values or bins.
     pub(super) fn of(values: &Distribution, bins: usize) -> Option<Self> {
         let (min, max) = extent(values)?;
         let mut histogram = Self { min, max, counts: vec![0; bins], below: 0, above: 0 };
@@ -37,7 +36,7 @@ impl Histogram {
         Some(histogram)
     }
 
-    /// Divides values anywhere between `low` and `high` among the bins in proportion.
+    /// Divides values between `low` and `high` in proportion.
     fn add(&mut self, low: f64, high: f64, count: u64) {
         let (start, end) = (self.place(low), self.place(high));
         let bins = self.counts.len();
@@ -74,8 +73,7 @@ impl Histogram {
     }
 }
 
-/// Returns bars of `height` rows, in at most `width` columns. A bin with few values still shows a
-/// bar. Without values there are no rows.
+/// A bin with few values still shows a bar. Without values there are no rows.
 pub(crate) fn bars(counts: &[u64], width: usize, height: usize) -> Vec<String> {
     const STEPS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     // Neighbours share a column where there is no room for all.

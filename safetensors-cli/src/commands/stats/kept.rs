@@ -1,7 +1,6 @@
-//! [`KeptSummaries`]: the statistics of tensors, in few bytes until they are all shown.
+//! [`KeptSummaries`]: the statistics of a million tensors, in few bytes each.
 //!
-//! A header has room for a million tensors. Counts are mostly small, and numbers mostly equal to
-//! the one before or short in binary.
+//! Counts are mostly small, and numbers mostly equal to the one before or short in binary.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +46,7 @@ impl<'a> KeptSummaries<'a> {
         self.errors.insert(tensor, error);
     }
 
-    /// Returns the summary of a tensor; an empty one if none is kept.
+    /// Returns an empty summary if none is kept.
     pub(super) fn summary(&self, tensor: usize) -> Summary<'a> {
         let mut summary = Summary::empty(self.asked);
         let bytes = match self.places.get(tensor) {
@@ -93,7 +92,7 @@ struct Writer<'b> {
 }
 
 impl Writer<'_> {
-    /// Writes seven bits a byte, lowest first. The highest bit announces more.
+    /// Seven bits a byte, lowest first. The highest bit announces more.
     fn count(&mut self, mut count: u64) {
         while count >= 0x80 {
             self.bytes.push(count as u8 | 0x80);
@@ -102,7 +101,7 @@ impl Writer<'_> {
         self.bytes.push(count as u8);
     }
 
-    /// Writes the difference from the last number.
+    /// The difference from the last number.
     // The bytes are swapped, because most numbers end in zeros.
     fn number(&mut self, number: f64) {
         let bits = number.to_bits();

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `gather` | reads tensors once, on several threads |
 //! | `moments` | count, extremes, mean and deviation |
-//! | `codes`, `counts` | elements as codes, and how often each code occurs |
+//! | `codes`, `counts` | elements as codes, and their counts |
 //! | `distribution` | the values in ascending order; percentiles |
-//! | `histogram` | the number of values in bins of equal width, as numbers and as bars |
+//! | `histogram` | bins of equal width, as numbers and as bars |
 //! | `kept` | the statistics of many tensors, in few bytes |
 //! | `one` | the statistics of a tensor, for `safetensors browse` |
 
@@ -127,7 +127,6 @@ struct Summary<'a> {
     histogram: Option<Box<Histogram>>,
 }
 
-/// The requested percentiles, and the value of each.
 struct Percentiles<'a> {
     asked: &'a [f64],
     /// Empty if there are no finite values.
@@ -151,7 +150,6 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// The summary of no values.
     fn empty(asked: &'a [f64]) -> Self {
         let percentiles = Percentiles { asked, found: Box::default() };
         Self { moments: Moments::default(), percentiles, histogram: None }
@@ -240,7 +238,7 @@ fn show(
     Ok(ShownInput::new(totals).sound(!failed))
 }
 
-/// A number, or a dash if there is none.
+/// A dash if there is none.
 fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), text::number)
 }

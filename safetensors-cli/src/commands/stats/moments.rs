@@ -8,7 +8,7 @@ use crate::model::vectors;
 // They stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
-/// The sums of a block: one for each lane of the widest vector.
+/// The lanes of the widest vector.
 // Narrower vectors replace a wide one, so numbers are added in equal order on every processor, and
 // a file has the same mean and deviation everywhere.
 const LANES: usize = 8;
@@ -31,7 +31,6 @@ pub(crate) struct Moments {
     squares: f64,
 }
 
-/// The extremes of the magnitudes of finite values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Magnitudes {
     /// The smallest but 0; infinity without any other.
@@ -40,7 +39,6 @@ pub(super) struct Magnitudes {
     pub(super) has_zeros: bool,
 }
 
-/// The result of a pass over a block.
 #[derive(Clone, Copy)]
 struct Pass {
     /// The sums of the distances from the shift, and of their squares.
@@ -60,7 +58,7 @@ impl Moments {
         }
     }
 
-    /// Adds at most [`BLOCK`] values. Returns their magnitudes if all are finite.
+    /// Takes at most [`BLOCK`] values. Returns magnitudes if all are finite.
     pub(super) fn add_block(&mut self, block: &[f64]) -> Option<Magnitudes> {
         let found = self.of_finite(block);
         match &found {
@@ -70,7 +68,6 @@ impl Moments {
         found.map(|(_, magnitudes)| magnitudes)
     }
 
-    /// Adds a block that has NaN or infinity.
     fn add_some_finite(&mut self, block: &[f64]) {
         let finite: Vec<f64> = block.iter().copied().filter(|value| value.is_finite()).collect();
         let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
@@ -81,7 +78,7 @@ impl Moments {
         }
     }
 
-    /// Returns the moments of a block, or `None` if it is empty or has NaN or infinity.
+    /// Returns `None` for NaN, infinity or an empty block.
     fn of_finite(&self, block: &[f64]) -> Option<(Self, Magnitudes)> {
         let n = block.len() as f64;
         // Distances from a number near the mean lose few digits when they are squared. The current
@@ -169,8 +166,7 @@ fn unsigned(number: f64) -> f64 {
     number + 0.0
 }
 
-/// Returns the mean of values with a sum beyond the largest number, and the sum of the squared
-/// distances from it.
+/// Returns the mean, and the sum of the squared distances from it.
 fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
     let mean = block.iter().map(|value| value / block.len() as f64).sum::<f64>();
     (mean, block.iter().map(|value| (value - mean) * (value - mean)).sum())
@@ -179,7 +175,7 @@ fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
 #[derive(Clone, Copy)]
 struct Sums<'a> {
     block: &'a [f64],
-    /// A number that is subtracted from each value before it is summed.
+    /// Subtracted from each value before it is summed.
     shift: f64,
 }
 

@@ -6,21 +6,18 @@ use crate::input::Tensor;
 use crate::terminal::progress::Progress;
 use crate::terminal::text;
 
-/// The shown percentiles, and their names.
 const PERCENTILES: [(f64, &str); 5] =
     [(1.0, "p1"), (25.0, "p25"), (50.0, "p50"), (75.0, "p75"), (99.0, "p99")];
 
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// The computed values, each with its name.
     pub(crate) lines: Vec<(&'static str, String)>,
-    /// The counts of the histogram's bins.
     pub(crate) counts: Vec<u64>,
     /// Where the first bin begins and the last one ends.
     pub(crate) range: [f64; 2],
 }
 
-/// Reads each byte once. Returns the error `Cancelled` if `progress` is cancelled.
+/// Returns the error `Cancelled` if `progress` is cancelled.
 pub(crate) fn of_tensor(
     tensor: &Tensor<'_>,
     bins: u16,

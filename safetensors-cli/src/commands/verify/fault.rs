@@ -24,7 +24,7 @@ impl Fault {
         Self { file, tensor: Some(tensor.to_owned()), ..self }
     }
 
-    /// Whether the other fault says as much about the file. It may also name the tensor.
+    /// Whether the other says as much about the file, and maybe about a tensor.
     pub(super) fn repeats(&self, other: &Self) -> bool {
         let has_no_more = self.tensor.is_none() || self.tensor == other.tensor;
         self.kind == other.kind && self.file == other.file && has_no_more
@@ -43,7 +43,7 @@ impl From<anyhow::Error> for Fault {
     }
 }
 
-/// Returns the words of a schema: programs depend on them, so none may change.
+/// The words of a schema: programs depend on them.
 fn kind(error: &Error) -> &'static str {
     if let Some(kind) = error.other::<FormatKind>() {
         return match kind {

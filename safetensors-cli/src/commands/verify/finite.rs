@@ -14,7 +14,6 @@ use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
 use crate::terminal::text;
 
-/// The values of a tensor that are NaN or infinite.
 #[derive(Default)]
 struct NotFinite {
     count: u64,
@@ -99,7 +98,6 @@ impl NotFinite {
         Ok(found)
     }
 
-    /// Describes such values of a tensor.
     fn fault(&self, tensor: &Tensor<'_>) -> Option<Fault> {
         let (mut position, number) = self.first?;
         let mut index = vec![0; tensor.shape().len()];

@@ -2,9 +2,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `fault` | one reason why something is not sound, with its kind for programs |
+//! | `fault` | one problem, with its kind for programs |
 //! | `finite` | NaN and infinity in values |
-//! | `outcome` | the result for one file or checkpoint, and how it is shown |
+//! | `outcome` | the result for one file or checkpoint |
 
 mod fault;
 mod finite;
@@ -172,7 +172,7 @@ impl Run for Args {
     }
 }
 
-/// Returns the epochs of burn in these directories, compared with their manifests.
+/// Epochs of burn, compared with their manifests.
 fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
     let mut epochs = BTreeMap::new();
     for directory in paths.iter().filter(|path| path.is_dir()) {
@@ -183,7 +183,7 @@ fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
     epochs.into_values().map(|epoch| Outcome::of_epoch(epoch, strict)).collect()
 }
 
-/// Returns `None` if the file was found, but removed since.
+/// Returns `None` if a found file has been removed.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
     let mut outcome = Outcome::new(target);
     match look(target, args, threads, progress, &mut outcome) {
@@ -203,7 +203,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     Some(outcome.judged(args.strict))
 }
 
-/// Checks the shards that open, unlike their index.
+/// Checks the shards, which open, unlike their index.
 fn check_shards(
     target: &Target,
     args: &Args,
@@ -297,12 +297,12 @@ fn check_files(
     Ok(())
 }
 
-/// Returns the number of correct digests of a file.
+/// The number of correct digests.
 fn recorded(file: &VerifiedFile<'_>) -> usize {
     file.checked.len() + usize::from(file.sha256.is_some())
 }
 
-/// Checks the compressed differences of a delta, which opening does not.
+/// Checks the compressed differences, which opening does not.
 fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let delta = delta::open(target.path()?)?;
     outcome.format = Some("delta".into());

@@ -47,7 +47,6 @@ pub(super) struct Document<'a> {
 }
 
 impl Outcome {
-    /// The outcome before the check.
     pub(super) fn new(target: &Target) -> Self {
         Self { path: target.name(), ..Self::default() }
     }
@@ -74,16 +73,14 @@ impl Outcome {
         outcome.judged(strict)
     }
 
-    /// Sets whether it is sound.
     pub(super) fn judged(mut self, strict: bool) -> Self {
         self.error = self.faults.first().map(|fault| fault.error.clone());
         self.sound = self.error.is_none() && (self.warnings.is_empty() || !strict);
         self
     }
 
-    /// Prints a line, on standard output if sound and otherwise on standard error, and the
-    /// warnings. With `strict`, warnings are errors. With `quiet`, standard output has no line. An
-    /// intact file that cannot be opened alone has only warnings.
+    /// Prints a sound result on standard output, unless `quiet`, and others on standard error. With
+    /// `strict`, warnings are errors. An intact file that cannot be opened alone has only warnings.
     pub(super) fn show(&self, args: &super::Args, out: &mut impl Write) -> anyhow::Result<()> {
         let is_opened = self.files > 0 || self.summary.is_some();
         if self.sound && is_opened && !args.quiet {
@@ -99,7 +96,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Describes a sound file, with checked values if `is_finite`.
+    /// `is_finite` means that its values were checked.
     fn summary(&self, is_finite: bool) -> String {
         if let Some(summary) = &self.summary {
             return summary.clone();
@@ -132,7 +129,7 @@ impl Outcome {
 }
 
 impl Document<'_> {
-    /// Prints a last line for several outcomes, with the number of unchecked `others`.
+    /// `others` are not checked.
     pub(super) fn summarise(&self, others: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()> {
         if self.checked > 1 {
             let warnings = match self.warnings {

@@ -8,7 +8,6 @@ use safetensors_core::{Error, SaveOptions, ShardOptions};
 use super::printable;
 use crate::input::source::Rewrite;
 
-/// There is none.
 pub(super) type Files = LocalStore;
 
 /// Returns `true` for every text with a scheme.
@@ -20,7 +19,6 @@ pub(super) fn on_disk(path: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns the error of a command that needs addresses or downloads.
 pub(crate) fn missing() -> anyhow::Error {
     anyhow::anyhow!(
         "this `safetensors` was built without addresses and downloads; \

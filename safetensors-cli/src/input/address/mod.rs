@@ -29,13 +29,13 @@ use absent as there;
 #[cfg(feature = "remote")]
 use remote as there;
 
-/// Parses a path or an address. `file:///path` becomes a path.
+/// `file:///path` becomes a path.
 pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(there::on_disk)
 }
 
-/// Returns the address that replaces a path, or `None` for a path of the disk. A text that begins
-/// like an address of an unknown kind is one, unless it is on the disk.
+/// Returns `None` for a path of the disk. A text that begins like an address of an unknown kind is
+/// one, unless it is on the disk.
 pub(crate) fn of(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
@@ -48,8 +48,7 @@ pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
     open_or(address, |_, _, error| Err(error.into()))
 }
 
-/// Like [`open`], but `otherwise` opens an address of another format, from its store, path and the
-/// error if it fails, too.
+/// Like [`open`], but `otherwise` opens other formats.
 pub(crate) fn open_or(
     address: &str,
     otherwise: impl FnOnce(Arc<there::Files>, &Path, Error) -> anyhow::Result<Checkpoint>,
@@ -62,8 +61,7 @@ pub(crate) fn open_or(
     }
 }
 
-/// Returns `true` if an error is not about the format: nothing was read, or there are several
-/// files.
+/// Returns `true` if nothing was read, or there are several files.
 fn is_of_access(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NoCheckpoint { found, .. } => !found.is_empty(),
@@ -71,7 +69,7 @@ fn is_of_access(error: &Error) -> bool {
     }
 }
 
-/// Returns the store of an address, and the path in it.
+/// Returns the store, and the path in it.
 fn files(address: &str) -> anyhow::Result<(Arc<there::Files>, PathBuf)> {
     refuse_memory(address)?;
     let (store, path) = there::files(address)?;
@@ -95,7 +93,7 @@ pub(crate) fn is_web(address: &str) -> bool {
     ["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web))
 }
 
-/// Returns the files with parts of tensors, each as a separate checkpoint.
+/// Files with parts of tensors, each as a separate checkpoint.
 pub(crate) fn parts(address: &str) -> anyhow::Result<Vec<Checkpoint>> {
     let (store, path) = files(address)?;
     let opened = core::Checkpoint::open_in(store, path, &Limits::default());
@@ -121,8 +119,7 @@ pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
     there::check_writable(address)
 }
 
-/// Refuses the memory of this process, which stores have for their tests. It is lost at the end of
-/// the command.
+/// Refuses the memory of this process, which is lost at the end of the command.
 fn refuse_memory(address: &str) -> anyhow::Result<()> {
     match address.split_once(':') {
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(

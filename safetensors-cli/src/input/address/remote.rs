@@ -13,18 +13,17 @@ use crate::terminal::report::wrong_usage;
 
 pub(super) type Files = RemoteStore;
 
-/// Returns `true` if a text begins like an address of a known kind.
 pub(super) fn is_known(text: &str) -> bool {
     AddressKind::of(text).is_some()
 }
 
-/// Turns an address of the disk into its path, and keeps all else.
+/// Turns an address of the disk into its path.
 pub(super) fn on_disk(path: PathBuf) -> safetensors_core::Result<PathBuf> {
     let meant = path.to_str().map(remote::local_path).transpose()?.flatten();
     Ok(meant.unwrap_or(path))
 }
 
-/// Returns the store of an address, and the path in it.
+/// Returns the store, and the path in it.
 pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     let store = RemoteStore::new(address, &RemoteOptions::new());
     let store = store.map_err(|error| advise(error, address))?;
@@ -32,7 +31,7 @@ pub(super) fn files(address: &str) -> anyhow::Result<(Files, PathBuf)> {
     Ok((store, path))
 }
 
-/// Adds the address, unless it is named, and a remedy.
+/// Adds the address and a remedy.
 pub(crate) fn advise(error: Error, address: &str) -> anyhow::Error {
     let (shown, message) = (printable(address), error.to_string());
     let remedy = remedy(&error, address);
@@ -75,7 +74,6 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses an address that cannot be saved to.
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     match AddressKind::of(address) {
         Some(AddressKind::Hub | AddressKind::Web) => Err(wrong_usage(format!(
@@ -87,7 +85,6 @@ pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Saves everything to one file.
 pub(crate) fn save(
     address: &str,
     rewrite: &Rewrite<'_>,
@@ -96,7 +93,6 @@ pub(crate) fn save(
     Ok(RemoteOptions::new().save_rewrite(address, rewrite, options)?)
 }
 
-/// Saves everything to a directory, as one file or several.
 pub(crate) fn save_sharded(
     address: &str,
     rewrite: &Rewrite<'_>,

@@ -1,4 +1,4 @@
-//! [`Form`]: the forms that the values of keys can have.
+//! [`Form`]: the forms of values.
 
 use super::date::is_date;
 
@@ -7,13 +7,11 @@ pub(super) const SHA256_DIGITS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
-    /// Not only white space.
+    /// Text that is not only white space.
     NonEmpty,
-    /// `major.minor.patch`.
     Version,
     /// `WIDTHxHEIGHT`, in pixels.
     Resolution,
-    /// An ISO 8601 date, with or without a time.
     Date,
     /// `0x` and lower-case hex digits.
     Hash,
@@ -21,13 +19,11 @@ pub(super) enum Form {
     Sha256,
     /// Two unsigned integers, `MIN,MAX`.
     Range,
-    /// An unsigned 32-bit integer.
     Integer,
-    /// `true` or `false`.
     Boolean,
     /// Items separated by commas.
     List,
-    /// An image as a base64 data URL.
+    /// A base64 data URL.
     DataImage,
 }
 
@@ -49,7 +45,6 @@ impl Form {
         }
     }
 
-    /// Returns the form in words, for messages.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -85,7 +80,7 @@ fn pair(text: &str, separator: char) -> Option<(u64, u64)> {
     Some((integer(first)?.into(), integer(second)?.into()))
 }
 
-/// Parses plain digits: no sign and no leading zeros, so that each number has one text.
+/// No sign and no leading zeros, so that each number has one text.
 fn integer(text: &str) -> Option<u32> {
     let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
     let has_zeros = text != "0" && text.starts_with('0');

@@ -5,29 +5,24 @@ use super::form::Form;
 /// The prefix of every key of the standard in a file's metadata.
 pub(super) const PREFIX: &str = "modelspec.";
 
-/// The version of the standard. A file with this key follows it.
+/// A file with this key follows the standard.
 pub(super) const VERSION_KEY: &str = "sai_model_spec";
 
 /// The prefix of hashes, before the name of the algorithm.
 pub(super) const HASH_PREFIX: &str = "hash_";
 
-/// The severity of a departure from the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// From a recommendation.
+    /// A departure from a recommendation.
     Warning,
-    /// From a requirement.
+    /// A departure from a requirement.
     Error,
 }
 
-/// The models that a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Category {
-    /// Every model.
     Any,
-    /// Models that generate images.
     Image,
-    /// Models that predict text.
     Text,
 }
 
@@ -35,7 +30,7 @@ pub(super) enum Category {
 pub(super) struct Key {
     /// The name, without [`PREFIX`].
     pub(super) name: &'static str,
-    /// How bad it is that the key is missing, or `None` for an optional key.
+    /// `None` for an optional key.
     pub(super) lack: Option<Level>,
     pub(super) category: Category,
     pub(super) form: Form,
@@ -87,8 +82,7 @@ pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-/// Returns the form of a key's value, if the standard defines one. `name` is without [`PREFIX`]. A
-/// hash by any algorithm has a form.
+/// `name` is without [`PREFIX`]. A hash by any algorithm has a form.
 pub(super) fn form_of(name: &str) -> Option<Form> {
     match KEYS.iter().find(|key| key.name == name) {
         Some(key) => Some(key.form),

@@ -17,16 +17,15 @@ use keys::{form_of, full_name};
 use safetensors_core::Metadata;
 pub(crate) use validate::{Problem, validate};
 
-/// The version of the standard that [`entries`] declares.
+/// The version that [`entries`] declares.
 const VERSION: &str = "1.0.1";
 
-/// Returns `true` if metadata has any key of the standard, valid or not.
+/// Returns `true` for any key of the standard, valid or not.
 pub(crate) fn is_in(metadata: &Metadata) -> bool {
     metadata.keys().any(|key| key.starts_with(keys::PREFIX))
 }
 
-/// Makes entries of names without `modelspec.` and their values. Fails for a value without the form
-/// of its key.
+/// The names are without `modelspec.`, and the values must have their form.
 pub(crate) fn entries<'a>(
     values: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Metadata, Problem> {

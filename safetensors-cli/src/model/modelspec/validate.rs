@@ -1,4 +1,4 @@
-//! [`validate`]: lists every difference between a file's metadata and the standard.
+//! [`validate`]: compares a file's metadata with the standard.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// `Display` describes it in a sentence, without the level.
+/// `Display` omits the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) level: Level,
@@ -46,20 +46,19 @@ impl Problem {
     }
 }
 
-/// Lists the differences: keys of the standard in its order, then hashes by other algorithms.
+/// Lists keys of the standard in its order, then hashes by other algorithms.
 ///
-/// A value without the form of its key is an error. A missing key is an error if every model must
-/// have it, and a warning if every model should. Keys of some models have these rules:
+/// A value of another form is an error. A missing key is an error if every model must have it, and
+/// a warning if every model should. Some keys have these rules:
 ///
-/// - A missing `resolution` is an error if `architecture` begins with `stable-diffusion`, because
-///   the standard says "should always have this key", and a warning if another key for images is
-///   present, because "models that are able to handle any resolution may omit this key". If
-///   `architecture` contains a `/`, "adapter and component models can leave this off".
+/// - A missing `resolution` is an error if `architecture` begins with `stable-diffusion` ("should
+///   always have this key"), and a warning if another key for images is present ("models that are
+///   able to handle any resolution may omit this key"). `architecture` with a `/` allows it
+///   ("adapter and component models can leave this off").
 /// - A missing `data_format` is an error, and a missing `format_type` a warning, if `architecture`
-///   is `gpt-neo-x`, the only text model that the standard lists, or if another key for text is
-///   present.
+///   is `gpt-neo-x`, the only text model in the standard, or if another key for text is present.
 ///
-/// A major version other than 1 is a warning, because its rules may differ. Other keys are allowed.
+/// A major version other than 1 is a warning, because its rules may differ.
 pub(crate) fn validate(metadata: &Metadata) -> Vec<Problem> {
     let listed = KEYS.iter().filter_map(|key| problem_of(key, metadata));
     let others = metadata.iter().filter_map(|(key, text)| {
@@ -92,7 +91,7 @@ fn problem_of(key: &Key, metadata: &Metadata) -> Option<Problem> {
     None
 }
 
-/// Returns the level of a missing key, or `None` if that is no problem.
+/// Returns `None` if it may be missing.
 fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
     let level = key.lack?;
     let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);

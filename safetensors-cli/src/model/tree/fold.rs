@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use super::Tree;
 use crate::model::order::number;
 
-/// Folds siblings that differ only in the number at the start of their labels into the first.
+/// Folds siblings that differ only in the number at the start of their labels.
 pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     let firsts = firsts(&trees);
     let mut numbers: HashMap<usize, Vec<u64>> = HashMap::new();
@@ -45,7 +45,7 @@ fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
     (0..).zip(trees).map(first).collect()
 }
 
-/// Splits a label into its number and the rest, where a module was joined with its only child.
+/// Splits a label after its number. A rest follows if a module was joined with its only child.
 fn leading_number<'t>(tree: &'t Tree<'_>) -> Option<(u64, &'t str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);
@@ -76,7 +76,7 @@ struct Labelled<'t, 'a> {
 }
 
 impl Labelled<'_, '_> {
-    /// Returns all that is compared but the content.
+    /// All that is compared but the content.
     fn own(&self) -> impl Hash + PartialEq {
         let tensor = self.tree.tensor().map(|tensor| (tensor.kind(), tensor.shape()));
         (self.label, self.tree.copies, tensor, self.tree.children().len())

@@ -1,4 +1,4 @@
-//! [`Tree`]: the modules of a model, from the names of its tensors.
+//! [`Tree`]: the modules of a model, by the names of its tensors.
 
 mod fold;
 #[cfg(test)]
@@ -14,14 +14,14 @@ use crate::input::other::Shown;
 use crate::model::order::{self, MAX_PARTS, Sort};
 use crate::model::totals::{Parameters, Totals};
 
-/// A module, a tensor, or several that differ only in a number in their names.
+/// A module, a tensor, or several of either that differ only in a number.
 // There may be a million, so a tree borrows the description of a tensor, and a label from its name
 // where possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree<'a> {
-    /// A part of the name; several if modules have one child each; `0…31` for folded siblings.
+    /// Several parts if modules have one child each; `0…31` for folded siblings.
     pub(crate) label: Cow<'a, str>,
-    /// The number of siblings that were folded into this one.
+    /// Siblings that were folded into this one.
     pub(crate) copies: u32,
     content: Content<'a>,
     /// The separator between the parts of names.
@@ -36,8 +36,7 @@ enum Content<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Sorts the tensors by name, and returns the top level. With `folds`, layers of equal
-    /// structure are folded.
+    /// Sorts the tensors by name. With `folds`, layers of equal structure are folded.
     pub(crate) fn of<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
@@ -50,7 +49,6 @@ impl<'a> Tree<'a> {
         trees
     }
 
-    /// Returns `None` for a module.
     pub(crate) fn tensor(&self) -> Option<Shown<'a>> {
         match self.content {
             Content::Tensor(tensor, ..) => Some(tensor),
@@ -58,7 +56,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the number of the tensor's file, or `None` for a module.
+    /// `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match self.content {
             Content::Tensor(_, file, _) => Some(file),
@@ -94,8 +92,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the file's number, and the range of bytes there, of the tensor or of the first one
-    /// in the module.
+    /// The file's number and the range of bytes, of the first tensor.
     fn position(&self) -> (usize, u64, u64) {
         match &self.content {
             Content::Tensor(tensor, file, _) => {
@@ -132,8 +129,7 @@ struct Grow<'p> {
 }
 
 impl Grow<'_> {
-    /// Takes sorted tensors with names that share their first `depth` parts, up to the byte
-    /// `start`.
+    /// The sorted names share their first `depth` parts, up to the byte `start`.
     fn children<'a, S: 'static>(
         &self,
         tensors: &[LazyTensor<'a, S>],
@@ -177,7 +173,7 @@ impl Grow<'_> {
         if self.folds { fold::fold_alike(trees) } else { trees }
     }
 
-    /// Returns the module of this part of a name, joined with a single child.
+    /// Joins a module with a single child.
     fn module<'a>(
         &self,
         name: &'a str,

@@ -11,8 +11,8 @@ const LEAST_NAME: usize = 20;
 /// Cells are not shortened to less.
 const LEAST: usize = 8;
 
-/// Returns the width of each column for rows of at most `width`, or `None` for a hidden one. Keeps
-/// at most `most` columns. `natural` are the widths of the cells.
+/// Rows have at most `width`, and at most `most` columns. `None` hides a column. `natural` are the
+/// widths of the cells.
 ///
 /// Long cells are shortened first. A column is hidden only if the first column of names would have
 /// less than a third of the row, or another one less than a quarter. Rows are longer only if the

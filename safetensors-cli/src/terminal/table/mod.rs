@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `fit` | the widths of the columns on a terminal, and the hidden ones |
+//! | `fit` | the widths of the columns on a terminal |
 //! | `shorten` | a cell without its middle or its end |
 
 mod fit;
@@ -26,14 +26,13 @@ pub(crate) struct Column<'t> {
     /// Whether cells are at the right, as numbers are.
     is_right: bool,
     cut: Cut,
-    /// The column with the highest rank is hidden first, one of rank 0 never. `None` ranks by
-    /// position: the last is hidden first.
+    /// The highest rank is hidden first, 0 never. `None` ranks by position: the last is hidden
+    /// first.
     rank: Option<u8>,
-    /// Whether to hide other columns before different cells are shortened to the same text.
+    /// Hide other columns before different cells are shortened to the same text.
     is_distinct: bool,
 }
 
-/// The part that a column drops from long cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     Nothing,
@@ -62,7 +61,6 @@ impl<'t> Column<'t> {
         Self { is_right: true, ..Self::word(title) }
     }
 
-    /// On a narrow terminal the column with the highest rank is hidden first, one of rank 0 never.
     pub(crate) const fn rank(self, rank: u8) -> Self {
         Self { rank: Some(rank), ..self }
     }
@@ -73,9 +71,9 @@ impl<'t> Column<'t> {
     }
 }
 
-/// Writes printable rows (see [`text`](crate::terminal::text)) under column titles. On a terminal,
-/// long names are shortened and columns hidden, marked by a `…` after the titles, until rows fit or
-/// only columns of rank 0 are left. A file or a pipe gets everything, with a tab between two cells.
+/// Writes printable rows: see [`text`](crate::terminal::text). On a terminal, long names are
+/// shortened and columns hidden, marked by a `…` after the titles. A file or a pipe gets
+/// everything, with a tab between two cells.
 ///
 /// `rows` must give the same rows at each call.
 // The first call measures, the last writes, and the calls between look for names that are shortened
@@ -166,24 +164,23 @@ fn fit_distinct(
 
 pub(crate) struct Rows<'t> {
     columns: &'t [Column<'t>],
-    /// The width of each column, or `None` for a hidden one.
+    /// `None` for a hidden column.
     widths: Vec<Option<usize>>,
     to: To<'t>,
     outcome: io::Result<()>,
 }
 
-/// The use of the rows.
 enum To<'t> {
     /// The widths grow to the cells'.
     Measure,
-    /// Different names are counted.
+    /// Counts different names.
     Compare(Seen),
     Write(&'t mut dyn Write),
     /// Lines with tabs, in full.
     Separate(&'t mut dyn Write),
 }
 
-/// Different names in a column, and their shortened forms, as hashes.
+/// Hashes of different names in a column, and of their shortened forms.
 struct Seen {
     column: usize,
     width: usize,

@@ -9,7 +9,7 @@ use super::Cut;
 /// The lines of a tree, which come before a name.
 const LINES: [char; 5] = [' ', '│', '├', '└', '─'];
 
-/// Cuts a printable cell to this many columns. A `…` replaces the dropped part.
+/// `…` replaces the dropped part.
 pub(super) fn to_width(cell: &str, width: usize, cut: Cut) -> Cow<'_, str> {
     if cut == Cut::Nothing || cell.width() <= width {
         return cell.into();
@@ -21,7 +21,7 @@ pub(super) fn to_width(cell: &str, width: usize, cut: Cut) -> Cow<'_, str> {
     .into()
 }
 
-/// Keeps the lines of a tree, the start, and more of the end: the layer and the kind of parameter
+/// Keeps a tree's lines, the start, and more of the end: the layer and the kind of parameter
 /// distinguish names.
 fn without_middle(cell: &str, width: usize) -> String {
     let (lines, name) = cell.split_at(cell.find(|c| !LINES.contains(&c)).unwrap_or(0));
@@ -39,8 +39,7 @@ fn without_middle(cell: &str, width: usize) -> String {
     format!("{lines}{start}…{end}")
 }
 
-/// Keeps the start, and the length at the end of a long text's
-/// [`value`](crate::terminal::text::value).
+/// Keeps the length at the end of a long text's [`value`](crate::terminal::text::value).
 fn without_end(cell: &str, width: usize) -> String {
     let note = cell.rfind("… (").map_or("…", |at| &cell[at..]);
     let note = if note.width() > width / 2 { "…" } else { note };

@@ -60,7 +60,7 @@ pub(crate) fn value(value: &str) -> String {
     value_within(value, if screen::is_for_programs() { usize::MAX } else { MAX_VALUE })
 }
 
-/// Shortens like [`value`], to at most `most` characters.
+/// Like [`value`], of at most `most` characters.
 pub(crate) fn value_within(value: &str, most: usize) -> String {
     let mut text = String::new();
     let mut shown = 0;
@@ -95,7 +95,7 @@ pub(crate) fn printable(message: &str) -> impl Display {
     shown(message, &['"', '\'', '\\'])
 }
 
-/// Escapes unprintable characters, and quotes and backslashes that are not `kept`.
+/// Escapes all but the `kept` quotes and backslashes.
 fn shown(text: &str, kept: &'static [char]) -> impl Display {
     struct Shown<'a>(&'a str, &'static [char]);
 
@@ -116,12 +116,11 @@ pub(crate) fn is_printable(c: char) -> bool {
     is_plain(c) || matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
 }
 
-/// Returns `true` if a character needs no further check, as nearly all.
+/// Nearly all characters need no further check.
 fn is_plain(c: char) -> bool {
     matches!(c, ' '..='~' if !matches!(c, '"' | '\'' | '\\'))
 }
 
-/// Escapes a quote, a backslash, or an unprintable character.
 fn escape(c: char) -> String {
     match c {
         // Unicode classes these as letters and symbols, but they are blank on the screen. Two names
@@ -133,8 +132,7 @@ fn escape(c: char) -> String {
     }
 }
 
-/// Turns characters into pieces, and keeps only the start and the end of more than `max`
-/// characters.
+/// Keeps the start and the end of more than `max` characters.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     let start = fitting(text.chars().map(&piece), max);
     if text.chars().nth(start.len()).is_none() {

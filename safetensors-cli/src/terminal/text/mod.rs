@@ -1,7 +1,6 @@
 //! Text for people: names from files made safe to print, numbers made easy to read.
 //!
-//! A name may have terminal escapes, line breaks, or characters that reverse the direction of text,
-//! so all text from files is printed by this module.
+//! A name may have terminal escapes, line breaks, or characters that reverse the direction of text.
 
 mod escape;
 mod natural;

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// `layer9` comes before `layer10`. Texts that differ only in zeros before a number are different.
+/// A text that orders numbers by value: `layer9` comes before `layer10`. Only zeros before a number
+/// make texts different, too.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Natural<'t>(pub(crate) Cow<'t, str>);
 

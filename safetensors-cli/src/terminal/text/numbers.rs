@@ -1,7 +1,6 @@
 //! Numbers, sizes and shapes, made easy to read.
 
-/// Displays a shape such as `[768, 3072]`; `[]` is a scalar. Many dimensions are shown without
-/// their middle.
+/// `[768, 3072]`; `[]` is a scalar. Many dimensions are shown without their middle.
 pub(crate) fn shape(dims: &[usize]) -> String {
     // Only hostile files have longer shapes, so no reader misses their full text.
     const MAX_DIMS: usize = 12;

@@ -21,7 +21,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Error;
 use crate::format::slice::read_range::Files;
 use strided::Strided;
-use strided::read::{self, Part};
+use strided::read::{self, Batch, Part};
 use tensor::{Ahead, ComputedTensor, MOST, failed, round};
 
 /// A file of a checkpoint in which some tensors are [quantised weights as
@@ -186,6 +186,7 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         let mut below: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
         let mut wanted: HashMap<usize, (&dyn ComputedTensor, Vec<Range<u64>>)> = HashMap::new();
+        let mut batch = Batch::default();
         let mut add = |file: usize, bytes| below.entry(file).or_default().push(bytes);
         for part in ranges.flat_map(|range| self.parts(range)) {
             match part {
@@ -193,11 +194,10 @@ impl<S: ReadAt> ReadAt for Computed<S> {
                 Wanted::Numbers(number, tensor, elements) => {
                     wanted.entry(number).or_insert((tensor, Vec::new())).1.push(elements);
                 }
-                Wanted::Strided(tensor, bytes) => {
-                    tensor.below(bytes).for_each(|(file, bytes)| add(file, bytes));
-                }
+                Wanted::Strided(tensor, bytes) => batch.announce(tensor, bytes),
             }
         }
+        batch.below().for_each(|(file, bytes)| add(file, bytes));
         for (tensor, elements) in wanted.into_values() {
             for (file, bytes) in elements.iter().filter_map(|it| tensor.source_bytes(it.clone())) {
                 add(file, bytes);
@@ -213,6 +213,7 @@ impl<S: ReadAt> ReadAt for Computed<S> {
         let has_read = |(file, bytes): (usize, Range<u64>)| {
             self.shared.files[file].archive.source().has_read(bytes);
         };
+        let mut batch = Batch::default();
         for part in self.parts(range) {
             match part {
                 Wanted::Copied(bytes) => has_read((self.file, bytes)),
@@ -220,9 +221,10 @@ impl<S: ReadAt> ReadAt for Computed<S> {
                     tensor.has_read(elements.clone());
                     tensor.source_bytes(elements).into_iter().for_each(has_read);
                 }
-                Wanted::Strided(tensor, bytes) => tensor.below(bytes).for_each(has_read),
+                Wanted::Strided(tensor, bytes) => batch.announce(tensor, bytes),
             }
         }
+        batch.below().for_each(has_read);
     }
 
     fn requests(&self) -> Option<Requests> {

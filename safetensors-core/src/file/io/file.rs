@@ -8,8 +8,9 @@ use std::{io, thread};
 use super::identity::Identity;
 use super::names::refuse_impossible;
 use super::positional;
-use super::read_at::{ReadAt, read_to_vec};
+use super::read_at::{ReadAt, Requests, read_to_vec};
 use super::stamp::Stamp;
+use super::waiting::waits;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{LENGTH_BYTES, is_marked};
 use crate::format::slice::read_range::ReadRange;
@@ -45,6 +46,8 @@ pub struct FileSource {
     stamp: Stamp,
     /// Whether the next change after opening may have the time of the last one.
     is_young: bool,
+    /// Whether reads wait for a network or another process.
+    waits: bool,
 }
 
 /// The coarsest resolution of times in a file system.
@@ -117,7 +120,8 @@ impl FileSource {
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
         let stamp = Stamp::of(metadata);
         let is_young = is_young(metadata);
-        Self { file, path: path.into(), stamp, is_young }
+        let waits = waits(&file);
+        Self { file, path: path.into(), stamp, is_young, waits }
     }
 
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
@@ -178,6 +182,12 @@ impl ReadAt for FileSource {
     // By one system call, where there is one.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         positional::read_ranges_at(&self.file, ranges)
+    }
+
+    /// On a network file system and in FUSE, where reads wait, a load has 16 under way. Other files
+    /// are read by as many threads as there are cores.
+    fn requests(&self) -> Option<Requests> {
+        self.waits.then(Requests::of_waiting_file)
     }
 
     // On Unix this includes the time of the last change of any kind, which no program can set. It

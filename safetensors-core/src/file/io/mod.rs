@@ -34,6 +34,8 @@ pub(crate) mod stamp;
 pub(crate) mod testing;
 #[cfg(feature = "std")]
 pub(crate) mod unfinished;
+#[cfg(feature = "std")]
+mod waiting;
 
 pub use safetensors::SafeTensors;
 

@@ -182,6 +182,8 @@ pub struct Requests {
     pub byte_len: usize,
     /// The most calls at once.
     pub concurrency: usize,
+    /// Whether one call for ranges with gaps between them is better than a call for each.
+    pub(crate) joins_gaps: bool,
 }
 
 impl Requests {
@@ -192,7 +194,13 @@ impl Requests {
     /// threads](crate::LoadOptions::threads) overrides `concurrency`.
     pub fn new(byte_len: usize, concurrency: usize) -> Self {
         const STEP: usize = 64 << 10;
-        Self { byte_len: (byte_len / STEP).max(1) * STEP, concurrency: concurrency.max(1) }
+        let byte_len = (byte_len / STEP).max(1) * STEP;
+        Self { byte_len, concurrency: concurrency.max(1), joins_gaps: true }
+    }
+
+    /// Returns the division for a file with reads that wait. A system call reads neighbours only.
+    pub(crate) fn of_waiting_file() -> Self {
+        Self { joins_gaps: false, ..Self::new(4 << 20, 16) }
     }
 }
 

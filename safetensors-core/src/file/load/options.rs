@@ -256,4 +256,10 @@ impl LoadOptions {
     pub fn thread_count(&self) -> usize {
         self.work.thread_count()
     }
+
+    /// Returns `threads` if neither these options nor the environment set a number.
+    #[doc(hidden)]
+    pub fn thread_count_or(&self, threads: usize) -> usize {
+        self.work.unless_set(threads).thread_count()
+    }
 }

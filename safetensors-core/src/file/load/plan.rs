@@ -191,8 +191,13 @@ fn longest<S: ReadAt>(source: &S) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
+/// Whether the source joins ranges with gaps between them as it sees fit.
+fn joins_gaps<S: ReadAt>(source: &S) -> bool {
+    source.requests().is_some_and(|requests| requests.joins_gaps)
+}
+
 /// Joins small neighbours of a file up to about a piece of a large tensor, for one system call. A
-/// source with calls that wait gets parts with gaps, too.
+/// source that joins gaps gets parts with gaps, too.
 // Files stay in the caller's order, because ranks that read at the same time begin with different
 // files.
 fn gather<'t, 'a, 'b, S: ReadAt>(
@@ -212,7 +217,7 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
         let follows = together.last().is_some_and(|last| {
             let is_neighbour = last.offset + last.place.byte_len() as u64 == part.offset;
             source(last) == source(&part)
-                && (is_neighbour || part.tensor.source().requests().is_some())
+                && (is_neighbour || joins_gaps(part.tensor.source()))
                 && len < longest(part.tensor.source())
         });
         if !follows && !together.is_empty() {
@@ -261,7 +266,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 };
-                if source.requests().is_some() {
+                if joins_gaps(source) {
                     // It has tried again already, and each further call would wait as long.
                     let error = Error::from(ErrorKind::Io(joint));
                     return Err(match (&parts[..], parts[0].tensor.file()) {

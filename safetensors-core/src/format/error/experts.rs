@@ -1,6 +1,7 @@
 //! [`ExpertProblem`]: the errors in the experts of a mixture.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::{Escaped, Quoted, Shape};
 

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{Builder, JoinHandle};
 
-use slots::{SliceKey, Slot, Slots};
+use slots::{SliceKey, Slots};
 
 use super::{Framework, into_view};
 use crate::checkpoint::Checkpoint;
@@ -126,7 +126,7 @@ impl<F: Framework> TensorCache<F> {
         let files = checkpoint.files().iter();
         let requests = files.filter_map(|file| file.safetensors().source().requests());
         let at_once = requests.map(|requests| requests.concurrency).max().unwrap_or_default();
-        let threads = options.work.unless_set(at_once).thread_count();
+        let threads = options.thread_count_or(at_once);
         let reader = Reader {
             checkpoint,
             device,
@@ -169,9 +169,10 @@ where
     /// once. The list replaces the rest of an earlier list.
     ///
     /// A slice that was read ahead stays until it is asked for, another list is given, or
-    /// [`get`](TensorCache::get) needs its room and finds nothing else to drop. So a list may be
-    /// longer than the budget: the slices of all layers in their order, for example. An error of a
-    /// background read is the error of the next `get` of that slice.
+    /// [`get`](TensorCache::get) needs its room and finds nothing else to drop. The last of the list
+    /// are dropped first. So a list may be longer than the budget: the slices of all layers in their
+    /// order, for example. After another list, the slices that only the earlier list had are the
+    /// first to drop. An error of a background read is the error of the next `get` of that slice.
     ///
     /// The threads start with the first list. If the system has none, nothing is read ahead.
     ///
@@ -241,7 +242,11 @@ impl<F: Framework> Reader<F> {
         let mut has_waited = false;
         loop {
             match slots.take(key, has_waited) {
-                Some(found) => return found,
+                Some(found) => {
+                    // A slice that was read ahead leaves room for the next.
+                    self.changed.notify_all();
+                    return found;
+                }
                 None if slots.begin(key) => break,
                 None => slots = unpoisoned(self.changed.wait(slots)),
             }
@@ -254,8 +259,7 @@ impl<F: Framework> Reader<F> {
         }
         let _on_panic = OnPanic(|| self.finish(key, None));
         let read = self.read(key, &self.options);
-        let slot = read.as_ref().ok().map(|tensor| Slot::Asked(tensor.clone()));
-        self.finish(key, slot);
+        self.finish(key, read.as_ref().ok().cloned().map(Ok));
         read
     }
 
@@ -271,7 +275,7 @@ impl<F: Framework> Reader<F> {
             drop(slots);
             // After a panic, the caller who asks for the slice reads it.
             let read = catch_unwind(AssertUnwindSafe(|| self.read(&key, &options)));
-            self.finish(&key, read.ok().map(|read| read.map_or_else(Slot::Failed, Slot::Ahead)));
+            self.finish(&key, read.ok());
             slots = lock(&self.slots);
         }
     }
@@ -284,8 +288,8 @@ impl<F: Framework> Reader<F> {
         placed.map(Arc::new)
     }
 
-    fn finish(&self, key: &SliceKey, slot: Option<Slot<F::Tensor>>) {
-        lock(&self.slots).finish(key, slot);
+    fn finish(&self, key: &SliceKey, read: Option<Result<Arc<F::Tensor>>>) {
+        lock(&self.slots).finish(key, read);
         self.changed.notify_all();
     }
 }

@@ -1,5 +1,6 @@
 //! [`Slots`]: the slices that are kept, in the order in which they are dropped.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
@@ -17,34 +18,30 @@ pub(super) struct SliceKey {
     pub(super) bytes: u64,
 }
 
-/// The result of a read.
-pub(super) enum Slot<T> {
-    /// Was asked for.
-    Asked(Arc<T>),
-    /// Was read ahead, and not asked for so far.
-    Ahead(Arc<T>),
-    /// Could not be read ahead.
-    Failed(Error),
-}
-
-/// A place in the order in which slices are dropped. All that were asked for come before all that
-/// were read ahead.
+/// A place in the order in which slices are dropped, the first first. No number is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
-    is_ahead: bool,
-    /// Counts the uses of all slices.
-    used: u64,
+enum Turn {
+    /// Was read ahead for an earlier list, and not asked for.
+    Guessed(u64),
+    Asked(u64),
+    /// Was read ahead for this list, and not asked for so far. The last of the list comes first.
+    Ahead(Reverse<u64>),
 }
 
 impl Turn {
     /// The turn of a slice that is not in the order so far.
-    const NONE: Self = Self { is_ahead: false, used: 0 };
+    const NONE: Self = Self::Guessed(0);
+
+    fn is_ahead(self) -> bool {
+        matches!(self, Self::Ahead(_))
+    }
 }
 
 enum State<T> {
-    /// Will be read ahead.
-    Listed,
-    Reading,
+    /// Will be read ahead. Has the number of its place in the list.
+    Listed(u64),
+    /// Has that number, too, unless a caller waits for the slice.
+    Reading(Option<u64>),
     Kept(Arc<T>, Turn),
     Failed(Error),
 }
@@ -55,6 +52,7 @@ pub(super) struct Slots<T> {
     states: HashMap<SliceKey, State<T>>,
     /// The slices that are kept, the next to drop first.
     order: BTreeMap<Turn, SliceKey>,
+    /// The last number of a turn.
     uses: u64,
     /// The bytes of the slices that are being read.
     reading: u64,
@@ -62,6 +60,8 @@ pub(super) struct Slots<T> {
     ahead: u64,
     /// The slices to read ahead, in order.
     listed: VecDeque<SliceKey>,
+    /// The last number before those of the list.
+    before_list: u64,
     /// The slice that waits for room. No other read begins, so that enough room becomes free.
     waiting: Option<SliceKey>,
     stats: CacheStats,
@@ -78,6 +78,7 @@ impl<T> Slots<T> {
             reading: 0,
             ahead: 0,
             listed: VecDeque::new(),
+            before_list: 0,
             waiting: None,
             stats: CacheStats::default(),
             is_closed: false,
@@ -99,15 +100,20 @@ impl<T> Slots<T> {
 
     /// Returns a slice that is kept, or the error of reading it ahead.
     pub(super) fn take(&mut self, key: &SliceKey, has_waited: bool) -> Option<Result<Arc<T>>> {
-        let tensor = match self.states.get(key)? {
-            State::Listed | State::Reading => return None,
+        let tensor = match self.states.get_mut(key)? {
+            State::Listed(_) => return None,
+            State::Reading(listed) => {
+                *listed = None;
+                return None;
+            }
             State::Kept(tensor, _) => Ok(tensor.clone()),
             State::Failed(_) => match self.states.remove(key)? {
                 State::Failed(error) => Err(error),
                 _ => return None,
             },
         };
-        self.use_now(key, false);
+        let turn = self.asked_now();
+        self.set_turn(key, turn);
         match has_waited || tensor.is_err() {
             true => self.stats.misses += 1,
             false => self.stats.hits += 1,
@@ -119,10 +125,10 @@ impl<T> Slots<T> {
     /// or has to wait for room.
     pub(super) fn begin(&mut self, key: &SliceKey) -> bool {
         let is_first = self.waiting.as_ref().is_none_or(|waiting| waiting == key);
-        if !is_first || matches!(self.states.get(key), Some(State::Reading)) {
+        if !is_first || matches!(self.states.get(key), Some(State::Reading(_))) {
             return false;
         }
-        let begins = self.reserve(key, self.reading);
+        let begins = self.reserve(key, self.reading, None);
         self.waiting = (!begins).then(|| key.clone());
         self.stats.misses += u64::from(begins);
         begins
@@ -130,17 +136,20 @@ impl<T> Slots<T> {
 
     /// Begins to read the next listed slice, if there is room for it.
     pub(super) fn begin_listed(&mut self) -> Option<SliceKey> {
-        // A slice that was asked for since then is not read ahead.
-        while !matches!(self.states.get(self.listed.front()?), Some(State::Listed)) {
-            self.listed.pop_front();
-        }
+        let number = loop {
+            match self.states.get(self.listed.front()?) {
+                Some(State::Listed(number)) => break *number,
+                // A slice that was asked for since then is not read ahead.
+                _ => self.listed.pop_front(),
+            };
+        };
         let key = self.listed.front().filter(|_| self.waiting.is_none())?.clone();
-        let begins = self.reserve(&key, self.reading + self.ahead);
+        let begins = self.reserve(&key, self.reading + self.ahead, Some(number));
         if begins { self.listed.pop_front() } else { None }
     }
 
     /// Reserves the bytes of a slice. Drops others, unless `pinned` bytes of them leave no room.
-    fn reserve(&mut self, key: &SliceKey, pinned: u64) -> bool {
+    fn reserve(&mut self, key: &SliceKey, pinned: u64, listed: Option<u64>) -> bool {
         if key.bytes > self.budget.saturating_sub(pinned) {
             return false;
         }
@@ -148,60 +157,76 @@ impl<T> Slots<T> {
             let Some((turn, dropped)) = self.order.pop_first() else { return false };
             self.states.remove(&dropped);
             self.stats.bytes_kept -= dropped.bytes;
-            self.ahead -= if turn.is_ahead { dropped.bytes } else { 0 };
+            self.ahead -= if turn.is_ahead() { dropped.bytes } else { 0 };
         }
-        self.states.insert(key.clone(), State::Reading);
+        self.states.insert(key.clone(), State::Reading(listed));
         self.reading += key.bytes;
         self.stats.bytes_kept += key.bytes;
         true
     }
 
-    /// Ends a read that was begun. Nothing is kept without a slot.
-    pub(super) fn finish(&mut self, key: &SliceKey, slot: Option<Slot<T>>) {
+    /// Ends a read that was begun. Nothing is kept without its result.
+    pub(super) fn finish(&mut self, key: &SliceKey, read: Option<Result<Arc<T>>>) {
         self.reading -= key.bytes;
-        let (tensor, is_ahead) = match slot {
-            Some(Slot::Asked(tensor)) => (tensor, false),
-            Some(Slot::Ahead(tensor)) => (tensor, true),
-            failed => {
-                self.stats.bytes_kept -= key.bytes;
-                self.states.remove(key);
-                if let Some(Slot::Failed(error)) = failed {
-                    self.states.insert(key.clone(), State::Failed(error));
-                }
-                return;
+        let began = self.states.remove(key);
+        let Some(Ok(tensor)) = read else {
+            self.stats.bytes_kept -= key.bytes;
+            if let Some(Err(error)) = read {
+                self.states.insert(key.clone(), State::Failed(error));
             }
+            return;
         };
         self.stats.bytes_read += key.bytes;
+        let turn = match began {
+            Some(State::Reading(Some(number))) if number > self.before_list => {
+                Turn::Ahead(Reverse(number))
+            }
+            Some(State::Reading(Some(number))) => Turn::Guessed(number),
+            _ => self.asked_now(),
+        };
         self.states.insert(key.clone(), State::Kept(tensor, Turn::NONE));
-        self.use_now(key, is_ahead);
+        self.set_turn(key, turn);
     }
 
     /// Replaces the slices to read ahead.
     pub(super) fn list(&mut self, keys: Vec<SliceKey>) {
         for key in mem::take(&mut self.listed) {
-            if matches!(self.states.get(&key), Some(State::Listed)) {
+            if matches!(self.states.get(&key), Some(State::Listed(_))) {
                 self.states.remove(&key);
             }
         }
-        for key in self.order.split_off(&Turn { is_ahead: true, used: 0 }).into_values() {
-            self.use_now(&key, false);
+        let ahead = self.order.split_off(&Turn::Ahead(Reverse(u64::MAX)));
+        for (turn, key) in ahead {
+            if let Turn::Ahead(Reverse(number)) = turn {
+                self.set_turn(&key, Turn::Guessed(number));
+            }
         }
-        for key in &keys {
-            self.use_now(key, true);
-            self.states.entry(key.clone()).or_insert(State::Listed);
+        self.before_list = self.uses;
+        self.uses += keys.len() as u64;
+        // The first place of a slice that is listed twice counts.
+        for (key, number) in keys.iter().rev().zip((self.before_list + 1..=self.uses).rev()) {
+            self.set_turn(key, Turn::Ahead(Reverse(number)));
+            match self.states.entry(key.clone()).or_insert(State::Listed(number)) {
+                State::Listed(listed) | State::Reading(Some(listed)) => *listed = number,
+                _ => {}
+            }
         }
         self.listed = keys.into();
     }
 
-    /// Makes a slice that is kept the last to drop, of all that were asked for or of all that were
-    /// read ahead.
-    fn use_now(&mut self, key: &SliceKey, is_ahead: bool) {
-        let Some(State::Kept(_, turn)) = self.states.get_mut(key) else { return };
+    /// Returns the turn of a slice that is asked for now.
+    fn asked_now(&mut self) -> Turn {
         self.uses += 1;
-        let before = mem::replace(turn, Turn { is_ahead, used: self.uses });
+        Turn::Asked(self.uses)
+    }
+
+    /// Moves a slice that is kept within the order.
+    fn set_turn(&mut self, key: &SliceKey, turn: Turn) {
+        let Some(State::Kept(_, kept)) = self.states.get_mut(key) else { return };
+        let before = mem::replace(kept, turn);
         let key = self.order.remove(&before).unwrap_or_else(|| key.clone());
-        self.ahead -= if before.is_ahead { key.bytes } else { 0 };
-        self.ahead += if is_ahead { key.bytes } else { 0 };
-        self.order.insert(*turn, key);
+        self.ahead -= if before.is_ahead() { key.bytes } else { 0 };
+        self.ahead += if turn.is_ahead() { key.bytes } else { 0 };
+        self.order.insert(turn, key);
     }
 }

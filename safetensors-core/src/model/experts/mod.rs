@@ -38,9 +38,9 @@ use table::ROWS;
 use crate::checkpoint::{Checkpoint, Computed};
 use crate::file::io::ReadAt;
 use crate::file::load::{ExpertLayout, ExpertOptions};
-use crate::format::error::Result;
 #[cfg(doc)]
-use crate::format::error::{ErrorKind, ExpertProblem};
+use crate::format::error::ErrorKind;
+use crate::format::error::Result;
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Shows the experts of a mixture in this layout, see [the module](crate::experts). A layer that

@@ -42,7 +42,7 @@ impl Plan {
         let plain = checkpoint.tensors().filter(|tensor| !members.contains(tensor.name()));
         let mut shapes: Shapes<'_> = plain.map(|it| (it.name(), it.shape())).collect();
         shapes.extend(weights.iter().map(|weight| (&*weight.name, &*weight.shape)));
-        let rows = rows(checkpoint, options)?;
+        let (rows, unknown) = rows(checkpoint, options)?;
         let other = if layout == Split { Stacked } else { Split };
         let mut is_done = false;
         for row in &rows {
@@ -50,6 +50,9 @@ impl Plan {
             if modules.is_empty() {
                 is_done |= !row.find(layout, &shapes).is_empty();
                 continue;
+            }
+            if let Some(reason) = unknown {
+                return Err(ExpertProblem::UnknownModel { reason }.into());
             }
             let (tensors, names) = (Vec::new(), Vec::new());
             let module = [row.module[other as usize], row.module[layout as usize]];
@@ -212,11 +215,12 @@ fn wrong(name: &str, expected: String, found: &[usize]) -> Error {
     Error::from(ExpertProblem::Shape { expected, found: found.to_vec() }).in_tensor(name)
 }
 
-/// Returns the rows that may hold for a checkpoint.
+/// Returns the rows that may hold for a checkpoint, and the reason why the order of gate and up is
+/// not known, if it is not.
 pub(super) fn rows<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &ExpertOptions,
-) -> Result<Vec<Row>> {
+) -> Result<(Vec<Row>, Option<String>)> {
     let config = checkpoint.read_beside("config.json", MOST_BYTES)?;
     let json = config.map(|(_, text)| python_json::read(&text));
     let (models, reason) = match json {
@@ -231,13 +235,13 @@ pub(super) fn rows<S: ReadAt>(
     let models: Vec<_> = models.iter().map(|it| it.strip_suffix("_text").unwrap_or(it)).collect();
     let known = ROWS.iter().filter(|row| row.models.iter().any(|model| models.contains(model)));
     let mut rows: Vec<Row> = known.copied().collect();
+    let unknown = Some(reason).filter(|_| rows.is_empty() && options.gate_up.is_none());
     if rows.is_empty() {
-        options.gate_up.ok_or(ExpertProblem::UnknownModel { reason })?;
         rows = UNKNOWN.to_vec();
     }
     for row in &mut rows {
         row.gate_up = options.gate_up.unwrap_or(row.gate_up);
         row.is_transposed |= options.transposed;
     }
-    Ok(rows)
+    Ok((rows, unknown))
 }

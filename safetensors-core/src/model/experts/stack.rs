@@ -7,7 +7,7 @@ use crate::checkpoint::{Arranged, Checkpoint};
 use crate::file::io::ReadAt;
 use crate::file::load::ExpertLayout::{Split, Stacked};
 use crate::file::load::ExpertOptions;
-use crate::format::error::Result;
+use crate::format::error::{ExpertProblem, Result};
 
 /// A stack such as `mlp.experts.down_proj`, by the architecture of its model.
 #[derive(Debug)]
@@ -24,7 +24,10 @@ impl Stack {
         model: &Checkpoint<S>,
         name: &str,
     ) -> Result<Option<Self>> {
-        let rows = rows(model, &ExpertOptions::new())?;
+        let (rows, unknown) = rows(model, &ExpertOptions::new())?;
+        if let Some(reason) = unknown {
+            return Err(ExpertProblem::UnknownModel { reason }.into());
+        }
         Ok(rows.into_iter().find_map(|row| {
             let (root, key) = row.stacked_key(name)?;
             Some(Self { row, root: root.to_owned(), key })

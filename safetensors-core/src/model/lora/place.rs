@@ -32,7 +32,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             let Found::At(names, _) = found else { return None };
             let [_, middle, last] = *base.checkpoint.get(names[0])?.shape() else { return None };
             let [_, down] = change.matrix.ends();
-            let inputs = adapter.source.tensor_at(down)?.shape()[1];
+            let inputs = *adapter.source.tensor_at(down)?.shape().get(1)?;
             let input = if inputs == middle { ExpertsInput::Middle } else { ExpertsInput::Last };
             (middle != last).then_some(input)
         });
@@ -179,6 +179,10 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         };
         let Some(tensor) = self.adapter.source.tensor_at(position) else { return Ok(None) };
         let shape = change.matrix.shape(&self.adapter.source)?;
+        if module.experts.is_some() || shape.stack.is_some() {
+            let problem = mismatch("no magnitude of stacked experts", "one".to_owned());
+            return Err(located(&tensor, problem));
+        }
         let (mut count, mut axis) = (shape.rows, Axis::Row);
         if place.is_transposed && module.family == Family::Mlx {
             count = shape.columns();
@@ -186,6 +190,7 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
             axis = Axis::Columns(1);
         } else if let ([1, inputs, ..], [_, columns, kernel @ ..]) =
             (tensor.shape(), &*merged.shape)
+            && tensor.name().ends_with(DORA_SCALE)
             && inputs == columns
             && place.rows.len() == shape.rows
         {
@@ -208,7 +213,8 @@ impl<'f, 'a, S> Fit<'f, 'a, S> {
         shape: &ProductShape,
         merged: &mut Merged,
     ) -> Result<()> {
-        let rows = match merged.shape.get(1..).unwrap_or_default() {
+        let Some(rest) = merged.shape.get(1..) else { return Ok(()) };
+        let rows = match rest {
             rest if module.is_embedding() && rest == [shape.rows] => shape.columns(),
             rest if rest == shape.row => shape.rows,
             _ => return Ok(()),

@@ -28,8 +28,8 @@ pub(super) fn checked(
     let Some(tensor) = source.tensor_at(position) else {
         return Err(wrong("a tensor of the adapter is missing"));
     };
-    if !tensor.dtype().is_float() {
-        let problem = mismatch("floating-point numbers", tensor.dtype().to_string());
+    if !tensor.dtype().is_float() || tensor.dtype().bits() < 8 {
+        let problem = mismatch("floating-point numbers of whole bytes", tensor.dtype().to_string());
         return Err(located(&tensor, problem));
     }
     if tensor.shape().len() < ndim || tensor.shape().contains(&0) {

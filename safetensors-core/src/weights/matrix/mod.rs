@@ -157,6 +157,11 @@ impl Matrix {
         Self { tensor, numbers, lies, stored: [0, columns], is_transposed: false }
     }
 
+    /// Whether neighbouring rows are apart in the tensor.
+    pub(super) fn scatters_rows(&self) -> bool {
+        matches!(self.lies, Lies::Planes { .. } | Lies::Tiles)
+    }
+
     pub(super) fn transposed(mut self, rows: usize) -> Self {
         (self.stored[0], self.is_transposed) = (rows, true);
         self

@@ -1,8 +1,7 @@
 //! The data of a page, as JSON.
 //!
-//! A checkpoint may have a hundred thousand tensors. So a tensor is an array of a label and three
-//! numbers: its kind (dtype and shape), its file and its group, -1 for none. A module is an array
-//! of a label, the list of its content, and its group.
+//! For many tensors it is short: a tensor is a label and three numbers, its kind (dtype and shape),
+//! file and group, -1 for none. A module is a label, the list of its content, and its group.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

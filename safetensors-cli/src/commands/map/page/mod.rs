@@ -1,5 +1,4 @@
-//! The page for a browser: one file with the map, the tensors as a tree, a search, the dtypes, the
-//! metadata and the files.
+//! The page for a browser: one file with all parts.
 //!
 //! | file | content |
 //! |---|---|
@@ -10,8 +9,8 @@
 //! | `page.js` | tabs, search, selection |
 //!
 //! Names and metadata are not trusted. They are JSON in an element that browsers do not run,
-//! without any `<` that could end it, and the script shows them as text only. The policy allows
-//! this script and style sheet, by their digests, and no other script or request.
+//! without any `<` that could end it, and are shown as text only. The policy allows this script and
+//! style sheet, by their digests, and no other script or request.
 
 mod data;
 
@@ -41,7 +40,7 @@ const BODY: &str = include_str!("page.html");
 pub(super) struct Page<'p> {
     pub(super) title: &'p str,
     pub(super) checkpoint: &'p Checkpoint,
-    /// Sorted by name.
+    /// In the order of names.
     pub(super) tensors: &'p [Tensor<'p>],
     pub(super) trees: &'p [Tree<'p>],
     pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
@@ -92,7 +91,7 @@ impl Page<'_> {
     }
 }
 
-/// Forbids everything but this script and this style sheet.
+/// Allows only this script and this style sheet.
 fn policy(script: &str, style: &str) -> String {
     let (script, style) = (source(script), source(style));
     format!(

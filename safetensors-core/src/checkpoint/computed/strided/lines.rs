@@ -176,26 +176,13 @@ impl Lines {
         })
     }
 
-    /// Returns the bytes of the file that are read for a range of the tensor.
-    pub(super) fn below(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let blocks = self.blocks(range.clone(), u64::MAX);
-        let lines = blocks.flat_map(move |block| {
-            let span = self.span(&block);
-            let range = range.clone();
-            let (is_near, unit) = (self.is_near, self.unit());
-            let rows = if is_near { block.rows.start..block.rows.start + 1 } else { block.rows };
-            rows.flat_map(move |row| block.columns.clone().map(move |column| (row, column))).map(
-                move |(row, column)| {
-                    let (to, from) = self.place(row, column);
-                    if is_near {
-                        return from..from + span;
-                    }
-                    let end = unit.min(range.end - to);
-                    from + range.start.saturating_sub(to)..from + end
-                },
-            )
-        });
-        joined(lines)
+    /// Returns the bytes of the file that are read for a block.
+    pub(super) fn below(&self, block: &Block) -> impl Iterator<Item = Range<u64>> {
+        let (row, span) = (block.rows.start, self.span(block));
+        joined(block.columns.clone().map(move |column| {
+            let (_, from) = self.place(row, column);
+            from..from + span
+        }))
     }
 }
 

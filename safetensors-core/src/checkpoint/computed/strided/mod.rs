@@ -74,11 +74,4 @@ impl Strided {
     pub(super) fn files(&self) -> impl Iterator<Item = usize> {
         self.pieces.iter().map(|(lines, _)| lines.file)
     }
-
-    /// Returns the bytes of the files that are read for a range of the tensor, with the number of
-    /// each file.
-    pub(super) fn below(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
-        self.within(range.clone())
-            .flat_map(move |lines| lines.below(range.clone()).map(|bytes| (lines.file, bytes)))
-    }
 }

@@ -56,7 +56,7 @@ pub(crate) fn read(
 
 /// Bytes that are read by one call for each file.
 #[derive(Default)]
-struct Batch<'t> {
+pub(crate) struct Batch<'t> {
     direct: Vec<Direct>,
     gathered: Vec<Gathered<'t>>,
     /// The last of the gathered blocks with the same columns of the same piece.
@@ -68,9 +68,9 @@ struct Batch<'t> {
 /// Bytes that are read into their places.
 struct Direct {
     part: usize,
-    place: Range<usize>,
+    place: usize,
     file: usize,
-    offset: u64,
+    bytes: Range<u64>,
 }
 
 /// A block that is read column by column.
@@ -82,9 +82,30 @@ struct Gathered<'t> {
 }
 
 impl<'t> Batch<'t> {
+    /// Adds a range of a tensor that will be read, or was read.
+    pub(crate) fn announce(&mut self, tensor: &'t Strided, range: Range<u64>) {
+        for lines in tensor.within(range.clone()) {
+            for block in lines.blocks(range.clone(), u64::MAX) {
+                match lines.is_near {
+                    true => self.gather(lines, block, 0),
+                    false => self.place(lines, &block, 0, &range),
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes of the files that are read, with the number of each file.
+    pub(crate) fn below(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let direct = self.direct.iter().map(|direct| (direct.file, direct.bytes.clone()));
+        direct.chain(self.gathered.iter().flat_map(|Gathered { lines, block, .. }| {
+            lines.below(block).map(|bytes| (lines.file, bytes))
+        }))
+    }
+
     /// Adds a block of a part. Rows that continue a block of another part belong to that.
     fn gather(&mut self, lines: &'t Lines, block: Block, part: usize) {
-        let bytes = lines.span(&block) * (block.columns.end - block.columns.start);
+        let count = block.columns.end - block.columns.start;
+        let bytes = lines.span(&block).saturating_mul(count);
         let last = self.last.entry((lines, block.columns.clone())).or_insert(usize::MAX);
         match self.gathered.get_mut(*last) {
             Some(before) if lines.follows(&before.block, &block) => {
@@ -96,7 +117,7 @@ impl<'t> Batch<'t> {
                 self.gathered.push(Gathered { lines, block, parts: vec![part] });
             }
         }
-        self.held += bytes;
+        self.held = self.held.saturating_add(bytes);
     }
 
     /// Adds the units of a block of a part, which has this range of the tensor.
@@ -107,9 +128,9 @@ impl<'t> Batch<'t> {
             .flat_map(|row| block.columns.clone().map(move |column| lines.place(row, column)));
         for (to, from) in units {
             let place = to.max(range.start)..range.end.min(to + lines.unit());
-            let offset = from + (place.start - to);
-            let place = (place.start - range.start) as usize..(place.end - range.start) as usize;
-            self.direct.push(Direct { part, place, file: lines.file, offset });
+            let bytes = from + (place.start - to)..from + (place.end - to);
+            let place = (place.start - range.start) as usize;
+            self.direct.push(Direct { part, place, file: lines.file, bytes });
         }
     }
 
@@ -129,15 +150,15 @@ impl<'t> Batch<'t> {
                 wanted.entry(gathered.lines.file).or_default().push(ReadRange { offset, bytes });
             }
         }
-        self.direct.sort_unstable_by_key(|direct| (direct.part, direct.place.start));
+        self.direct.sort_unstable_by_key(|direct| (direct.part, direct.place));
         let mut direct = self.direct.into_iter().peekable();
         for (number, part) in parts.iter_mut().enumerate() {
             let (mut rest, mut at) = (&mut *part.bytes, 0);
             while let Some(next) = direct.next_if(|next| next.part == number) {
-                let Direct { place, file, offset, .. } = next;
-                let (bytes, more) =
-                    mem::take(&mut rest)[place.start - at..].split_at_mut(place.len());
-                (rest, at) = (more, place.end);
+                let Direct { place, file, bytes: Range { start: offset, end }, .. } = next;
+                let len = (end - offset) as usize;
+                let (bytes, more) = mem::take(&mut rest)[place - at..].split_at_mut(len);
+                (rest, at) = (more, place + len);
                 wanted.entry(file).or_default().push(ReadRange { offset, bytes });
             }
         }
@@ -145,9 +166,7 @@ impl<'t> Batch<'t> {
             files.read(file, &mut ranges).map_err(|error| (file, error))?;
         }
         for (gathered, layout) in self.gathered.iter().zip(&blocks) {
-            for &part in &gathered.parts {
-                gathered.copy(layout, &mut parts[part]);
-            }
+            gathered.copy(layout, parts);
         }
         Ok(())
     }
@@ -195,42 +214,27 @@ impl Gathered<'_> {
         Layout { bytes: vec![0; len], reads, starts, places }
     }
 
-    /// Copies the units of a part to their places.
-    fn copy(&self, layout: &Layout, part: &mut Part<'_, '_>) {
+    /// Copies the units to their places.
+    fn copy(&self, layout: &Layout, parts: &mut [Part<'_, '_>]) {
         match self.lines.unit() {
-            1 => self.copy_units::<1>(layout, part),
-            2 => self.copy_units::<2>(layout, part),
-            4 => self.copy_units::<4>(layout, part),
-            8 => self.copy_units::<8>(layout, part),
-            _ => self.copy_units::<0>(layout, part),
+            1 => self.copy_units::<1>(layout, parts),
+            2 => self.copy_units::<2>(layout, parts),
+            4 => self.copy_units::<4>(layout, parts),
+            8 => self.copy_units::<8>(layout, parts),
+            _ => self.copy_units::<0>(layout, parts),
         }
     }
 
-    /// Copies units of `N` bytes, or of any number if `N` is 0. Some rows and columns at a time, so
-    /// that their bytes stay in a processor's cache.
-    fn copy_units<const N: usize>(&self, layout: &Layout, part: &mut Part<'_, '_>) {
+    /// Copies units of `N` bytes, or of any number if `N` is 0. Some columns at a time, so that
+    /// their bytes stay in a processor's cache for the next rows.
+    fn copy_units<const N: usize>(&self, layout: &Layout, parts: &mut [Part<'_, '_>]) {
         const COLUMNS: usize = 64;
-        let row = self.lines.row;
-        let len = if N == 0 { self.lines.unit() as usize } else { N };
-        let rows = self.rows_of(&layout.places, part);
-        let together = if layout.places.len() == 1 { 1 << 12 } else { 32 };
-        for top in rows.clone().step_by(together as usize) {
-            let some = top..rows.end.min(top + together);
-            let columns = layout.places.chunks(COLUMNS).zip(layout.starts.chunks(COLUMNS));
-            for (places, starts) in columns {
-                let last = places[places.len() - 1] + (some.end - 1) * row.to;
-                let is_inside = part.has(places[0] + top * row.to, len) && part.has(last, len);
-                let mut copy = |place: u64, start: usize, at: u64| {
-                    let unit = &layout.bytes[start + (at * row.from) as usize..][..len];
-                    part.copy_unit(unit, place + at * row.to, is_inside);
-                };
-                match (places, starts) {
-                    // The compiler makes a better loop of it.
-                    (&[place], &[start]) => some.clone().for_each(|at| copy(place, start, at)),
-                    _ => some.clone().for_each(|at| {
-                        places.iter().zip(starts).for_each(|(it, start)| copy(*it, *start, at));
-                    }),
-                }
+        let rows = self.parts.iter().map(|&part| self.rows_of(&layout.places, &parts[part]));
+        let rows: Vec<_> = rows.collect();
+        for (places, starts) in layout.places.chunks(COLUMNS).zip(layout.starts.chunks(COLUMNS)) {
+            for (&part, rows) in self.parts.iter().zip(&rows) {
+                let columns = Columns { lines: self.lines, bytes: &layout.bytes, places, starts };
+                columns.copy::<N>(rows.clone(), &mut parts[part]);
             }
         }
     }
@@ -248,6 +252,47 @@ impl Gathered<'_> {
     }
 }
 
+/// Some columns of a block: where their first units belong, and where the bytes of each begin.
+struct Columns<'a> {
+    lines: &'a Lines,
+    bytes: &'a [u8],
+    places: &'a [u64],
+    starts: &'a [usize],
+}
+
+impl Columns<'_> {
+    /// Copies some rows.
+    fn copy<const N: usize>(&self, mut rows: Range<u64>, part: &mut Part<'_, '_>) {
+        let row = self.lines.row;
+        let len = if N == 0 { self.lines.unit() as usize } else { N };
+        // Of a single column, only the first unit and the last may be cut.
+        if let (&[place], &[start]) = (self.places, self.starts)
+            && rows.end > rows.start + 2
+        {
+            for at in rows.start + 1..rows.end - 1 {
+                let unit = &self.bytes[start + (at * row.from) as usize..][..len];
+                part.bytes[(place + at * row.to - part.start) as usize..][..len]
+                    .copy_from_slice(unit);
+            }
+            self.copy::<N>(rows.start..rows.start + 1, part);
+            rows.start = rows.end - 1;
+        }
+        for at in rows {
+            let (to, from) = (at * row.to, (at * row.from) as usize);
+            let ends = [self.places.first(), self.places.last()];
+            let is_inside = ends.iter().flatten().all(|place| part.has(*place + to, len));
+            for (place, start) in self.places.iter().zip(self.starts) {
+                let unit = &self.bytes[start + from..][..len];
+                match is_inside {
+                    true => part.bytes[(place + to - part.start) as usize..][..len]
+                        .copy_from_slice(unit),
+                    false => part.copy_some(unit, place + to),
+                }
+            }
+        }
+    }
+}
+
 impl Part<'_, '_> {
     /// Returns whether these many bytes of the tensor are in the part.
     fn has(&self, place: u64, len: usize) -> bool {
@@ -256,12 +301,7 @@ impl Part<'_, '_> {
     }
 
     /// Copies the bytes of a unit that are in the part.
-    #[inline(always)]
-    fn copy_unit(&mut self, unit: &[u8], place: u64, is_inside: bool) {
-        if is_inside {
-            self.bytes[(place - self.start) as usize..][..unit.len()].copy_from_slice(unit);
-            return;
-        }
+    fn copy_some(&mut self, unit: &[u8], place: u64) {
         let end = self.start + self.bytes.len() as u64;
         let here = place.max(self.start)..end.min(place + unit.len() as u64);
         if !here.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::super::slots::Slots;
 use super::{Script, cache, cache_by, cache_with, experts, get};
 use crate::file::load::LoadOptions;
 use crate::format::error::ErrorKind;
@@ -82,6 +83,79 @@ fn another_list_replaces_the_rest_of_the_first() {
     assert_eq!((cache.stats().hits, script.reads()), (2, 3));
     get(&cache, 2);
     assert_eq!(cache.stats().misses, 1);
+}
+
+#[test]
+fn a_wrong_guess_is_dropped_before_slices_that_were_asked_for() {
+    let (cache, script) = cache(48);
+    get(&cache, 7);
+    cache.read_ahead(experts([0])).unwrap();
+    wait_until(|| cache.stats().bytes_read == 32);
+    cache.read_ahead(experts([])).unwrap();
+    [8, 9, 7].map(|expert| get(&cache, expert));
+    assert_eq!((cache.stats().hits, script.reads()), (1, 4));
+}
+
+#[test]
+fn a_read_that_another_list_overtakes_is_a_wrong_guess() {
+    let (cache, script) = cache_with(32, &LoadOptions::new().threads(1));
+    *lock(&script.is_closed) = true;
+    cache.read_ahead(experts([0])).unwrap();
+    wait_until(|| script.reads() == 1);
+    cache.read_ahead(experts([1, 2])).unwrap();
+    script.open();
+    // Both have room, because the first makes way.
+    wait_until(|| cache.stats().bytes_read == 48);
+    [1, 2].map(|expert| get(&cache, expert));
+    assert_eq!((cache.stats().hits, script.reads()), (2, 3));
+}
+
+#[test]
+fn a_read_that_both_lists_have_is_kept_for_the_second() {
+    let (cache, script) = cache_with(32, &LoadOptions::new().threads(1));
+    *lock(&script.is_closed) = true;
+    cache.read_ahead(experts([0])).unwrap();
+    wait_until(|| script.reads() == 1);
+    cache.read_ahead(experts([1, 0, 2])).unwrap();
+    script.open();
+    wait_until(|| cache.stats().bytes_read == 32);
+    [1, 0].map(|expert| get(&cache, expert));
+    assert_eq!(cache.stats().hits, 2);
+}
+
+#[test]
+fn a_caller_who_waits_for_a_read_finds_it_after_another_list() {
+    let (cache, _) = cache(48);
+    let [asked, waited, listed, next] =
+        [0, 1, 2, 3].map(|expert| cache.reader.key("experts", (expert,)).unwrap());
+    let mut slots = Slots::new(48);
+    assert!(slots.begin(&asked));
+    slots.finish(&asked, Some(Ok(Arc::new(()))));
+    slots.list(vec![waited.clone()]);
+    assert!(slots.begin_listed().is_some());
+    assert!(slots.take(&waited, false).is_none());
+    slots.list(vec![listed.clone(), next.clone()]);
+    slots.finish(&waited, Some(Ok(Arc::new(()))));
+    for key in [listed, next] {
+        assert!(slots.begin_listed().is_some_and(|begun| begun == key));
+        slots.finish(&key, Some(Ok(Arc::new(()))));
+    }
+    assert!(slots.take(&waited, true).is_some_and(|found| found.is_ok()));
+    assert!(slots.take(&asked, false).is_none());
+}
+
+#[test]
+fn the_last_of_the_list_makes_room_for_a_slice_that_is_asked_for() {
+    // A slice that is listed twice has its first place.
+    for list in [&[0, 1, 2][..], &[0, 1, 2, 0]] {
+        let (cache, script) = cache_with(48, &LoadOptions::new().threads(1));
+        cache.read_ahead(experts([2, 0])).unwrap();
+        wait_until(|| cache.stats().bytes_read == 32);
+        cache.read_ahead(experts(list.iter().copied())).unwrap();
+        wait_until(|| cache.stats().bytes_read == 48);
+        [9, 0, 1].map(|expert| get(&cache, expert));
+        assert_eq!((cache.stats().hits, script.reads()), (2, 4));
+    }
 }
 
 #[test]

@@ -89,6 +89,9 @@ pub(super) struct Part {
 
 /// Returns the tensors of a weight. `None` if one has a form that is not known.
 pub(super) fn parts_of(weight: &Weight) -> Option<BTreeMap<Role, Part>> {
+    if weight.scatters_rows() {
+        return None;
+    }
     let sizes = weight.group_sizes();
     let mut parts = BTreeMap::new();
     for tensor in &weight.tensors {
