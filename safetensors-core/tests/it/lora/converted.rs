@@ -66,7 +66,8 @@ fn every_format_that_can_store_a_kind_gives_the_same_sums() {
                 continue;
             };
             let first = save(&converted, format);
-            assert_eq!(merged(fixture.base(), file(first.path())), expected, "{}", fixture.name);
+            let found = merged(fixture.base(), file(first.path()));
+            assert!(found == expected, "{} {format}", fixture.name);
             stored.push(format!("{} {format}", fixture.name));
             for other in ALL {
                 let adapter = file(first.path());
@@ -74,15 +75,31 @@ fn every_format_that_can_store_a_kind_gives_the_same_sums() {
                     continue;
                 };
                 let second = save(&converted, other);
-                assert_eq!(merged(fixture.base(), file(second.path())), expected);
+                let found = merged(fixture.base(), file(second.path()));
+                assert!(found == expected, "{} {format} {other}", fixture.name);
                 let back = file(second.path()).adapter_as(format, Some(&fixture.base())).unwrap();
                 let third = save(&back, format);
                 assert_eq!(contents(third.path()), contents(first.path()), "{}", fixture.name);
             }
         }
     }
-    let expected = "bf16 PEFT, bf16 kohya, bf16 mlx-lm";
-    assert_eq!(stored.join(", "), expected);
+    for expected in [
+        "bf16 PEFT",
+        "dora PEFT",
+        "exact-kohya PEFT",
+        "exact-kohya kohya",
+        "exact-rank-1 mlx-lm",
+        "linear PEFT",
+        "linear kohya",
+        "loha kohya",
+        "loha-tucker kohya",
+        "lycoris kohya",
+        "lycoris-dora kohya",
+        "new-head PEFT",
+        "rslora kohya",
+    ] {
+        assert!(stored.iter().any(|it| it == expected), "{expected} of {stored:?}");
+    }
 }
 
 /// A module of the UNet, with 3 inputs, 2 outputs and rank 1, and another of rank 2.
@@ -250,8 +267,8 @@ fn a_part_that_a_format_cannot_store_is_named() {
         ("lycoris", Diffusers, "diffusers cannot store"),
         ("lycoris-dora", Peft, "PEFT cannot store DoRA of this kind"),
         ("dora", Kohya, "kohya cannot store DoRA of this kind"),
-        ("dora-embedding", Mlx, "mlx-lm cannot store DoRA of embeddings"),
-        ("mlx-dora", Diffusers, "diffusers cannot store DoRA of embeddings"),
+        ("dora-embedding", Mlx, "mlx-lm cannot store LoRA of embeddings: \"embed"),
+        ("mlx-dora", Diffusers, "diffusers cannot store LoRA of embeddings"),
         ("lora-bias", Mlx, "mlx-lm cannot store LoRA"),
         ("lora-bias", Kohya, "kohya cannot store LoRA with the tensor"),
         ("embedding", Kohya, "kohya cannot store LoRA of embeddings: \"embed\""),

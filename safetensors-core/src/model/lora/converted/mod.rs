@@ -214,27 +214,20 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
     let module = item.module;
     let is_flat = matches!(format, AdapterFormat::Kohya | AdapterFormat::Mlx);
     let is_kohya = format == AdapterFormat::Kohya;
+    let is_mlx = format == AdapterFormat::Mlx;
     for (role, _) in &item.tensors {
         let Some(tensor) = module.tensors.get(role).and_then(|&it| source.tensor_at(it)) else {
             continue;
         };
         let is_scale = tensor.name().ends_with(DORA_SCALE);
         let found = match (role, module.kind) {
-            // The magnitudes are of rows in mlx-lm, and of columns in PEFT.
-            (Role::Magnitude, _)
-                if is_embedding(module)
-                    && (module.family == Family::Mlx) != (format == AdapterFormat::Mlx) =>
-            {
-                "DoRA of embeddings".to_owned()
-            }
             (Role::Magnitude, _) if is_scale != is_kohya => "DoRA of this kind".to_owned(),
             (_, kind) if format.end(is_embedding(module), *role).is_none() => match kind {
                 Kind::Lora => format!("LoRA with the tensor {:?}", tensor.name()),
                 kind => kind.to_string(),
             },
             (Role::Down | Role::Up, _)
-                if tensor.shape().len() != 2
-                    && (format == AdapterFormat::Mlx || module.family == Family::Mlx) =>
+                if tensor.shape().len() != 2 && (is_mlx || module.family == Family::Mlx) =>
             {
                 "LoRA of convolutions or stacked experts".to_owned()
             }
@@ -244,7 +237,8 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
     }
     let found = if is_flat && module.kind == Kind::Lora && module.is_transposed == Some(true) {
         "LoRA of weights that are stored transposed (fan_in_fan_out)"
-    } else if is_kohya && is_embedding(module) {
+    } else if is_embedding(module) && (is_kohya || is_mlx != (module.family == Family::Mlx)) {
+        // mlx-lm's factors do not show that a square is an embedding, and its DoRA is by rows.
         "LoRA of embeddings"
     } else if is_kohya && item.rank.is_none() && item.scaling != 1.0 {
         "a factor of a module without a rank"
