@@ -277,7 +277,7 @@ fn a_part_that_a_format_cannot_store_is_named() {
         ("convolution", Mlx, "mlx-lm cannot store LoRA of convolutions"),
         ("rslora", Mlx, "mlx-lm cannot store modules of different ranks or factors"),
         ("new-head", Kohya, "kohya cannot store a complete tensor"),
-        ("mlx", Peft, "PEFT cannot store LoRA of convolutions or stacked experts"),
+        ("mlx", Peft, "PEFT cannot store LoRA of embeddings"),
         ("linear", Diffusers, "without a known model of a pipeline"),
     ] {
         let fixture = Merge::named(fixture);
