@@ -328,3 +328,55 @@ fn npy() -> Vec<u8> {
     header.extend(1.0_f32.to_le_bytes());
     header
 }
+
+/// Each step has a merge with the same bytes; the last names need the model.
+#[test]
+fn an_adapter_goes_through_the_formats_of_trainers() {
+    let (dir, fixture) = (temp_dir(), Merge::named("exact-rank-1"));
+    let model = text(&fixture.model());
+    merge(dir.path(), &fixture, &[]).quiet();
+    let adapter = text(&fixture.paths()[0]);
+    for (from, to, format, name) in [
+        (&*adapter, "mlx", "mlx", "mlx/adapters.safetensors"),
+        ("mlx", "kohya.safetensors", "kohya", "kohya.safetensors"),
+        ("kohya.safetensors", "peft", "peft", "peft/adapter_model.safetensors"),
+    ] {
+        let args = [from, to, "--lora-format", format, "--lora-base", &model];
+        dir.convert(&[&args[..], &["--dry-run"]].concat()).quiet();
+        assert!(!dir.at(to).exists());
+        dir.convert(&args).quiet().stdout(contains(", in the format of "));
+        assert!(dir.at(name).is_file());
+        assert_eq!(dir.at(to).join("adapter_config.json").is_file(), format != "kohya");
+        dir.convert(&[&*model, "other.safetensors", "--force", "--lora", to]).quiet();
+        let (expected, found) = (dir.open("out.safetensors"), dir.open("other.safetensors"));
+        for tensor in expected.tensors() {
+            let found = found.tensor(tensor.name()).unwrap().read().unwrap();
+            assert_eq!(found.bytes(), tensor.read().unwrap().bytes(), "{format}");
+        }
+    }
+    let args = ["kohya.safetensors", "out", "--lora-format", "peft"];
+    dir.convert(&args).failure().stderr(contains("; --lora-base MODEL names the base"));
+    assert!(!dir.at("out").exists());
+    // What exists is replaced only with --force.
+    let args = ["mlx", "peft", "--lora-format", "peft"];
+    dir.convert(&args).failure().stderr(contains("exists"));
+    dir.convert(&[&args[..], &["--force"]].concat()).success();
+    // An adapter in its own place.
+    dir.convert("peft peft --lora-format mlx").failure();
+}
+
+#[test]
+fn wrong_uses_of_lora_format() {
+    let dir = temp_dir();
+    for (args, expected) in [
+        ("a b.safetensors --lora-format peft", "an adapter of PEFT is a directory"),
+        ("a b.gguf --lora-format peft", "not for a .gguf file"),
+        ("a b c --lora-format peft", "--lora-format is for one IN"),
+        ("a b --lora-format peft --dtype f16", "cannot be used with"),
+        ("a b --lora-format peft --lora c", "cannot be used with"),
+        ("a b --lora-format peft --ranks 2", "cannot be used with"),
+        ("a b --lora-base c", "--lora-format"),
+    ] {
+        dir.convert(args).code(2).stderr(contains(expected));
+    }
+}

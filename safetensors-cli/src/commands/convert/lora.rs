@@ -96,7 +96,7 @@ impl Loras {
 }
 
 /// Opens the file of an adapter.
-fn open(path: &Path) -> anyhow::Result<Checkpoint> {
+pub(super) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     let address = address::of(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
     for name in FILES {
         let file = path.join(name);

@@ -8,6 +8,7 @@
 //! | `config` | the `config.json` of quantised weights |
 //! | `experts` | experts of a mixture that are split or stacked |
 //! | `lora` | LoRA adapters that are merged into the input |
+//! | `adapter` | an adapter as input, for another trainer |
 //! | `divided` | an output for several ranks |
 //! | `gguf` | an output of GGUF |
 //! | `loss` | the loss of an input that is its own output |
@@ -19,6 +20,7 @@
 //! A new kind of input is a variant of [`Kind`](crate::input::kind::Kind), and an arm in
 //! [`Source::open`] with a `TensorSource` for each tensor.
 
+mod adapter;
 mod casts;
 mod changes;
 mod config;
@@ -38,6 +40,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use adapter::LoraFormat;
 use changes::{Change, Changes, Stored};
 use divided::{Divided, Ranks};
 use lora::Loras;
@@ -121,6 +124,8 @@ pub(crate) struct Args {
     report: bool,
     #[command(flatten, next_help_heading = FILES)]
     loras: Loras,
+    #[command(flatten, next_help_heading = FILES)]
+    lora_format: LoraFormat,
     /// Write OUT.gguf without a tokenizer
     ///
     /// Without this option, a tokenizer that is no tokenizer.json of type BPE on bytes, with a
@@ -181,6 +186,7 @@ Examples:
   safetensors convert llama/ llama-fp8/ --quantize fp8-block128 --report
   safetensors convert llama/ small/ --quantize nvfp4 --cast '*.v_proj.*=keep'
   safetensors convert llama/ merged/ --lora adapter/ --lora other/:0.5
+  safetensors convert adapter/ lora.safetensors --lora-format kohya
   safetensors convert mixtral/ stacked/ --experts stacked
   safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
@@ -222,9 +228,11 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
-    match Output::new(args, output)? {
-        None => gguf::run(args, inputs, output, out),
-        Some(output) => save(args, inputs, output, out),
+    match (Output::new(args, output)?, args.lora_format.format()) {
+        (None, None) => gguf::run(args, inputs, output, out),
+        (None, Some(_)) => Err(wrong_usage("--lora-format is not for a .gguf file as output")),
+        (Some(output), None) => save(args, inputs, output, out),
+        (Some(output), Some(format)) => adapter::save(args, inputs, format, output, out),
     }
 }
 
@@ -393,6 +401,9 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         // An adapter for a weight that is not one of numbers.
         Adapter { problem } if problem.to_string().contains("dequantise") => {
             "--dequantize f32 does that"
+        }
+        Adapter { problem } if problem.to_string().contains(" without the ") => {
+            "--lora-base MODEL names the base"
         }
         Experts { problem: ExpertProblem::UnknownModel { .. } } => {
             // Core's own remedy is for programs.

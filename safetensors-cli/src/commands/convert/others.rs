@@ -14,6 +14,9 @@ use crate::output::existing::identity;
 use crate::terminal::report::warn;
 use crate::terminal::text;
 
+/// The settings of an adapter, next to its tensors.
+pub(super) const SETTINGS: &str = "adapter_config.json";
+
 pub(super) const DIFFUSERS: &str = "diffusion_pytorch_model";
 
 /// The names, other than `model`, by which libraries load a file.
@@ -24,6 +27,8 @@ pub(super) struct Others {
     /// The path that was read, and the text that is written.
     pub(super) config: Option<(PathBuf, String)>,
     pub(super) files: OtherFiles,
+    /// The settings of an adapter.
+    pub(super) settings: Option<String>,
 }
 
 impl Others {
@@ -102,7 +107,8 @@ impl Others {
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.config.iter().map(|_| CONFIG).chain(self.files.names())
+        let settings = self.settings.iter().map(|_| SETTINGS);
+        self.config.iter().map(|_| CONFIG).chain(settings).chain(self.files.names())
     }
 
     /// Does not name hidden files.

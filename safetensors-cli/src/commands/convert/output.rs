@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, FilePattern, MaxShardSize};
+use safetensors_core::lora::AdapterFormat;
 use safetensors_core::rewrite::Plan;
 use safetensors_core::{Error, ErrorKind as CoreKind};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions, TensorSource};
@@ -17,7 +18,7 @@ use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
 use super::form::{Form, form};
-use super::others::{self, Others};
+use super::others::{self, Others, SETTINGS};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;
@@ -127,6 +128,18 @@ impl Output {
         if name != others::DIFFUSERS {
             self.size.get_or_insert(MaxShardSize(u64::MAX));
         }
+        Ok(())
+    }
+
+    /// Names the file of an adapter.
+    pub(super) fn name_adapter(&mut self, format: AdapterFormat) -> anyhow::Result<()> {
+        if !self.is_directory() && (self.form != Form::File || format.has_settings()) {
+            let name = self.name();
+            return Err(wrong_usage(format!("{name}: an adapter of {format} is a directory")));
+        }
+        let start = format.file_name().trim_end_matches(".safetensors");
+        self.pattern = format!("{start}{{suffix}}.safetensors").parse()?;
+        self.size = Some(MaxShardSize(u64::MAX));
         Ok(())
     }
 
@@ -330,6 +343,10 @@ impl Output {
             .other_files(self.others.files.clone())
             .contention(self.contention)
             .save_options(options);
+        let shards = match &self.others.settings {
+            Some(settings) => shards.beside(SETTINGS, settings.as_str()),
+            None => shards,
+        };
         match &self.others.config {
             Some((_, config)) => shards.beside(CONFIG, config.as_str()),
             None => shards,

@@ -18,6 +18,9 @@ pub enum AdapterProblem {
     /// The adapter lacks a tensor of a module.
     #[error("its module needs tensor {}; there is none", Quoted(.expected))]
     Missing { expected: String },
+    /// The format of another trainer cannot store a part of the adapter.
+    #[error("the format of {format} cannot store {}", Escaped(.found))]
+    Format { found: String, format: String },
     /// A tensor does not fit the settings, its module, or the tensor that it changes.
     #[error("expected {}, found {}", Escaped(.expected), Escaped(.found))]
     Mismatch { expected: String, found: String },

@@ -59,7 +59,7 @@ impl Row {
     }
 
     /// Divides a name such as `root.experts.gate_up_proj`.
-    fn stacked_key<'n>(&self, name: &'n str) -> Option<(&'n str, Key)> {
+    pub(super) fn stacked_key<'n>(&self, name: &'n str) -> Option<(&'n str, Key)> {
         let bias = name.strip_suffix("_bias");
         self.stacks.iter().enumerate().find_map(|(stack, (end, _))| {
             let module = bias.unwrap_or(name).strip_suffix(end)?;

@@ -28,9 +28,11 @@
 mod config;
 mod find;
 mod plan;
+mod stack;
 mod table;
 
 use plan::Plan;
+pub(in crate::model) use stack::Stack;
 use table::ROWS;
 
 use crate::checkpoint::{Checkpoint, Computed};

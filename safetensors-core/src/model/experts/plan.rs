@@ -154,7 +154,13 @@ impl Row {
     }
 
     /// Returns one of the matrices that share a stack, each with this many outputs.
-    fn part(&self, expert: Arranged, part: usize, parts: usize, outputs: usize) -> Arranged {
+    pub(super) fn part(
+        &self,
+        expert: Arranged,
+        part: usize,
+        parts: usize,
+        outputs: usize,
+    ) -> Arranged {
         let first = match self.gate_up {
             GateUp::First => part * outputs,
             GateUp::Last => (parts - 1 - part) * outputs,
@@ -211,7 +217,7 @@ fn wrong(name: &str, expected: String, found: &[usize]) -> Error {
 
 /// Returns the rows that may hold for a checkpoint, and the reason why the order of gate and up is
 /// not known, if it is not.
-fn rows<S: ReadAt>(
+pub(super) fn rows<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &ExpertOptions,
 ) -> Result<(Vec<Row>, Option<String>)> {

@@ -60,6 +60,8 @@
 //! of all but this checkpoint are [left](Adapter::left). Where a prefix is missing, the checkpoint
 //! is a whole pipeline and must have all. No two modules of an adapter may change the same rows.
 //!
+//! [`Checkpoint::adapter_as`] converts an adapter to the format of another trainer.
+//!
 //! # Computation
 //!
 //! With A (`lora_A`, `lora_down`), B (`lora_B`, `lora_up`) and the factor s, a linear weight W
@@ -84,6 +86,7 @@
 //! by part. A weight with DoRA is read twice, because its norms need all of it.
 
 mod config;
+mod converted;
 mod experts;
 mod fit;
 mod kinds;
@@ -102,6 +105,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
+pub use converted::{AdapterFormat, ConvertedAdapter};
 use fit::{Found, Names};
 use merged::{Merged, is_possible};
 use parts::{Module, Parts};

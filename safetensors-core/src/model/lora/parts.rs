@@ -37,6 +37,7 @@ pub(super) struct Module {
     pub(super) kind: Kind,
     pub(super) family: Family,
     pub(super) changes: Vec<Change>,
+    pub(super) tensors: BTreeMap<Role, usize>,
     pub(super) magnitude: Option<usize>,
     /// The setting `fan_in_fan_out`; `None` if no weight is stored transposed.
     pub(super) is_transposed: Option<bool>,
@@ -87,7 +88,7 @@ impl Module {
 }
 
 /// PEFT's prefix of all names.
-const PEFT: &str = "base_model.model.";
+pub(super) const PEFT: &str = "base_model.model.";
 
 /// The prefixes of module names by kohya's scripts.
 const KOHYA: &[&str] = &[
@@ -107,7 +108,7 @@ const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module"];
 const NAMED: &[&str] = &["lora_", "hada_", "lokr_", "modules_to_save"];
 
 /// The settings in the metadata of a file that diffusers saved: several models, by their names.
-const DIFFUSERS: &str = "lora_adapter_metadata";
+pub(super) const DIFFUSERS: &str = "lora_adapter_metadata";
 
 /// The tensors of a module that were found so far.
 #[derive(Debug, Default)]
@@ -298,6 +299,7 @@ impl All<'_> {
             kind,
             family,
             changes: Vec::new(),
+            tensors: found.tensors.clone(),
             magnitude: found.tensors.get(&Role::Magnitude).copied(),
             is_transposed: config.filter(|_| kind == Kind::Lora).map(|it| it.is_transposed),
             experts: None,

@@ -1,5 +1,6 @@
 //! LoRA adapters: every kind equals PEFT's result, by every way to read; and the errors.
 
+mod converted;
 mod errors;
 mod experts;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,118 @@
+//! [`LoraFormat`]: the `--lora-format` option, which converts an adapter to another trainer's
+//! format.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use safetensors_core::lora::AdapterFormat;
+
+use super::others::SETTINGS;
+use super::output::Output;
+use super::{Args, lora};
+use crate::input::{self, path_of};
+use crate::output::edit::warn_of_notes;
+use crate::output::existing::{files_of, identity};
+use crate::output::writing::Content;
+use crate::terminal::progress::Progress;
+use crate::terminal::report::wrong_usage;
+
+/// The options for an adapter as IN.
+#[derive(Debug, clap::Args)]
+pub(super) struct LoraFormat {
+    /// Write IN, a LoRA adapter, in the format of another trainer
+    ///
+    /// peft and mlx write a directory with adapter_config.json; diffusers and kohya, a .safetensors
+    /// file or a directory. Values stay bit by bit; mlx has transposed matrices. Stacked experts
+    /// (target_parameters) become one module for each expert, as vLLM reads them. A part that the
+    /// format cannot store is an error, such as LoHa for all but kohya
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        conflicts_with_all = [
+            "Changes", "Select", "Experts", "Loras", "Ranks", "max_shard_size", "no_other_files",
+            "report", "no_tokenizer",
+        ]
+    )]
+    lora_format: Option<Format>,
+    /// With --lora-format: the model of the adapter
+    ///
+    /// Its names show where the names of kohya have _ instead of a dot. Its config.json says how
+    /// experts are stacked
+    #[arg(
+        long,
+        value_name = "MODEL",
+        requires = "lora_format",
+        value_parser = crate::input::address::parser()
+    )]
+    lora_base: Option<PathBuf>,
+}
+
+/// The trainers and libraries with formats of adapters.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// PEFT, and vLLM
+    Peft,
+    /// diffusers
+    Diffusers,
+    /// kohya's scripts, LyCORIS, ComfyUI
+    Kohya,
+    /// mlx-lm
+    Mlx,
+}
+
+impl LoraFormat {
+    pub(super) fn format(&self) -> Option<AdapterFormat> {
+        self.lora_format.map(|format| match format {
+            Format::Peft => AdapterFormat::Peft,
+            Format::Diffusers => AdapterFormat::Diffusers,
+            Format::Kohya => AdapterFormat::Kohya,
+            Format::Mlx => AdapterFormat::Mlx,
+        })
+    }
+}
+
+/// Saves an adapter in another format.
+pub(super) fn save(
+    args: &Args,
+    inputs: &[PathBuf],
+    format: AdapterFormat,
+    mut output: Output,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    let [input] = inputs else { return Err(wrong_usage("--lora-format is for one IN")) };
+    output.name_adapter(format)?;
+    let adapter = lora::open(input)?;
+    let mut files = files_of(&adapter);
+    files.extend(path_of(&adapter).map(|path| identity(&path.with_file_name(SETTINGS))));
+    let base = args.lora_format.lora_base.as_deref().map(input::open).transpose()?;
+    let converted = adapter.adapter_as(format, base.as_ref()).context("--lora-format")?;
+    let rewrite = converted.rewrite()?;
+    output.others.settings = converted.settings().map(str::to_owned);
+    let plan = output.plan(&rewrite, false)?;
+    let existing = output.existing()?;
+    let is_input = existing.has_any(&files);
+    let content = Content {
+        inputs: files,
+        names: rewrite.tensors().map(|(name, _)| name.to_owned()).collect(),
+        loss: is_input.then(|| "its names would change".to_owned()),
+    };
+    let destination =
+        args.writing.permit(existing, &content).map_err(|error| output.advise(error, 0))?;
+    warn_of_notes(output.path(), &plan.notes);
+    let summary = format!("{}, in the format of {format}{}", plan.summary(), destination.hides());
+    if args.writing.dry_run {
+        plan.show(&rewrite, out)?;
+        writeln!(out, "\n{}{}", destination.would(summary), plan.named())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let progress = Progress::bytes(plan.bytes);
+    output
+        .write(&rewrite, &destination.options(), &progress)
+        .map_err(|error| output.advise(error, plan.bytes))?;
+    drop(progress);
+    destination.tell(out, summary)?;
+    Ok(ExitCode::SUCCESS)
+}

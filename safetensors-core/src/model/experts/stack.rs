@@ -1,0 +1,68 @@
+//! [`Stack`]: one stack of experts, whose parts another module names.
+
+use super::find::Key;
+use super::plan::rows;
+use super::table::Row;
+use crate::checkpoint::{Arranged, Checkpoint};
+use crate::file::io::ReadAt;
+use crate::file::load::ExpertLayout::{Split, Stacked};
+use crate::file::load::ExpertOptions;
+use crate::format::error::{ExpertProblem, Result};
+
+/// A stack such as `mlp.experts.down_proj`, by the architecture of its model.
+#[derive(Debug)]
+pub(in crate::model) struct Stack {
+    row: Row,
+    /// The name before the module with the experts.
+    root: String,
+    key: Key,
+}
+
+impl Stack {
+    /// Finds the stack with this name. The `config.json` of the model says its architecture.
+    pub(in crate::model) fn find<S: ReadAt>(
+        model: &Checkpoint<S>,
+        name: &str,
+    ) -> Result<Option<Self>> {
+        let (rows, unknown) = rows(model, &ExpertOptions::new())?;
+        if let Some(reason) = unknown {
+            return Err(ExpertProblem::UnknownModel { reason }.into());
+        }
+        Ok(rows.into_iter().find_map(|row| {
+            let (root, key) = row.stacked_key(name)?;
+            Some(Self { row, root: root.to_owned(), key })
+        }))
+    }
+
+    /// Returns `true` for the stack with the gate and up.
+    pub(in crate::model) fn is_first(&self) -> bool {
+        self.key.stack == 0
+    }
+
+    /// Returns the name of the other stack of the module.
+    pub(in crate::model) fn other(&self) -> String {
+        let key = Key { stack: 1 - self.key.stack, ..self.key };
+        self.row.name(Stacked, &self.root, key)
+    }
+
+    /// Returns the number of matrices in the first stack.
+    pub(in crate::model) fn first_parts(&self) -> usize {
+        self.row.stacks[0].1.len()
+    }
+
+    /// Divides the outputs of an expert, the rows of a matrix, among the weights of the expert when
+    /// it is split. Returns their names.
+    pub(in crate::model) fn divide(
+        &self,
+        expert: usize,
+        outputs: Arranged,
+        rows: usize,
+    ) -> Vec<(String, Arranged)> {
+        let parts = self.row.stacks[self.key.stack].1.len();
+        let part = |part| {
+            let name = self.row.name(Split, &self.root, Key { expert, part, ..self.key });
+            (name, self.row.part(outputs.clone(), part, parts, rows / parts))
+        };
+        (0..parts).map(part).collect()
+    }
+}
