@@ -280,6 +280,8 @@ fn stacked_experts_are_compared_with_single_ones() {
     diff(&dir, "").success().stdout("10 tensors equal\n");
     dir.run("diff b a").success().stdout("10 tensors equal\n");
     dir.run("diff b b").success().stdout("3 tensors equal\n");
+    let as_stored = "1 tensor equal in dtype and shape, 9 only in A, 2 only in B";
+    diff(&dir, "--headers").code(1).stdout(contains(as_stored));
     let mut other = all.clone();
     other[48 + 9] = 0.5;
     stack(&other, 3);
@@ -312,7 +314,11 @@ fn fused_projections_are_compared_with_separate_ones() {
     dir.run("diff b a").success().stdout("2 tensors equal\n");
     fuse("gate_up_proj.weight", &[4, 3], &all[1..13]);
     differs(&dir, "-f *up*", r"\n~  mlp.up_proj.weight  values   F32 \[2, 3\]  6 of 6 ");
-    // Halves of another shape, or of one side only, are other tensors.
+    // Halves of another shape, or of one side only, are other tensors. So are fused ones whose
+    // halves are there too.
+    let fused = ("mlp.gate_up_proj.weight".to_owned(), array(&[4, 3], &all[..12]));
+    save(dir.at("b"), [separate("gate_proj", 0), fused], &quick()).unwrap();
+    diff(&dir, "").code(1).stdout(contains("1 tensor equal, 1 only in A, 1 only in B"));
     fuse("gate_up_proj.weight", &[3, 4], &all[..12]);
     diff(&dir, "").code(1).stdout(contains("0 tensors equal, 2 only in A, 1 only in B"));
     save(dir.at("a"), [separate("gate_proj", 0)], &quick()).unwrap();

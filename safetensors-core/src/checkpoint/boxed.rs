@@ -35,7 +35,9 @@ impl<S: ReadAt> Checkpoint<S> {
         self.map_sources(|source| Box::new(source) as Box<dyn ReadAt + 'a>)
     }
 
-    pub(crate) fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
+    /// Shows the checkpoint again, without a copy of its sources.
+    #[doc(hidden)]
+    pub fn by_ref(&self) -> Checkpoint<&dyn ReadAt> {
         Checkpoint { catalog: self.catalog.by_ref(), about: self.about.clone() }
     }
 

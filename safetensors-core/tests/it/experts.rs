@@ -50,11 +50,11 @@ fn every_architecture_is_split_and_stacked_as_in_transformers() {
 
 /// Tensors of one byte an element, numbered from 0, without a config.json.
 fn numbered(tensors: &[(&str, &[usize])]) -> Checkpoint<Vec<u8>> {
-    let mut next = 0;
+    let mut next = 0_u8;
     let bufs = tensors.iter().map(|(name, shape)| {
         let values: Vec<u8> =
-            (0..shape.iter().product::<usize>()).map(|i| next + i as u8).collect();
-        next += values.len() as u8;
+            (0..shape.iter().product::<usize>()).map(|i| next.wrapping_add(i as u8)).collect();
+        next = next.wrapping_add(values.len() as u8);
         (*name, TensorBuf::from_vec(shape.to_vec(), values).unwrap())
     });
     let bytes = serialize(bufs.collect::<Vec<_>>(), &SaveOptions::new()).unwrap();
@@ -153,7 +153,18 @@ fn experts_that_do_not_fit_are_refused() {
         ),
         (numbered(&[(GATE_UP, &[1, 4, 3])]), Split, "\"mlp.experts.down_proj\" is missing"),
         (numbered(&[(DOWN, &[1, 4, 3])]), Split, "\"mlp.experts.gate_up_proj\" is missing"),
-        (numbered(&[(GATE_UP, &[4, 3]), (DOWN, &[3, 2])]), Split, "found [4, 3]"),
+        (numbered(&[(GATE_UP, &[4, 3]), (DOWN, &[3, 2])]), Split, "there are no experts"),
+        (numbered(&[(GATE_UP, &[1, 1, 4, 3]), (DOWN, &[3, 2])]), Split, "found [1, 1, 4, 3]"),
+        (
+            numbered(&[
+                ("0.mlp.experts.gate_up_proj", &[65536, 2, 1]),
+                ("0.mlp.experts.down_proj", &[65536, 1, 1]),
+                ("1.mlp.experts.gate_up_proj", &[65536, 2, 1]),
+                ("1.mlp.experts.down_proj", &[65536, 1, 1]),
+            ]),
+            Split,
+            "\"1.mlp.experts.gate_up_proj\": expected 262144 matrices or fewer of all layers",
+        ),
         (numbered(&[(GATE_UP, &[2, 4, 0]), (DOWN, &[2, 0, 2])]), Split, "found [2, 4, 0]"),
         (numbered(&[(GATE_UP, &[99999, 0, 1]), (DOWN, &[1])]), Split, "found [99999, 0, 1]"),
         (
@@ -175,6 +186,46 @@ fn experts_that_do_not_fit_are_refused() {
         let error = checkpoint.experts(layout, &options).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}\n{expected}");
     }
+}
+
+/// The shared experts of Granite 4 are matrices with the names of stacks.
+#[test]
+fn matrices_with_names_of_stacks_are_kept() {
+    let (dir, path) = place("model.safetensors");
+    write(dir.path(), "config.json", r#"{"model_type": "granitemoehybrid"}"#);
+    let tensor = |shape: &[usize]| {
+        TensorBuf::from_vec(shape.to_vec(), vec![1_u8; shape.iter().product()]).unwrap()
+    };
+    let tensors = [
+        ("l.0.block_sparse_moe.input_linear.weight", tensor(&[1, 4, 3])),
+        ("l.0.block_sparse_moe.output_linear.weight", tensor(&[1, 3, 2])),
+        ("l.0.shared_mlp.input_linear.weight", tensor(&[4, 3])),
+        ("l.0.shared_mlp.output_linear.weight", tensor(&[3, 2])),
+    ];
+    save(&path, tensors, &SaveOptions::new()).unwrap();
+    let split = Checkpoint::open(&path).unwrap().experts(Split, &ExpertOptions::new()).unwrap();
+    assert_eq!(split.len(), 5);
+    assert_eq!(split.tensor("l.0.shared_mlp.input_linear.weight").unwrap().shape(), [4, 3]);
+}
+
+/// Two layers share their experts: the file has these once, and the other name in its metadata.
+#[test]
+fn experts_with_another_name_are_split_for_both() {
+    let tensors = [("l.0.experts.gate_up_proj", [1, 2, 2]), ("l.0.experts.down_proj", [1, 2, 1])];
+    let tensors = tensors.map(|(name, shape): (_, [usize; 3])| {
+        let values = vec![1_u8; shape.iter().product()];
+        (name, TensorBuf::from_vec(shape.to_vec(), values).unwrap())
+    });
+    let names = [
+        ("l.1.experts.gate_up_proj", "l.0.experts.gate_up_proj"),
+        ("l.1.experts.down_proj", "l.0.experts.down_proj"),
+    ];
+    let bytes = serialize(tensors, &SaveOptions::new().metadata(names)).unwrap();
+    let options = ExpertOptions::new().gate_up(GateUp::First);
+    let shared = Checkpoint::from_source(bytes, "shared").unwrap();
+    let split = shared.experts(Split, &options).unwrap();
+    assert_eq!(split.len(), 6);
+    assert_eq!(split.tensor("l.1.experts.0.up_proj.weight").unwrap().shape(), [1, 2]);
 }
 
 /// A file of two layers, of which one is stacked already, such as one for several tokens.

@@ -24,7 +24,8 @@ pub(super) fn alike(a: Checkpoint, b: Checkpoint) -> Result<[Checkpoint; 2]> {
 /// Returns a checkpoint with single experts. Of an unknown architecture, the gate comes first.
 fn split(side: Checkpoint) -> Result<Checkpoint> {
     for options in [ExpertOptions::new(), ExpertOptions::new().gate_up(GateUp::First)] {
-        if side.stores_experts(Stacked) && side.experts_config(Split, &options, "").is_ok() {
+        // Stacks that cannot be split are other tensors.
+        if side.stores_experts(Stacked) && side.by_ref().experts(Split, &options).is_ok() {
             return Ok(side.experts(Split, &options)?.into_boxed());
         }
     }
@@ -37,6 +38,9 @@ fn separated(side: &Checkpoint, other: &Checkpoint) -> Vec<(String, Arranged)> {
     let mut found = Vec::new();
     for tensor in side.tensors().filter(|it| it.name().contains(".gate_up_proj")) {
         let names = ["gate", "up"].map(|half| tensor.name().replace("gate_up", half));
+        if names.iter().any(|name| side.get(name).is_some()) {
+            continue;
+        }
         let [Some(gate), Some(up)] = names.each_ref().map(|name| other.get(name)) else { continue };
         let Some((rows, columns)) = gate.shape().split_first() else { continue };
         let both = [&[rows.saturating_mul(2)], columns].concat();

@@ -169,7 +169,8 @@ impl Run for Args {
                 self.values.of(opened, Select::default().matcher())
             }
         };
-        let [a, b] = alike::alike(open(&self.a)?, open(&self.b)?)?;
+        let [a, b] = [open(&self.a)?, open(&self.b)?];
+        let [a, b] = if self.headers { [a, b] } else { alike::alike(a, b)? };
         let document = compare(self, &a, &b)?;
         if self.json {
             json::write(&document, out)?;

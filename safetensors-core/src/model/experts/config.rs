@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Included, Unbounded};
 
 use super::plan::Plan;
 use crate::format::python_json;
@@ -29,7 +30,11 @@ pub(super) fn renamed(plan: &Plan, config: &str) -> String {
             let names = modules.get(&**name).into_iter().flatten().map(|&name| name.to_owned());
             new.extend(names);
             if !modules.contains_key(&**name) {
-                new.push(plan.in_pattern(name));
+                let start = format!("{name}.");
+                let mut inside = modules.range::<str, _>((Included(&*start), Unbounded));
+                let has_experts = inside.next().is_some_and(|(name, _)| name.starts_with(&start));
+                let is_renamed = has_experts || is_pattern(name);
+                new.push(if is_renamed { plan.in_pattern(name) } else { name.clone() });
             }
         }
         let mut seen = BTreeSet::new();
@@ -46,11 +51,23 @@ pub(super) fn renamed(plan: &Plan, config: &str) -> String {
 /// Returns the lists of modules in the text of settings.
 fn lists(config: &str) -> Vec<&str> {
     let Ok(entries) = python_json::entries(config) else { return Vec::new() };
-    let of_weights = KEYS.iter().filter_map(|key| python_json::entries(entries.get(*key)?).ok());
-    let lists = of_weights.flat_map(|of| LISTS.map(|key| of.get(key).copied()));
-    let mut lists: Vec<_> = lists.flatten().collect();
-    lists.extend(entries.get("text_config").into_iter().flat_map(|inner| self::lists(inner)));
+    let inner = entries.get("text_config").and_then(|inner| python_json::entries(inner).ok());
+    let mut lists = Vec::new();
+    for entries in [Some(entries), inner].into_iter().flatten() {
+        let of_weights =
+            KEYS.iter().filter_map(|key| python_json::entries(entries.get(*key)?).ok());
+        lists.extend(of_weights.flat_map(|of| LISTS.map(|key| of.get(key).copied())).flatten());
+    }
     lists
+}
+
+/// Returns whether an entry is an expression rather than the name of a module.
+fn is_pattern(entry: &str) -> bool {
+    !entry.chars().all(|char| is_word(char) || matches!(char, '.' | '-'))
+}
+
+fn is_word(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
 }
 
 /// Returns the name of a tensor without `.weight`.
@@ -67,10 +84,19 @@ fn owner(name: &str) -> &str {
 }
 
 impl Plan {
-    /// Renames the mixture's module in an entry that is no name of a module, such as an expression.
+    /// Renames the mixture's module, a whole part of a name, in an expression or a start of names.
     fn in_pattern(&self, entry: &str) -> String {
         let [old, new] = self.module.map(|module| module.trim_end_matches('.'));
-        if old.is_empty() { entry.to_owned() } else { entry.replace(old, new) }
+        let (mut renamed, mut end) = (String::new(), 0);
+        for (start, _) in entry.match_indices(old).filter(|_| !old.is_empty()) {
+            let after = start + old.len();
+            if !entry[..start].ends_with(is_word) && !entry[after..].starts_with(is_word) {
+                renamed += &entry[end..start];
+                renamed += new;
+                end = after;
+            }
+        }
+        renamed + &entry[end..]
     }
 }
 
@@ -94,10 +120,11 @@ mod tests {
             ["moe.", "mlp."],
         );
         let config = r#"{"a": NaN, "quantization_config": {"ignore": ["l.0.moe.experts.0.w1",
-            "l.0.moe.experts.1.w1", "l.0.moe.gate", "re:.*moe.gate$", "lm_head"], "b": [1]}}"#;
+            "l.0.moe.experts.1.w1", "l.0.moe.gate", "re:.*moe.gate$", "lm_head", "l.0.moe",
+            "l.1.moe.up", "re:.*shared_moe$"], "b": [1]}}"#;
         assert_eq!(
             renamed(&stacked, config),
-            r#"{"a": NaN, "quantization_config": {"ignore": ["l.0.mlp.experts","l.0.mlp.gate","re:.*mlp.gate$","lm_head"], "b": [1]}}"#
+            r#"{"a": NaN, "quantization_config": {"ignore": ["l.0.mlp.experts","l.0.mlp.gate","re:.*mlp.gate$","lm_head","l.0.mlp","l.1.moe.up","re:.*shared_moe$"], "b": [1]}}"#
         );
         let split = plan(
             &[
@@ -122,6 +149,7 @@ mod tests {
             "[]",
             "",
             "{\"ignore\": 1}",
+            r#"{"text_config": {"text_config": {"quantization_config": {"ignore": ["mlp.experts"]}}}}"#,
         ] {
             assert_eq!(renamed(&split, same), same);
         }

@@ -41,6 +41,11 @@ impl Row {
                 modules.entry(root).or_default().insert(key, (name, shape));
             }
         }
+        // The dense layers of Granite have the names of stacks, and are matrices.
+        let is_matrix = |module: &Module<'_>| {
+            module.get(&Key::default()).is_some_and(|(_, shape)| shape.len() == 2)
+        };
+        modules.retain(|_, module| layout == Split || !is_matrix(module));
         modules
     }
 

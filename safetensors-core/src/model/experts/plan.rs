@@ -19,6 +19,9 @@ const MOST_BYTES: u64 = 16 << 20;
 /// The most experts of a module.
 const MOST_EXPERTS: usize = 1 << 16;
 
+/// The most matrices and biases of all experts, many times those of the largest models.
+const MOST_MATRICES: usize = 1 << 18;
+
 /// The tensors that replace experts in another layout.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -39,8 +42,9 @@ impl Plan {
         let weights = checkpoint.quantized_weights()?;
         let members = weights.iter().flat_map(|weight| &weight.tensors);
         let members: HashSet<_> = members.map(String::as_str).collect();
-        let plain = checkpoint.tensors().filter(|tensor| !members.contains(tensor.name()));
-        let mut shapes: Shapes<'_> = plain.map(|it| (it.name(), it.shape())).collect();
+        let names = checkpoint.tensors().map(|it| (it.name(), it)).chain(checkpoint.aliases());
+        let plain = names.filter(|(_, tensor)| !members.contains(tensor.name()));
+        let mut shapes: Shapes<'_> = plain.map(|(name, it)| (name, it.shape())).collect();
         shapes.extend(weights.iter().map(|weight| (&*weight.name, &*weight.shape)));
         let (rows, unknown) = rows(checkpoint, options)?;
         let other = if layout == Split { Stacked } else { Split };
@@ -116,6 +120,10 @@ impl Plan {
                 return Err(wrong(stacked, format!("[{count}, {outputs}]"), shape));
             }
             let parts = row.stacks[key.stack].1.len();
+            if self.tensors.len() + count * parts > MOST_MATRICES {
+                let expected = format!("{MOST_MATRICES} matrices or fewer of all layers");
+                return Err(wrong(stacked, expected, shape));
+            }
             for number in 0..count {
                 let expert = Arranged::tensor(stacked).slice(0, number);
                 let is_transposed = is_transposed && !key.is_bias;
