@@ -32,8 +32,9 @@ pub(super) struct LoraFormat {
         value_name = "FORMAT",
         value_enum,
         conflicts_with_all = [
-            "Changes", "Select", "Experts", "Loras", "Ranks", "max_shard_size", "no_other_files",
-            "report", "no_tokenizer",
+            "casts", "dcp", "dequantize", "drop", "dtype", "experts", "keep_quantized", "loras",
+            "max_shard_size", "names", "no_other_files", "no_tokenizer", "optimizer_state",
+            "patterns", "plan", "prefix", "quantize", "ranks", "rename",
         ]
     )]
     lora_format: Option<Format>,
