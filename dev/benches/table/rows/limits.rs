@@ -50,14 +50,9 @@ pub(crate) fn touch(bytes: usize) -> Result<MmapMut> {
 /// Reads a file into one small buffer per thread, over and over. So only the reading itself is
 /// measured.
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
-    read_by(threads(), path)
-}
-
-/// Does the same with a number of threads.
-pub(crate) fn read_by(threads: usize, path: &Path) -> Result<()> {
     let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
-    in_pieces_by(threads, (0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
+    in_pieces((0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
         buffer.resize(PIECE.min(len - at), 0);
         Ok(file.read_exact_at(buffer, at as u64)?)
     })
@@ -80,14 +75,6 @@ fn in_pieces<T: Send, B: Default>(
     pieces: impl Iterator<Item = T> + Send,
     work: impl Fn(T, &mut B) -> Result<()> + Sync,
 ) -> Result<()> {
-    in_pieces_by(threads(), pieces, work)
-}
-
-fn in_pieces_by<T: Send, B: Default>(
-    threads: usize,
-    pieces: impl Iterator<Item = T> + Send,
-    work: impl Fn(T, &mut B) -> Result<()> + Sync,
-) -> Result<()> {
     let pieces = Mutex::new(pieces);
     thread::scope(|scope| {
         let work = || -> Result<()> {
@@ -97,7 +84,7 @@ fn in_pieces_by<T: Send, B: Default>(
             }
             Ok(())
         };
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let others: Vec<_> = (1..threads()).map(|_| scope.spawn(work)).collect();
         let mine = work();
         others.into_iter().filter_map(|other| other.join().ok()).fold(mine, Result::and)
     })

@@ -15,8 +15,6 @@ mod quantised;
 mod save;
 mod scaling;
 mod views;
-#[cfg(target_os = "linux")]
-mod waiting;
 
 use anyhow::Result;
 
@@ -59,8 +57,6 @@ pub(crate) fn all() -> Vec<Spec> {
         convert::rows(),
         quantised::rows(),
         scaling::rows(),
-        #[cfg(target_os = "linux")]
-        waiting::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

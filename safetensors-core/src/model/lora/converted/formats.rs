@@ -100,11 +100,13 @@ pub(super) fn model_of<'n>(group: &str, name: &'n str) -> (Option<&'static Model
 
 /// Returns the name of a module in kohya's files. `is_only` if no other text encoder is there.
 pub(super) fn flattened(model: Option<&Model>, name: &str, is_only: bool) -> String {
-    let prefix = match model {
-        Some(Model { name: "text_encoder", .. }) if is_only => "lora_te_",
-        Some(model) => model.prefix,
+    let (prefix, name) = match (model, name.strip_prefix("model.diffusion_model.")) {
+        (Some(Model { name: "text_encoder", .. }), _) if is_only => ("lora_te_", name),
+        (Some(model), _) => (model.prefix, name),
+        // A checkpoint with all models in one file.
+        (None, Some(rest)) => ("lora_unet_", rest),
         // LyCORIS names modules of any model so.
-        None => "lycoris_",
+        (None, None) => ("lycoris_", name),
     };
     format!("{prefix}{}", name.replace('.', "_"))
 }
