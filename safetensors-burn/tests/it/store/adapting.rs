@@ -221,6 +221,10 @@ fn stacked_experts_of_a_file_with_single_ones() {
         let name = format!("model.layers.1.mlp.experts.{name}");
         let options = LoadOptions::new().all_as(Dtype::F32);
         let expected = stacked.tensor(&name).unwrap().read_with(&options).unwrap();
-        assert_eq!(found.try_to_vec::<f32>().unwrap(), expected.as_slice::<f32>().unwrap(), "{name}");
+        assert_eq!(
+            found.try_to_vec::<f32>().unwrap(),
+            expected.as_slice::<f32>().unwrap(),
+            "{name}"
+        );
     }
 }
