@@ -56,7 +56,6 @@ fn contents(directory: &Path) -> (BTreeMap<String, String>, Option<String>) {
 /// Each fixture in each format that can store it: the same sums, and again in each format from
 /// there. Then the first format again: the same tensors and settings.
 #[test]
-#[ignore = "not run since kohya's names of a checkpoint with all models were mended"]
 fn every_format_that_can_store_a_kind_gives_the_same_sums() {
     let mut stored = Vec::new();
     for fixture in Merge::all() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::model::lora::kinds::{ENDS, Family, Role};
+use crate::model::lora::kinds::{ENDS, Family, Kind, Role};
 use crate::model::lora::{MLX_FILE, PEFT_FILE};
 
 /// The format in which a trainer saves adapters.
@@ -47,14 +47,16 @@ impl AdapterFormat {
     }
 
     /// Returns the end of the name of a module's tensor. `None` if there is no such tensor.
-    pub(super) fn end(self, is_embedding: bool, role: Role) -> Option<&'static str> {
+    pub(super) fn end(self, is_embedding: bool, kind: Kind, role: Role) -> Option<&'static str> {
         let families: &[Family] = match self {
             Self::Kohya => &[Family::Kohya, Family::Lycoris],
             Self::Mlx => &[Family::Mlx],
             _ if is_embedding => &[Family::Embedding, Family::Peft],
             _ => &[Family::Peft],
         };
-        let end = |family| ENDS.iter().find(|end| end.1 == family && end.3 == role);
+        let is_of_kind = |it| it == kind || role.is_of_any_kind();
+        let end =
+            |family| ENDS.iter().find(|end| end.1 == family && is_of_kind(end.2) && end.3 == role);
         families.iter().find_map(|family| end(*family)).map(|end| end.0)
     }
 }

@@ -59,7 +59,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// each expert, as vLLM reads them. `base` has the `config.json` that says their names.
     ///
     /// LoHa, LoKr and differences are for kohya's format, other complete tensors and DoRA for PEFT
-    /// and mlx-lm; diffusers also has DoRA.
+    /// and mlx-lm; diffusers also has DoRA, and `modules_to_save` are for PEFT alone.
     ///
     /// # Errors
     ///
@@ -92,7 +92,9 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             let alpha = item.rank.filter(|_| format == AdapterFormat::Kohya);
             alphas.extend(alpha.map(|rank| kohya_alpha(&name, item.scaling, rank)).transpose()?);
             for (role, tensor) in item.tensors {
-                let end = format.end(is_embedding(item.module), role).unwrap_or_default();
+                let end = format
+                    .end(is_embedding(item.module), item.module.kind, role)
+                    .unwrap_or_default();
                 let is_turned = format == AdapterFormat::Mlx && role != Role::Magnitude;
                 let tensor = if is_turned { tensor.transposed() } else { tensor };
                 tensors.push((format!("{name}{end}"), tensor));
@@ -222,7 +224,7 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
         let is_scale = tensor.name().ends_with(DORA_SCALE);
         let found = match (role, module.kind) {
             (Role::Magnitude, _) if is_scale != is_kohya => "DoRA of this kind".to_owned(),
-            (_, kind) if format.end(is_embedding(module), *role).is_none() => match kind {
+            (_, kind) if format.end(is_embedding(module), kind, *role).is_none() => match kind {
                 Kind::Lora => format!("LoRA with the tensor {:?}", tensor.name()),
                 kind => kind.to_string(),
             },
@@ -263,7 +265,9 @@ fn whole(
     for wanted in &adapter.parts.whole {
         let Some(tensor) = adapter.source.tensor_at(wanted.position) else { continue };
         let module = wanted.name.rsplit_once('.').map_or("", |(module, _)| module);
-        if !format.has_settings() || changed.contains(module) {
+        // mlx-lm has no module that the base lacks.
+        let is_new = format == AdapterFormat::Mlx && wanted.may_be_new;
+        if !format.has_settings() || is_new || changed.contains(module) {
             let found = "a complete tensor, or a bias next to LoRA".to_owned();
             return Err(located(&tensor, cannot(format, found)));
         }
