@@ -30,7 +30,7 @@
 //! # Models of candle-transformers
 //!
 //! `QMatMul::from_arc` and the layers of its `quantized_nn` take the tensors. Its
-//! `quantized_var_builder::VarBuilder` is made of a GGUF file or of the bytes of one, and candle
+//! `quantized_var_builder::VarBuilder` is made of a GGUF file or of its bytes, and candle
 //! writes these:
 //!
 //! ```ignore

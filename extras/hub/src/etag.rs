@@ -59,7 +59,7 @@ impl Etag {
         self.digest != Algorithm::Unknown
     }
 
-    /// Files of one length may share a text that is not a digest, as with nginx.
+    /// Files of equal length may share a text that is not a digest, as with nginx.
     pub(crate) fn blob(&self, commit: &Revision, path: &str, size: u64) -> Self {
         if self.is_digest() {
             return self.clone();

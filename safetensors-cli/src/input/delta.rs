@@ -33,7 +33,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     }
 }
 
-/// Returns `true` if a checkpoint did not open because it is a delta, not a file of one.
+/// Returns `true` if a checkpoint did not open because it is a delta, not a file in a delta.
 pub(crate) fn is_delta(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(|error: &Error| {
         let named = error.file().and_then(CheckpointPath::from_name);

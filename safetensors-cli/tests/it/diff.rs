@@ -314,7 +314,7 @@ fn fused_projections_are_compared_with_separate_ones() {
     dir.run("diff b a").success().stdout("2 tensors equal\n");
     fuse("gate_up_proj.weight", &[4, 3], &all[1..13]);
     differs(&dir, "-f *up*", r"\n~  mlp.up_proj.weight  values   F32 \[2, 3\]  6 of 6 ");
-    // Halves of another shape, or of one side only, are other tensors. So are fused ones whose
+    // Halves of another shape, or on one side only, are other tensors. So are fused ones whose
     // halves are there too.
     let fused = ("mlp.gate_up_proj.weight".to_owned(), array(&[4, 3], &all[..12]));
     save(dir.at("b"), [separate("gate_proj", 0), fused], &quick()).unwrap();

@@ -48,7 +48,7 @@ fn every_architecture_is_split_and_stacked_as_in_transformers() {
     }
 }
 
-/// Tensors of one byte an element, numbered from 0, without a config.json.
+/// Tensors with one byte an element, numbered from 0, without a config.json.
 fn numbered(tensors: &[(&str, &[usize])]) -> Checkpoint<Vec<u8>> {
     let mut next = 0_u8;
     let bufs = tensors.iter().map(|(name, shape)| {

@@ -390,7 +390,7 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
 }
 
 fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Result<()> {
-    /// Files that readers of models ask for, and the most bytes of one.
+    /// Files that readers of models ask for, and the most bytes of each.
     const BESIDE: [&str; 5] = [
         "config.json",
         "generation_config.json",

@@ -1,4 +1,4 @@
-//! [`alike`]: stacked experts and fused projections of one side, as the other side has them.
+//! [`alike`]: stacked experts and fused projections in the form that the other side has.
 
 use safetensors_core::Result;
 use safetensors_core::checkpoint::Arranged;

@@ -1,4 +1,4 @@
-//! [`Format`]: values as text of one width, as NumPy prints arrays.
+//! [`Format`]: values as text of equal width, as NumPy prints arrays.
 
 use std::fmt::{Display, LowerExp};
 

@@ -78,7 +78,7 @@ fn files_are_chosen_as_by_hf_download() {
         let commit = server.commit("owner/name", "main");
         let snapshot = Path::new("cache/models--owner--name/snapshots").join(commit);
         assert_eq!(files(&dir.path().join(&snapshot)), expected, "{args:?}");
-        // Of one file the path is printed.
+        // For one file the path is printed.
         let one = if args.len() == 5 && expected.len() == 1 { expected[0] } else { "" };
         assert_eq!(Path::new(printed.trim_end()), snapshot.join(one), "{args:?}");
         // Also from the cache alone.

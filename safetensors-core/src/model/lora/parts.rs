@@ -45,7 +45,7 @@ pub(super) struct Module {
     pub(super) experts: Option<usize>,
 }
 
-/// The change of one tensor by a module.
+/// How a module changes a tensor.
 #[derive(Debug)]
 pub(super) struct Change {
     /// The end of the tensor's name, such as `weight`.

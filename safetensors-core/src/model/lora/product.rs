@@ -34,7 +34,7 @@ pub(super) struct Product {
     /// For each product, `rank` rows of `columns` numbers.
     right: Vec<f32>,
     rank: usize,
-    /// The rows of one product.
+    /// The rows of each product.
     rows: usize,
     columns: usize,
 }

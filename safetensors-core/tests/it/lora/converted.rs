@@ -147,7 +147,7 @@ fn names_of_pipelines() {
         assert_eq!(saved.metadata().contains_key("lora_adapter_metadata"), format == Diffusers);
         assert_eq!(merged(base(&weights), saved), expected);
     }
-    // PEFT has an adapter of one model, and no name for it.
+    // PEFT has an adapter for one model, and no name for it.
     let peft = save(&of_file(&of_diffusers).adapter_as(Peft, NO_BASE).unwrap(), Peft);
     assert!(file(peft.path()).get("base_model.model.mid_block.to_out.0.lora_A.weight").is_some());
     let again = file(peft.path()).adapter_as(Diffusers, NO_BASE).unwrap();
