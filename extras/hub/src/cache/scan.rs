@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "download")]
 use super::local::RECORDS;
 use super::{CachedRepo, names};
 use crate::error::Result;
