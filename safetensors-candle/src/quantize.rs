@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QTensor};
-use safetensors_core::framework::{Framework, add_aliases, in_parallel, view};
+use safetensors_core::framework::{Framework, add_aliases, in_parallel, into_view};
 use safetensors_core::header::TensorInfo;
 use safetensors_core::quantized::LinearLayers;
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, ReadAt, Result, TensorBuf};
@@ -85,10 +85,28 @@ pub fn load(
     options: &LoadOptions,
     choose: impl Fn(TensorInfo<'_>) -> Option<GgmlDType>,
 ) -> Result<BTreeMap<String, Arc<QTensor>>> {
-    match view(checkpoint, options)? {
-        Some(view) => load_plain(&view, device, options, choose),
-        None => load_plain(checkpoint, device, options, choose),
+    let checkpoint = into_view(checkpoint.by_ref(), options)?;
+    let chosen = checkpoint.tensors().filter_map(|tensor| Some((tensor, choose(tensor.info())?)));
+    let chosen: Vec<_> = chosen.collect();
+    let sources = checkpoint.files().iter().map(|file| file.safetensors().source());
+    let threads = options.threads_for(sources, FAR_THREADS);
+    let options = options.clone().for_framework::<Candle>().all_as(Dtype::F32);
+    let mut bytes: u64 = 0;
+    for (tensor, dtype) in &chosen {
+        let plan = tensor.dtype_plan(&options)?;
+        let numbers =
+            check(tensor.shape(), *dtype).and_then(|()| plan.byte_len(tensor.shape(), &options));
+        bytes = bytes.saturating_add(numbers.map_err(|error| tensor.locate(error))?);
     }
+    let options = options.parts_of(bytes).threads(1);
+    let read = in_parallel(chosen, threads, |(tensor, dtype), _: &mut ()| {
+        let numbers = tensor.read_with(&options)?;
+        let quantized = quantize(numbers, dtype, device).map_err(|error| tensor.locate(error))?;
+        Ok((tensor.name().to_owned(), Arc::new(quantized)))
+    })?;
+    let mut loaded = read.into_iter().collect();
+    add_aliases(&mut loaded, &checkpoint, &options);
+    Ok(loaded)
 }
 
 /// Chooses `dtype` for the weights of linear layers, and for the other tensors a type that keeps
@@ -109,38 +127,6 @@ pub fn linear_layers(tensor: TensorInfo<'_>, dtype: GgmlDType) -> Option<GgmlDTy
         Dtype::BF16 => blocks.or(Some(GgmlDType::BF16)),
         _ => blocks.or(Some(GgmlDType::F32)),
     }
-}
-
-fn load_plain<S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
-    device: &Device,
-    options: &LoadOptions,
-    choose: impl Fn(TensorInfo<'_>) -> Option<GgmlDType>,
-) -> Result<BTreeMap<String, Arc<QTensor>>> {
-    let chosen = checkpoint.tensors().filter_map(|tensor| Some((tensor, choose(tensor.info())?)));
-    let chosen: Vec<_> = chosen.collect();
-    let files = checkpoint.files().iter();
-    let requests = files.filter_map(|file| file.safetensors().source().requests());
-    let at_once = requests.map(|requests| requests.concurrency).max().unwrap_or_default();
-    let threads = options.thread_count_or(at_once.min(FAR_THREADS));
-    let options = options.clone().for_framework::<Candle>().all_as(Dtype::F32);
-    let mut bytes: u64 = 0;
-    for (tensor, dtype) in &chosen {
-        let plan = tensor.dtype_plan(&options)?;
-        let numbers =
-            check(tensor.shape(), *dtype).and_then(|()| plan.byte_len(tensor.shape(), &options));
-        bytes = bytes.saturating_add(numbers.map_err(|error| tensor.locate(error))?);
-    }
-    let options = options.parts_of(bytes).threads(1);
-    let names: Vec<_> = chosen.iter().map(|(tensor, _)| tensor.name().to_owned()).collect();
-    let read = in_parallel(chosen, threads, |(tensor, dtype), _: &mut ()| {
-        let numbers = tensor.read_with(&options)?;
-        let quantized = quantize(numbers, dtype, device).map_err(|error| tensor.locate(error))?;
-        Ok(Arc::new(quantized))
-    })?;
-    let mut loaded: BTreeMap<_, _> = names.into_iter().zip(read).collect();
-    add_aliases(&mut loaded, checkpoint, &options);
-    Ok(loaded)
 }
 
 /// Fails as candle does if rows are not complete blocks.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
-use safetensors_core::framework::{default_threads, in_parallel};
+use safetensors_core::framework::in_parallel;
 use safetensors_core::{ErrorKind, LazyTensor, LoadOptions, ReadAt, Result};
 use safetensors_formats::TensorFile;
 
@@ -17,7 +17,8 @@ const BUFFER: u64 = 32 << 20;
 /// read more of them.
 const PART: u64 = 32;
 
-/// The threads for a source with calls that wait. It divides the bytes of a large tensor itself.
+/// The most threads for a source with calls that wait, unless the caller sets more. It divides the
+/// bytes of a large tensor itself.
 const FAR_THREADS: usize = 8;
 
 /// The bytes of a tensor that a thread reads at once, if several threads read it.
@@ -39,12 +40,8 @@ pub(super) fn all<S: ReadAt + 'static>(
     options: &LoadOptions,
 ) -> Result<Vec<QTensor>> {
     let jobs = tensors.iter().map(|tensor| Job::new(*tensor)).collect::<Result<Vec<_>>>()?;
-    let Some(first) = tensors.first() else { return Ok(Vec::new()) };
-    let threads = match (options.thread_count(), first.source().requests()) {
-        (0, None) => default_threads(),
-        (0, Some(requests)) => requests.concurrency.min(FAR_THREADS),
-        (set, _) => set,
-    };
+    let source = tensors.first().map(|tensor| tensor.source());
+    let threads = options.threads_for(source, FAR_THREADS);
     let bytes = tensors.iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.byte_len()));
     let most = (bytes / PART / threads as u64).max(BUFFER);
     // Bytes that are lent need no buffer.

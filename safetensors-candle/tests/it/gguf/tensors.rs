@@ -8,6 +8,7 @@ use candle_core::quantized::GgmlDType::{self, *};
 use candle_core::{DType, Device};
 use safetensors_candle::gguf::GgufFile;
 use safetensors_core::{ErrorKind, LoadOptions, ReadAt};
+use safetensors_testing::process::command_of;
 
 use super::{Far, assert_same, by_candle, of_bytes, open, quantised, written};
 
@@ -176,4 +177,25 @@ fn watched<S: ReadAt + 'static>(file: &GgufFile<S>, total: u64) {
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         assert!(told.load(Ordering::Relaxed) < total, "{told:?}");
     }
+}
+
+#[test]
+fn the_environment_sets_the_threads_for_a_file_that_is_far_away() {
+    const VARIABLE: &str = "SAFETENSORS_THREADS";
+    if std::env::var(VARIABLE).as_deref() != Ok("1") {
+        let mut alone = command_of(the_environment_sets_the_threads_for_a_file_that_is_far_away);
+        let output = alone.env(VARIABLE, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    // Each has more than a mebibyte, after which the progress is reported.
+    let tensor = of_bytes(Q4_0, &[1024, 2048]);
+    let bytes = written(&[], &["a", "b", "c", "d", "e", "f"].map(|name| (name, &tensor)));
+    let file = GgufFile::from_source(Far::new(bytes), "far.gguf").unwrap();
+    let caller = std::thread::current().id();
+    let options = LoadOptions::new().progress(move |_| {
+        assert_eq!(std::thread::current().id(), caller);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(file.load_with(&Device::Cpu, &options).unwrap().len(), 6);
 }

@@ -1,11 +1,13 @@
 //! [`LoadOptions`]: threads, conversion, progress.
 
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
 use super::{ExpertLayout, ExpertOptions};
+use crate::file::io::ReadAt;
 use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::format::dtype::Dtype;
-use crate::format::parallel::{Meter, Progress, Work};
+use crate::format::parallel::{Meter, Progress, Work, default_threads};
 
 /// How [quantised weights](crate::quantized) are read: their codes are numbers only together with
 /// scales in other tensors.
@@ -257,9 +259,18 @@ impl LoadOptions {
         self.work.thread_count()
     }
 
-    /// Returns `threads` if neither these options nor the environment set a number.
+    /// Returns the number of threads to read from these sources. For a source with calls that wait,
+    /// it is the number of its calls at once, at most `most`, unless these options or the environment
+    /// set another.
     #[doc(hidden)]
-    pub fn thread_count_or(&self, threads: usize) -> usize {
-        self.work.unless_set(threads).thread_count()
+    pub fn threads_for<'a, S: ReadAt + 'a>(
+        &self,
+        sources: impl IntoIterator<Item = &'a S>,
+        most: usize,
+    ) -> usize {
+        let requests = sources.into_iter().filter_map(ReadAt::requests);
+        let at_once = requests.map(|requests| requests.concurrency.min(most)).max();
+        let threads = self.work.unless_set(at_once.unwrap_or_default()).thread_count();
+        NonZeroUsize::new(threads).map_or_else(default_threads, usize::from)
     }
 }

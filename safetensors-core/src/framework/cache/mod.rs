@@ -5,7 +5,6 @@ mod slots;
 mod tests;
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{Builder, JoinHandle};
@@ -17,7 +16,7 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LoadOptions;
 use crate::format::error::{ErrorKind, Result};
-use crate::format::parallel::{OnPanic, default_threads, lock, unpoisoned};
+use crate::format::parallel::{OnPanic, lock, unpoisoned};
 use crate::format::slice::IntoIndices;
 
 /// Reads tensors and slices of tensors when they are asked for, and keeps them within a budget of
@@ -123,10 +122,8 @@ impl<F: Framework> TensorCache<F> {
         options: &LoadOptions,
     ) -> Result<Self> {
         let checkpoint = into_view(checkpoint, options)?;
-        let files = checkpoint.files().iter();
-        let requests = files.filter_map(|file| file.safetensors().source().requests());
-        let at_once = requests.map(|requests| requests.concurrency).max().unwrap_or_default();
-        let threads = options.thread_count_or(at_once);
+        let sources = checkpoint.files().iter().map(|file| file.safetensors().source());
+        let most_threads = options.threads_for(sources, usize::MAX);
         let reader = Reader {
             checkpoint,
             device,
@@ -135,11 +132,7 @@ impl<F: Framework> TensorCache<F> {
             slots: Mutex::new(Slots::new(budget)),
             changed: Condvar::new(),
         };
-        Ok(Self {
-            reader: Arc::new(reader),
-            most_threads: NonZeroUsize::new(threads).map_or_else(default_threads, usize::from),
-            threads: Mutex::default(),
-        })
+        Ok(Self { reader: Arc::new(reader), most_threads, threads: Mutex::default() })
     }
 
     /// Returns a slice of the tensor of this name, which is read now unless it is kept. `indices`
@@ -152,12 +145,36 @@ impl<F: Framework> TensorCache<F> {
     ///   [`load`](super::load), for this slice alone. The next call reads again.
     /// - [`ErrorKind::OverBudget`] for a slice that is larger than the budget.
     pub fn get(&self, name: &str, indices: impl IntoIndices) -> Result<Arc<F::Tensor>> {
-        self.reader.get(&self.reader.key(name, indices)?)
+        let reader = &*self.reader;
+        let key = reader.key(name, indices)?;
+        let mut slots = lock(&reader.slots);
+        let mut has_waited = false;
+        loop {
+            match slots.take(&key, has_waited) {
+                Some(found) => {
+                    // A slice that was read ahead leaves room for the next.
+                    reader.changed.notify_all();
+                    return found;
+                }
+                None if slots.begin(&key) => break,
+                None => slots = unpoisoned(reader.changed.wait(slots)),
+            }
+            has_waited = true;
+        }
+        drop(slots);
+        if has_waited {
+            // This slice may have been the one that all others waited for.
+            reader.changed.notify_all();
+        }
+        let _on_panic = OnPanic(|| reader.finish(&key, None));
+        let read = reader.read(&key, &reader.options);
+        reader.finish(&key, read.as_ref().ok().cloned().map(Ok));
+        read
     }
 
     /// Returns the numbers so far.
     pub fn stats(&self) -> CacheStats {
-        lock(&self.reader.slots).stats()
+        lock(&self.reader.slots).stats
     }
 }
 
@@ -203,7 +220,7 @@ where
 /// Stops reading ahead. Waits for the slices that are being read.
 impl<F: Framework> Drop for TensorCache<F> {
     fn drop(&mut self) {
-        lock(&self.reader.slots).close();
+        lock(&self.reader.slots).is_closed = true;
         self.reader.changed.notify_all();
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
@@ -213,10 +230,9 @@ impl<F: Framework> Drop for TensorCache<F> {
 
 impl<F: Framework> fmt::Debug for TensorCache<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Reader { checkpoint, slots, .. } = &*self.reader;
         f.debug_struct("TensorCache")
-            .field("checkpoint", checkpoint)
-            .field("stats", &lock(slots).stats())
+            .field("checkpoint", &self.reader.checkpoint)
+            .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
 }
@@ -237,37 +253,11 @@ impl<F: Framework> Reader<F> {
         Ok(SliceKey { position, selection, bytes })
     }
 
-    fn get(&self, key: &SliceKey) -> Result<Arc<F::Tensor>> {
-        let mut slots = lock(&self.slots);
-        let mut has_waited = false;
-        loop {
-            match slots.take(key, has_waited) {
-                Some(found) => {
-                    // A slice that was read ahead leaves room for the next.
-                    self.changed.notify_all();
-                    return found;
-                }
-                None if slots.begin(key) => break,
-                None => slots = unpoisoned(self.changed.wait(slots)),
-            }
-            has_waited = true;
-        }
-        drop(slots);
-        if has_waited {
-            // This slice may have been the one that all others waited for.
-            self.changed.notify_all();
-        }
-        let _on_panic = OnPanic(|| self.finish(key, None));
-        let read = self.read(key, &self.options);
-        self.finish(key, read.as_ref().ok().cloned().map(Ok));
-        read
-    }
-
     /// Reads the listed slices until the cache is dropped.
     fn read_listed(&self) {
         let options = self.options.clone().threads(1);
         let mut slots = lock(&self.slots);
-        while !slots.is_closed() {
+        while !slots.is_closed {
             let Some(key) = slots.begin_listed() else {
                 slots = unpoisoned(self.changed.wait(slots));
                 continue;

@@ -38,10 +38,8 @@ impl Turn {
 }
 
 enum State<T> {
-    /// Will be read ahead. Has the number of its place in the list.
-    Listed(u64),
-    /// Has that number, too, unless a caller reads the slice.
-    Reading(Option<u64>),
+    /// Has whether the slice is read ahead.
+    Reading(bool),
     Kept(Arc<T>, Turn),
     Failed(Error),
 }
@@ -60,12 +58,13 @@ pub(super) struct Slots<T> {
     ahead: u64,
     /// The slices to read ahead, in order.
     listed: VecDeque<SliceKey>,
-    /// The last number before those of the list.
-    before_list: u64,
+    /// The slices of the list that were not asked for so far, and the numbers of their turns.
+    wanted: HashMap<SliceKey, u64>,
     /// The slice that waits for room. No other read begins, so that enough room becomes free.
     waiting: Option<SliceKey>,
-    stats: CacheStats,
-    is_closed: bool,
+    pub(super) stats: CacheStats,
+    /// Ends reading ahead.
+    pub(super) is_closed: bool,
 }
 
 impl<T> Slots<T> {
@@ -78,37 +77,20 @@ impl<T> Slots<T> {
             reading: 0,
             ahead: 0,
             listed: VecDeque::new(),
-            before_list: 0,
+            wanted: HashMap::new(),
             waiting: None,
             stats: CacheStats::default(),
             is_closed: false,
         }
     }
 
-    pub(super) fn stats(&self) -> CacheStats {
-        self.stats
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
-    }
-
-    /// Ends reading ahead.
-    pub(super) fn close(&mut self) {
-        self.is_closed = true;
-    }
-
     /// Returns a slice that is kept, or the error of reading it ahead.
     pub(super) fn take(&mut self, key: &SliceKey, has_waited: bool) -> Option<Result<Arc<T>>> {
-        let tensor = match self.states.get_mut(key)? {
-            State::Listed(_) => return None,
-            State::Reading(listed) => {
-                // It stays until the caller finds it, even if the list is another now.
-                if let Some(number) = listed.as_mut().filter(|number| **number <= self.before_list)
-                {
-                    self.uses += 1;
-                    *number = self.uses;
-                }
+        let found = match self.states.get(key)? {
+            State::Reading(_) => {
+                // It stays until the caller finds it, even if it is not listed, or not any more.
+                self.uses += 1;
+                self.wanted.entry(key.clone()).or_insert(self.uses);
                 return None;
             }
             State::Kept(tensor, _) => Ok(tensor.clone()),
@@ -117,13 +99,14 @@ impl<T> Slots<T> {
                 _ => return None,
             },
         };
-        let turn = self.asked_now();
-        self.set_turn(key, turn);
-        match has_waited || tensor.is_err() {
+        self.wanted.remove(key);
+        self.uses += 1;
+        self.set_turn(key, Turn::Asked(self.uses));
+        match has_waited || found.is_err() {
             true => self.stats.misses += 1,
             false => self.stats.hits += 1,
         }
-        Some(tensor)
+        Some(found)
     }
 
     /// Begins to read a slice for a caller who waits. Returns `false` if it is being read already,
@@ -133,7 +116,8 @@ impl<T> Slots<T> {
         if !is_first || matches!(self.states.get(key), Some(State::Reading(_))) {
             return false;
         }
-        let begins = self.reserve(key, self.reading, None);
+        self.wanted.remove(key);
+        let begins = self.reserve(key, false);
         self.waiting = (!begins).then(|| key.clone());
         self.stats.misses += u64::from(begins);
         begins
@@ -141,20 +125,19 @@ impl<T> Slots<T> {
 
     /// Begins to read the next listed slice, if there is room for it.
     pub(super) fn begin_listed(&mut self) -> Option<SliceKey> {
-        let number = loop {
-            match self.states.get(self.listed.front()?) {
-                Some(State::Listed(number)) => break *number,
-                // A slice that was asked for since then is not read ahead.
-                _ => self.listed.pop_front(),
-            };
-        };
+        let is_missing =
+            |key: &SliceKey| self.wanted.contains_key(key) && !self.states.contains_key(key);
+        while self.listed.front().is_some_and(|key| !is_missing(key)) {
+            self.listed.pop_front();
+        }
         let key = self.listed.front().filter(|_| self.waiting.is_none())?.clone();
-        let begins = self.reserve(&key, self.reading + self.ahead, Some(number));
-        if begins { self.listed.pop_front() } else { None }
+        if self.reserve(&key, true) { self.listed.pop_front() } else { None }
     }
 
-    /// Reserves the bytes of a slice. Drops others, unless `pinned` bytes of them leave no room.
-    fn reserve(&mut self, key: &SliceKey, pinned: u64, listed: Option<u64>) -> bool {
+    /// Reserves the bytes of a slice. Drops others, unless the slices that have to stay leave no
+    /// room.
+    fn reserve(&mut self, key: &SliceKey, is_ahead: bool) -> bool {
+        let pinned = self.reading + if is_ahead { self.ahead } else { 0 };
         if key.bytes > self.budget.saturating_sub(pinned) {
             return false;
         }
@@ -164,7 +147,7 @@ impl<T> Slots<T> {
             self.stats.bytes_kept -= dropped.bytes;
             self.ahead -= if turn.is_ahead() { dropped.bytes } else { 0 };
         }
-        self.states.insert(key.clone(), State::Reading(listed));
+        self.states.insert(key.clone(), State::Reading(is_ahead));
         self.reading += key.bytes;
         self.stats.bytes_kept += key.bytes;
         true
@@ -182,47 +165,33 @@ impl<T> Slots<T> {
             return;
         };
         self.stats.bytes_read += key.bytes;
-        let turn = match began {
-            Some(State::Reading(Some(number))) if number > self.before_list => {
-                Turn::Ahead(Reverse(number))
-            }
-            Some(State::Reading(Some(number))) => Turn::Guessed(number),
-            _ => self.asked_now(),
-        };
         self.states.insert(key.clone(), State::Kept(tensor, Turn::NONE));
+        self.uses += 1;
+        let turn = match (self.wanted.get(key), began) {
+            (Some(number), _) => Turn::Ahead(Reverse(*number)),
+            (None, Some(State::Reading(true))) => Turn::Guessed(self.uses),
+            _ => Turn::Asked(self.uses),
+        };
         self.set_turn(key, turn);
     }
 
     /// Replaces the slices to read ahead.
     pub(super) fn list(&mut self, keys: Vec<SliceKey>) {
-        for key in mem::take(&mut self.listed) {
-            if matches!(self.states.get(&key), Some(State::Listed(_))) {
-                self.states.remove(&key);
-            }
-        }
-        let ahead = self.order.split_off(&Turn::Ahead(Reverse(u64::MAX)));
-        for (turn, key) in ahead {
+        for (turn, key) in self.order.split_off(&Turn::Ahead(Reverse(u64::MAX))) {
             if let Turn::Ahead(Reverse(number)) = turn {
                 self.set_turn(&key, Turn::Guessed(number));
             }
         }
-        self.before_list = self.uses;
+        let before = self.uses;
         self.uses += keys.len() as u64;
         // The first place of a slice that is listed twice counts.
-        for (key, number) in keys.iter().rev().zip((self.before_list + 1..=self.uses).rev()) {
-            self.set_turn(key, Turn::Ahead(Reverse(number)));
-            match self.states.entry(key.clone()).or_insert(State::Listed(number)) {
-                State::Listed(listed) | State::Reading(Some(listed)) => *listed = number,
-                _ => {}
-            }
+        let numbers = (before + 1..=self.uses).rev();
+        let wanted: HashMap<_, _> = keys.iter().rev().cloned().zip(numbers).collect();
+        for (key, number) in &wanted {
+            self.set_turn(key, Turn::Ahead(Reverse(*number)));
         }
+        self.wanted = wanted;
         self.listed = keys.into();
-    }
-
-    /// Returns the turn of a slice that is asked for now.
-    fn asked_now(&mut self) -> Turn {
-        self.uses += 1;
-        Turn::Asked(self.uses)
     }
 
     /// Moves a slice that is kept within the order.

@@ -6,6 +6,7 @@ mod bucket;
 mod buckets;
 mod clouds;
 mod directories;
+mod experts;
 mod faults;
 mod loading;
 mod requests;

@@ -12,7 +12,7 @@ use super::server::{Request, Server};
 use super::{MIB, file, options, pattern, tensors};
 
 /// Returns the ranges of requests: first byte, and number of bytes.
-fn ranges(log: &[Request]) -> Vec<(u64, u64)> {
+pub(super) fn ranges(log: &[Request]) -> Vec<(u64, u64)> {
     log.iter()
         .map(|request| {
             assert_eq!(request.method, "GET");

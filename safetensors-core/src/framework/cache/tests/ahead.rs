@@ -210,7 +210,7 @@ fn a_dropped_cache_stops_reading() {
     let reader = cache.reader.clone();
     std::thread::scope(|scope| {
         scope.spawn(|| drop(cache));
-        wait_until(|| lock(&reader.slots).is_closed());
+        wait_until(|| lock(&reader.slots).is_closed);
         script.open();
     });
     drop(reader);

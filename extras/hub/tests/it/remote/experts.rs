@@ -1,0 +1,101 @@
+//! Slices of a remote file that are kept within a budget.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use safetensors_core::framework::{Framework, Support, TensorCache};
+use safetensors_core::{Dtype, LoadOptions, Result, TensorBuf, TensorSource};
+
+use super::requests::ranges;
+use super::server::{Fault, Server};
+use super::{MIB, file, options, pattern};
+
+/// A library with buffers in memory as tensors.
+struct Bufs;
+
+impl Framework for Bufs {
+    const NAME: &'static str = "bufs";
+    type Tensor = Arc<TensorBuf>;
+    type Device = ();
+
+    fn support(_: Dtype) -> Support {
+        Support::Exact
+    }
+
+    fn from_exact(buf: TensorBuf, (): &()) -> Result<Arc<TensorBuf>> {
+        Ok(buf.into())
+    }
+
+    fn source(tensor: &Arc<TensorBuf>) -> Result<impl TensorSource + '_> {
+        Ok(&**tensor)
+    }
+}
+
+const EXPERTS: usize = 16;
+
+/// A cache with room for eight of sixteen experts of 1 MiB each, and the offset of the first.
+fn cache() -> (Server, TensorCache<Bufs>, u64) {
+    let experts = TensorBuf::from_vec(vec![EXPERTS, MIB], pattern(EXPERTS * MIB, 3)).unwrap();
+    let server = Server::new().with("m.safetensors", file(&[("experts".into(), experts)]));
+    let checkpoint = options().open(&server.address("m.safetensors")).unwrap();
+    let start = checkpoint.tensor("experts").unwrap().file_offset();
+    server.take_log();
+    let cache = TensorCache::new(checkpoint, (), 8 << 20, &LoadOptions::new()).unwrap();
+    (server, cache, start)
+}
+
+#[track_caller]
+fn get(cache: &TensorCache<Bufs>, expert: usize) {
+    let found = cache.get("experts", (expert,)).unwrap();
+    assert!(found.bytes() == &pattern(EXPERTS * MIB, 3)[expert * MIB..][..MIB]);
+}
+
+#[test]
+fn an_expert_is_one_request_until_it_is_dropped() {
+    let (server, cache, start) = cache();
+    let one = |expert: usize| (start + (expert * MIB) as u64, MIB as u64);
+    for (asked, requested) in [(5, true), (5, false), (2, true), (5, false), (2, false)] {
+        get(&cache, asked);
+        assert_eq!(ranges(&server.take_log()), Vec::from_iter(requested.then(|| one(asked))));
+    }
+    (6..14).for_each(|expert| get(&cache, expert));
+    assert_eq!(ranges(&server.take_log()), Vec::from_iter((6..14).map(one)));
+    get(&cache, 2);
+    assert_eq!(ranges(&server.take_log()), [one(2)]);
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (3, 11));
+    assert_eq!((stats.bytes_read, stats.bytes_kept), (11 << 20, 8 << 20));
+}
+
+#[test]
+fn experts_are_read_ahead_by_requests_at_the_same_time() {
+    let (server, cache, start) = cache();
+    server.slow_down(Duration::from_millis(100), 0);
+    cache.read_ahead((1..15).map(|expert| ("experts", (expert,)))).unwrap();
+    let begun = Instant::now();
+    while cache.stats().bytes_read < 8 << 20 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "waited in vain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut asked = ranges(&server.take_log());
+    asked.sort_unstable();
+    let one = |expert: usize| (start + (expert * MIB) as u64, MIB as u64);
+    assert_eq!(asked, Vec::from_iter((1..9).map(one)));
+    assert!(server.most_under_way() >= 6, "{}", server.most_under_way());
+    (1..9).for_each(|expert| get(&cache, expert));
+    assert_eq!(cache.stats().hits, 8);
+    (9..15).for_each(|expert| get(&cache, expert));
+    assert_eq!(server.take_log().len(), 6);
+}
+
+#[test]
+fn a_request_that_fails_is_an_error_and_the_next_call_asks_again() {
+    let (server, cache, _) = cache();
+    server.misbehave(|_, _| Some(Fault::Status(403, "no")));
+    let error = cache.get("experts", (1,)).unwrap_err();
+    assert_eq!(error.tensor(), Some("experts"));
+    assert_eq!(error.file(), Some(server.address("m.safetensors").as_str()));
+    server.misbehave(|_, _| None);
+    get(&cache, 1);
+    assert_eq!(cache.stats().bytes_kept, 1 << 20);
+}
