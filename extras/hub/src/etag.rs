@@ -17,6 +17,9 @@ use crate::repo::{Revision, is_hex};
 
 const LONGEST: usize = 128;
 
+/// The bytes that are hashed at once.
+const PIECE: usize = 1 << 20;
+
 /// In a cache, the name of the blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Etag {
@@ -79,49 +82,82 @@ impl Etag {
 
     /// Compares a file with the ETag, and with the size that the Hub reports.
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
-        self.check_while(path, size, stop, &mut || ())
-    }
-
-    /// Calls `work` for each piece.
-    pub(crate) fn check_while(
-        &self,
-        path: &Path,
-        size: Option<u64>,
-        stop: &AtomicBool,
-        work: &mut dyn FnMut(),
-    ) -> Result<()> {
         let file = FileSource::open(path)?;
         let found = file.byte_len();
         if let Some(expected) = size.filter(|size| *size != found) {
             return Err(ErrorKind::WrongSize { expected, found }.into());
         }
-        let mut hashes = match self.digest {
+        let mut check = Check::new(self, file, found);
+        check.follow(found, stop, || ())?;
+        check.finish()
+    }
+}
+
+/// Compares a file with its ETag while the file grows.
+pub(crate) struct Check<'a> {
+    etag: &'a Etag,
+    file: FileSource,
+    size: u64,
+    hashes: Vec<Context>,
+    /// The bytes that were hashed.
+    done: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Check<'a> {
+    /// `size` is the number of bytes of the whole file.
+    pub(crate) fn new(etag: &'a Etag, file: FileSource, size: u64) -> Self {
+        let hashes = match etag.digest {
             Algorithm::Sha256 => vec![Context::new(&SHA256)],
             Algorithm::Sha1 => {
                 let mut git = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-                git.update(format!("blob {found}\0").as_bytes());
+                git.update(format!("blob {size}\0").as_bytes());
                 vec![git, Context::new(&SHA1_FOR_LEGACY_USE_ONLY)]
             }
-            Algorithm::Unknown => return Ok(()),
+            Algorithm::Unknown => Vec::new(),
         };
-        let mut bytes = file.file().take(found.saturating_add(1));
-        let mut buffer = vec![0; 1 << 20];
-        loop {
+        Self { etag, file, size, hashes, done: 0, buffer: Vec::new() }
+    }
+
+    /// Hashes the bytes before `end` that were not hashed so far. Calls `work` for each piece.
+    pub(crate) fn follow(
+        &mut self,
+        end: u64,
+        stop: &AtomicBool,
+        mut work: impl FnMut(),
+    ) -> Result<()> {
+        self.buffer.resize(PIECE, 0);
+        while self.done < end && !self.hashes.is_empty() {
             check_stop(stop)?;
             work();
-            match bytes.read(&mut buffer) {
+            let len = (end - self.done).min(PIECE as u64) as usize;
+            match self.file.file().read(&mut self.buffer[..len]) {
+                // It has become shorter, as the end finds.
                 Ok(0) => break,
-                Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
+                Ok(len) => {
+                    self.hashes.iter_mut().for_each(|hash| hash.update(&self.buffer[..len]));
+                    self.done += len as u64;
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io(error, path)),
+                Err(error) => return Err(Error::io(error, self.file.path())),
             }
         }
-        let found: Vec<String> = hashes.into_iter().map(|hash| hex(hash.finish())).collect();
-        if found.contains(&self.text) {
+        Ok(())
+    }
+
+    /// Fails unless all bytes were hashed, and have the digest.
+    pub(crate) fn finish(self) -> Result<()> {
+        let path = self.file.path();
+        let found = self.file.file().metadata().map_err(|error| Error::io(error, path))?.len();
+        if found != self.size {
+            return Err(ErrorKind::WrongSize { expected: self.size, found }.into());
+        }
+        let found: Vec<String> = self.hashes.into_iter().map(|hash| hex(hash.finish())).collect();
+        if found.is_empty() || found.contains(&self.etag.text) {
             return Ok(());
         }
-        let algorithm = if self.digest == Algorithm::Sha256 { "SHA-256" } else { "SHA-1" };
-        let expected = self.text.clone();
+        let algorithm = if self.etag.digest == Algorithm::Sha256 { "SHA-256" } else { "SHA-1" };
+        let expected = self.etag.text.clone();
         let found = found.into_iter().next().unwrap_or_default();
         Err(ErrorKind::WrongDigest { algorithm, expected, found }.into())
     }

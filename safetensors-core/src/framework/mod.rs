@@ -70,7 +70,7 @@ pub use crate::format::other_format::OtherFormat;
 #[doc(hidden)]
 pub use crate::format::parallel::Meter;
 #[cfg(feature = "std")]
-pub use crate::format::parallel::{default_threads, in_order, in_parallel};
+pub use crate::format::parallel::{default_threads, in_order, in_order_ahead, in_parallel};
 pub use crate::format::tensor::boolean::check_bools;
 use crate::format::tensor::{TensorBuf, TensorSource, TensorView};
 pub use crate::format::tensor::{write_exactly, write_in_pieces, write_native};

@@ -27,6 +27,8 @@ pub(super) struct RangeBody {
     body: BodyReader<'static>,
     skip: u64,
     left: u64,
+    /// The server sends the range alone.
+    pub(super) is_range: bool,
     /// Without a length in the head, the body must end with the range.
     ends_with_range: bool,
     _span: Span,
@@ -58,12 +60,13 @@ pub(super) fn open(
             _ => Err(refused(&answer, http.has_token())),
         }?;
         answer.check_not_compressed().map_err(Failure::passing)?;
-        let has_end = answer.status() == 206 || range.end == file.size;
+        let is_range = answer.status() == 206;
+        let has_end = is_range || range.end == file.size;
         let ends_with_range = answer.content_length().is_none() && has_end;
         let (url, body, span) = answer.into_body();
         let left = range.end - range.start;
         let body = body.into_reader();
-        return Ok(RangeBody { url, body, skip, left, ends_with_range, _span: span });
+        return Ok(RangeBody { url, body, skip, left, is_range, ends_with_range, _span: span });
     }
     Err(Failure::passing(url.in_a_circle()))
 }

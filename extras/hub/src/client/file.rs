@@ -174,6 +174,20 @@ impl HubFile {
         Ok(())
     }
 
+    /// Asks for the last byte. Returns whether the server sends it alone, and not the entire file.
+    pub(crate) fn has_ranges(&self, stop: &AtomicBool) -> Result<bool> {
+        let last = self.byte_len().saturating_sub(1)..self.byte_len();
+        let request = || {
+            let mut body = self.open(&last, stop)?;
+            if body.is_range {
+                // The connection is used again once the answer was read.
+                body.copy(|_| Ok(()))?;
+            }
+            Ok(body.is_range)
+        };
+        self.client.attempts(stop).run(request).map_err(|error| self.locate(error))
+    }
+
     fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<RangeBody, Failure> {
         loop {
             check_stop(stop)?;

@@ -22,6 +22,7 @@ use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parallel::each;
 use crate::repo::{RepoId, Revision};
+use blob::{Fetch, Ranges};
 use progress::Meter;
 use select::{Cached, Missing, WantedFiles};
 
@@ -127,7 +128,8 @@ fn ask<T>(
         client: &client,
         listed: &listed,
         cached: &cached,
-        threads: options.threads,
+        threads: options.threads.max(1),
+        part: options.part,
         overwrite: options.overwrite,
         meter: &meter,
         has_fetched: AtomicBool::new(false),
@@ -168,6 +170,8 @@ struct Job<'a> {
     listed: &'a RepoFiles,
     cached: &'a CachedRepo,
     threads: usize,
+    /// The bytes of a range of a large file.
+    part: u64,
     overwrite: bool,
     meter: &'a Meter,
     has_fetched: AtomicBool,
@@ -197,11 +201,17 @@ impl Job<'_> {
         self.check_space(&files)?;
         let sizes = files.iter().map(|it| it.file.byte_len());
         self.meter.expect(sizes.fold(0, u64::saturating_add));
-        let fetch = |AskedFile { file, .. }: &AskedFile| match self.cached.local_lock(file.path()) {
-            Some(lock) => blob::fetch_local(self.cached, file, &lock, self.overwrite, self.meter),
-            None => blob::fetch(self.cached, file, self.meter),
+        let is_large = |it: &&AskedFile| !it.is_there && it.file.byte_len() >= 2 * self.part;
+        let connections = self.threads / files.iter().filter(is_large).count().max(1);
+        let ranges = Ranges { connections, bytes: self.part };
+        let fetch = |AskedFile { file, .. }: &AskedFile| {
+            let fetch = Fetch { repo: self.cached, file, ranges, meter: self.meter };
+            match self.cached.local_lock(file.path()) {
+                Some(lock) => fetch.into_directory(&lock, self.overwrite),
+                None => fetch.into_cache(),
+            }
         };
-        each(&files, self.threads.max(1), self.meter.stop(), fetch).map(drop)
+        each(&files, self.threads, self.meter.stop(), fetch).map(drop)
     }
 
     /// Fails for local changes before any download.
@@ -209,7 +219,7 @@ impl Job<'_> {
         let names = names.iter().filter(|name| !self.cached.has(&self.listed.commit, name));
         let names: Vec<&String> = names.collect();
         let stop = self.meter.stop();
-        let files = each(names, self.threads.max(1), stop, |name| {
+        let files = each(names, self.threads, stop, |name| {
             let file = self.file(name)?;
             let size = file.byte_len();
             self.cached.check_place(name)?;

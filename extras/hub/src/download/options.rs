@@ -7,6 +7,10 @@ use std::sync::Arc;
 use super::progress::{Callback, DownloadProgress};
 use crate::client::ClientOptions;
 
+/// The bytes of a range of a large file. The pause between two requests is short compared with the
+/// time for so many bytes.
+const PART: u64 = 8 << 20;
+
 /// The files to [`download`](super::download), their source, and the cache, by default from the
 /// environment.
 ///
@@ -37,12 +41,13 @@ pub struct DownloadOptions {
     pub(super) overwrite: bool,
     pub(super) offline: Option<bool>,
     pub(super) threads: usize,
+    pub(super) part: u64,
     pub(super) progress: Option<Callback>,
 }
 
 impl DownloadOptions {
     /// Downloads only the checkpoint in the root of `main`, with the environment's Hub, token and
-    /// cache, up to 8 files at once.
+    /// cache, by up to 8 connections.
     pub fn new() -> Self {
         Self {
             revision: None,
@@ -55,6 +60,7 @@ impl DownloadOptions {
             overwrite: false,
             offline: None,
             threads: 8,
+            part: PART,
             progress: None,
         }
     }
@@ -134,10 +140,19 @@ impl DownloadOptions {
         Self { offline: Some(offline), ..self }
     }
 
-    /// Sets the number of files downloaded at once; 0 means one.
+    /// Sets the number of files downloaded at once; 0 means one. If fewer files are large, each of
+    /// them comes by several ranges at once, by this many connections together. These ranges take
+    /// up to 12 MiB of memory for each connection.
     #[must_use]
     pub fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
+    }
+
+    /// Sets the bytes of a range, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn part(self, bytes: u64) -> Self {
+        Self { part: bytes.max(1), ..self }
     }
 
     /// Sets a callback for the progress. [`ControlFlow::Break`] stops the download, which the next

@@ -11,6 +11,7 @@ mod download;
 mod faults;
 mod hostile;
 mod local_dir;
+mod parts;
 mod proxies;
 #[cfg(feature = "remote")]
 mod remote;

@@ -37,8 +37,9 @@ pub fn in_order<I: Send, R: Send, B: Default, E>(
     in_order_ahead(items, threads, usize::MAX, work, take)
 }
 
-/// At most `ahead` items are begun and not yet taken.
-pub(crate) fn in_order_ahead<I: Send, R: Send, B: Default, E>(
+/// Like [`in_order`], with at most `ahead` items that are begun and not yet taken.
+#[doc(hidden)]
+pub fn in_order_ahead<I: Send, R: Send, B: Default, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     threads: usize,
     ahead: usize,

@@ -10,8 +10,7 @@ use std::num::NonZeroUsize;
 use std::sync::{LockResult, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-pub use in_order::in_order;
-pub(crate) use in_order::in_order_ahead;
+pub use in_order::{in_order, in_order_ahead};
 pub use progress::{Meter, Progress};
 pub(crate) use queue::OnPanic;
 use queue::Queue;

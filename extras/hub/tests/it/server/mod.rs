@@ -11,8 +11,9 @@ mod hub;
 pub mod repo;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Answer, Request};
 use repo::Repo;
@@ -41,6 +42,8 @@ struct State {
     next_commit: Option<String>,
     /// Whether the Hub sends the bytes of all files itself, without a redirect.
     is_direct: bool,
+    /// The bytes that each connection sends in a second.
+    rate: Option<usize>,
     /// The number of requests so far.
     requests: usize,
     log: Vec<Seen>,
@@ -106,6 +109,8 @@ pub enum Kind {
     Stall(usize, Duration),
     /// Sends the body slowly: waits this long before the answer.
     Slow(Duration),
+    /// Waits until this many requests have this fault.
+    Together(usize, Arc<AtomicUsize>),
 }
 
 impl Server {
@@ -119,24 +124,31 @@ impl Server {
             faults: Vec::new(),
             next_commit: None,
             is_direct: false,
+            rate: None,
             requests: 0,
             log: Vec::new(),
         }));
         let serve = |origin, answer: fn(&mut State, &Request) -> Answer| {
             let state = state.clone();
             let address = http::serve(move |request| {
-                let (answer, wait, number) = {
+                let (answer, fault, number, rate) = {
                     let mut state = state.lock().unwrap();
                     let fault = state.fault(origin, request);
-                    let (answer, wait) = faulty(&mut state, request, answer, fault);
+                    let answer = faulty(&mut state, request, answer, fault.clone());
                     state.requests += 1;
                     let seen = Seen::new(state.requests, origin, request, &answer);
                     state.log.push(seen);
-                    (answer, wait, state.requests)
+                    (answer, fault, state.requests, state.rate)
                 };
-                std::thread::sleep(wait);
+                fault.iter().for_each(Kind::wait);
                 let state = state.clone();
+                let begun = Instant::now();
+                let mut due = Duration::ZERO;
                 let sent = move |bytes| {
+                    if let Some(rate) = rate {
+                        due += Duration::from_secs_f64(bytes as f64 / rate as f64);
+                        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+                    }
                     let log = &mut state.lock().unwrap().log;
                     // The log may have been cleared since.
                     if let Some(seen) = log.iter_mut().find(|seen| seen.number == number) {
@@ -195,6 +207,11 @@ impl Server {
         self.state().is_direct = true;
     }
 
+    /// From now on each connection sends this many bytes in a second.
+    pub fn limit_connections(&self, rate: usize) {
+        self.state().rate = Some(rate);
+    }
+
     /// Replaces a repository.
     pub fn set(&self, name: &str, repo: Repo) {
         self.state().repos.insert(name.to_owned(), repo);
@@ -241,6 +258,23 @@ impl Drop for Server {
     }
 }
 
+impl Kind {
+    fn wait(&self) {
+        match self {
+            Self::Slow(time) => std::thread::sleep(*time),
+            Self::Together(expected, arrived) => {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                let begun = Instant::now();
+                while arrived.load(Ordering::SeqCst) < *expected {
+                    assert!(begun.elapsed() < Duration::from_secs(20), "too few requests at once");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Seen {
     fn new(number: usize, origin: Origin, request: &Request, answer: &Answer) -> Self {
         Self {
@@ -270,24 +304,23 @@ impl State {
     }
 }
 
-/// Returns the answer to a request, spoilt by a fault; and how long it takes.
+/// Returns the answer to a request, spoilt by a fault.
 fn faulty(
     state: &mut State,
     request: &Request,
     answer: fn(&mut State, &Request) -> Answer,
     fault: Option<Kind>,
-) -> (Answer, Duration) {
+) -> Answer {
     use http::End;
     let mut changed = request.clone();
-    let mut wait = Duration::ZERO;
     match &fault {
         Some(Kind::NoRange) => changed.forget_range(),
         Some(Kind::OtherRange | Kind::LyingRange) => changed.shift_range(),
         Some(Kind::Status(status, headers)) => {
             let headers = headers.clone();
-            return (Answer { headers, ..Answer::new(*status).body("an error") }, wait);
+            return Answer { headers, ..Answer::new(*status).body("an error") };
         }
-        Some(Kind::Body(text)) => return (Answer::new(200).body(text.as_str()), wait),
+        Some(Kind::Body(text)) => return Answer::new(200).body(text.as_str()),
         _ => {}
     }
     let mut answer = answer(state, &changed);
@@ -319,8 +352,7 @@ fn faulty(
         }
         Some(Kind::Cut(len)) => answer.end = End::Cut(len),
         Some(Kind::Stall(len, time)) => answer.end = End::Stall(len, time),
-        Some(Kind::Slow(time)) => wait = time,
         _ => {}
     }
-    (answer, wait)
+    answer
 }
