@@ -7,6 +7,7 @@ use std::{io, thread};
 
 use super::identity::Identity;
 use super::names::refuse_impossible;
+use super::page_cache::Unkept;
 use super::positional;
 use super::read_at::{ReadAt, Requests, read_to_vec};
 use super::stamp::Stamp;
@@ -176,6 +177,9 @@ impl ReadAt for FileSource {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if Unkept::is_begun() {
+            return self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }]);
+        }
         positional::read_exact_at(&self.file, buf, offset)
     }
 

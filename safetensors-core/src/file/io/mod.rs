@@ -20,6 +20,8 @@ pub(crate) mod lock;
 #[cfg(feature = "std")]
 pub(crate) mod names;
 #[cfg(feature = "std")]
+pub(crate) mod page_cache;
+#[cfg(feature = "std")]
 pub(crate) mod positional;
 #[cfg(feature = "std")]
 pub(crate) mod read_at;

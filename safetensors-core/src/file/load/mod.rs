@@ -32,6 +32,7 @@ use streaming::Announced;
 use wanted::{Reserved, TensorRead};
 
 use crate::file::io::ReadAt;
+use crate::file::io::page_cache::Unkept;
 use crate::format::error::Result;
 use crate::format::tensor::TensorBuf;
 use crate::format::tensor::hugepage::Pages;
@@ -163,10 +164,12 @@ fn fill<'t, S: ReadAt>(
         None => &options.work,
     };
     let progress = work.meter(bytes_total);
+    let is_unkept = options.drops_page_cache(bytes_total);
     work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let tensor = job.tensor();
         let bytes = job.byte_len();
         job.rooms().for_each(|room| pages.prepare(room));
+        let _unkept = Unkept::begin(is_unkept);
         job.read(scratch)?;
         progress.add(bytes, tensor.name())
     })?;

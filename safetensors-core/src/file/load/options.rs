@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use super::{ExpertLayout, ExpertOptions};
 use crate::file::io::ReadAt;
+use crate::file::io::page_cache::fills_memory;
 use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::format::dtype::Dtype;
 use crate::format::parallel::{Meter, Progress, Work, default_threads};
@@ -47,6 +48,8 @@ pub struct LoadOptions {
     pub(crate) convert: ConvertOptions,
     pub(super) quantized: QuantizedWeights,
     experts: Option<(ExpertLayout, ExpertOptions)>,
+    /// `None` lets the load decide.
+    drop_page_cache: Option<bool>,
 }
 
 impl Default for LoadOptions {
@@ -61,6 +64,7 @@ impl Default for LoadOptions {
             convert: ConvertOptions::default(),
             quantized: QuantizedWeights::default(),
             experts: None,
+            drop_page_cache: None,
         }
     }
 }
@@ -203,6 +207,23 @@ impl LoadOptions {
         self
     }
 
+    /// Sets whether a load leaves no pages of its files in the page cache of the system. Pages that
+    /// were there before stay. By default only a load of more bytes than half of the available
+    /// memory does this, so that the system need not swap.
+    ///
+    /// Needs Linux, and a file system of a disk; elsewhere it has no effect. The pages of a mapped
+    /// file are its memory, so they stay. Before Linux 6.14 the system stops reading ahead in the
+    /// open file, and pages within 4 MiB of pages that were not there may go, too.
+    pub fn drop_page_cache(mut self, drops: bool) -> Self {
+        self.drop_page_cache = Some(drops);
+        self
+    }
+
+    /// Returns whether a load of so many bytes drops the pages that it reads.
+    pub(crate) fn drops_page_cache(&self, bytes: u64) -> bool {
+        self.drop_page_cache.unwrap_or_else(|| fills_memory(bytes))
+    }
+
     /// Returns the layout of experts, if these options set one.
     pub(crate) fn expert_layout(&self) -> Option<(ExpertLayout, ExpertOptions)> {
         self.experts
@@ -234,12 +255,14 @@ impl LoadOptions {
     /// Reports later loads as parts of an operation on `bytes` bytes.
     #[doc(hidden)]
     pub fn parts_of(mut self, bytes: u64) -> Self {
+        self.drop_page_cache = Some(self.drops_page_cache(bytes));
         self.work = self.work.parts_of(bytes);
         self
     }
 
     /// Makes all loads count together, to this many bytes.
     pub(crate) fn counting(mut self, bytes: u64) -> Self {
+        self.drop_page_cache = Some(self.drops_page_cache(bytes));
         self.work = self.work.counting(bytes);
         self
     }

@@ -10,6 +10,7 @@ use parts::Plan;
 use ring::Filler;
 
 use crate::file::io::ReadAt;
+use crate::file::io::page_cache::Unkept;
 use crate::file::load::fused::ReadScratch;
 use crate::file::load::wanted::TensorRead;
 use crate::file::load::{LazyTensor, LoadOptions, one_a_file};
@@ -147,7 +148,8 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
     let ring = StagingBuffers { slot_bytes: plan.slot_bytes(), ..ring };
     let progress = options.work.meter(plan.byte_len());
-    ring::run(&PlanFiller { plan, progress }, options.thread_count(), ring, staging)?;
+    let is_unkept = options.drops_page_cache(plan.byte_len());
+    ring::run(&PlanFiller { plan, progress, is_unkept }, options.thread_count(), ring, staging)?;
     // A file that changed at the same time may have given bytes of both versions.
     for tensor in one_a_file(&wanted) {
         tensor.check_unchanged()?;
@@ -158,6 +160,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 struct PlanFiller<'t, 'a, S> {
     plan: Plan<'t, 'a, S>,
     progress: Meter,
+    is_unkept: bool,
 }
 
 impl<S: ReadAt, T: Staging> Filler<T> for PlanFiller<'_, '_, S> {
@@ -168,7 +171,10 @@ impl<S: ReadAt, T: Staging> Filler<T> for PlanFiller<'_, '_, S> {
     }
 
     fn fill(&self, number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch) -> Result<()> {
-        self.plan.fill(number, T::bytes_mut(slot)?, scratch)?;
+        let bytes = T::bytes_mut(slot)?;
+        let unkept = Unkept::begin(self.is_unkept);
+        self.plan.fill(number, bytes, scratch)?;
+        drop(unkept);
         let parts = self.plan.parts(number);
         let Some(first) = parts.first() else { return Ok(()) };
         let bytes: usize = parts.iter().map(|part| part.slot.len()).sum();

@@ -1,0 +1,198 @@
+//! [`Unkept`]: reads that leave nothing in the page cache.
+
+use std::cell::Cell;
+use std::fs::File;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::io::IoSliceMut;
+use std::marker::PhantomData;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use std::num::NonZeroU64;
+use std::ops::Range;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use rustix::{
+    fs::{Advice, fadvise},
+    io::{Errno, ReadWriteFlags, preadv2, retry_on_intr},
+};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use super::failpoint;
+
+thread_local! {
+    static UNKEPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Until it is dropped, reads of files by this thread leave no pages in the page cache that were not
+/// there before, where the system can do that.
+#[must_use]
+pub(crate) struct Unkept {
+    before: bool,
+    _of_thread: PhantomData<*const ()>,
+}
+
+impl Unkept {
+    /// Does so only if `is_unkept`.
+    pub(crate) fn begin(is_unkept: bool) -> Self {
+        Self { before: UNKEPT.replace(is_unkept), _of_thread: PhantomData }
+    }
+
+    pub(super) fn is_begun() -> bool {
+        UNKEPT.get()
+    }
+}
+
+impl Drop for Unkept {
+    fn drop(&mut self) {
+        UNKEPT.set(self.before);
+    }
+}
+
+/// Returns `true` for a load of so many bytes that the page cache would have no room for them next
+/// to the tensors.
+pub(crate) fn fills_memory(bytes: u64) -> bool {
+    /// Such a load takes much longer than the question.
+    const LARGE: u64 = 256 << 20;
+
+    bytes >= LARGE && available().is_some_and(|available| bytes > available / 2)
+}
+
+/// Returns the bytes that programs can have without swapping.
+fn available() -> Option<u64> {
+    let about = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = about.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Drops the pages of a range from the page cache. The system first begins to write changes back, and
+/// this does not wait for them. Their errors show at synchronisation.
+pub(crate) fn drop_pages(file: &File, range: Range<u64>) {
+    // Linux takes this advice as a request to write back changes, too.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) {
+        let _ = fadvise(file, range.start, Some(len), Advice::DontNeed);
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = (file, range);
+}
+
+/// Fills buffers with bytes from `offset` on, as far as that leaves no pages. Returns the number of
+/// bytes, and whether the pages of the rest were not there before.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) fn read_unkept(
+    file: &File,
+    buffers: &mut [IoSliceMut<'_>],
+    offset: u64,
+) -> (usize, bool) {
+    /// Since Linux 6.14, in most file systems of disks. rustix has no name for it.
+    const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+    let mut read = |flags| retry_on_intr(|| preadv2(file, buffers, offset, flags));
+    if !failpoint::lacks("uncached reads")
+        && let Ok(done) = read(DONTCACHE)
+    {
+        return (done, true);
+    }
+    // Pages that the system reads ahead would be taken for pages that were there.
+    let _ = fadvise(file, 0, None, Advice::Random);
+    // This fills the buffers from pages that are there, up to the first gap.
+    match read(ReadWriteFlags::NOWAIT) {
+        Ok(done) => (done, true),
+        Err(Errno::AGAIN) => (0, true),
+        Err(_) => (0, false),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::file::io::failpoint::without;
+    use crate::file::io::reserve::tmpfs;
+    use crate::{Checkpoint, LoadOptions, SaveOptions, TensorBuf, save};
+
+    const MIB: usize = 1 << 20;
+
+    /// Returns for each page of a file whether it is in the page cache.
+    #[allow(unsafe_code, reason = "a test of the system")]
+    fn pages(path: &Path) -> Vec<bool> {
+        let file = File::open(path).unwrap();
+        // SAFETY: the mapping is never read.
+        let map = unsafe { memmap2::Mmap::map(&file).unwrap() };
+        let mut pages = vec![0_u8; map.len().div_ceil(4096)];
+        let start = map.as_ptr().cast_mut().cast();
+        // SAFETY: the range is the whole mapping, and the vector has a byte for each page.
+        assert_eq!(unsafe { libc::mincore(start, map.len(), pages.as_mut_ptr()) }, 0);
+        pages.iter().map(|page| page & 1 == 1).collect()
+    }
+
+    /// Saves a file, of which only the first and the tenth MiB are in the page cache. `None` on a
+    /// file system in memory.
+    fn partly_cached(path: &Path) -> Option<Checkpoint> {
+        let buf = TensorBuf::from_vec(vec![12 * MIB], vec![7_u8; 12 * MIB]).unwrap();
+        save(path, [("w", &buf)], &SaveOptions::new()).unwrap();
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let file = File::open(path).unwrap();
+        if tmpfs(&file).is_some() {
+            eprintln!("NOT TESTED: the directory for temporary files is in memory");
+            return None;
+        }
+        drop_pages(&file, 0..u64::MAX >> 1);
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        for start in [0, 9 * MIB] {
+            crate::file::io::positional::read_exact_at(&file, &mut vec![0; MIB], start as u64)
+                .unwrap();
+        }
+        Some(checkpoint)
+    }
+
+    /// Loads a file, and returns its pages before and after.
+    fn loaded(options: &LoadOptions) -> Option<(Vec<bool>, Vec<bool>)> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let checkpoint = partly_cached(&path)?;
+        let before = pages(&path);
+        assert_eq!(before.iter().filter(|page| **page).count(), 512);
+        let read = checkpoint.read_all(options).unwrap();
+        assert!(read[0].bytes().iter().all(|byte| *byte == 7));
+        Some((before, pages(&path)))
+    }
+
+    #[test]
+    fn pages_that_were_there_stay_and_others_are_gone() {
+        for threads in [1, 3] {
+            let options = LoadOptions::new().threads(threads).drop_page_cache(true);
+            let Some((before, after)) = loaded(&options) else { return };
+            assert_eq!(after, before);
+        }
+    }
+
+    #[test]
+    fn older_systems_keep_the_pages_before_a_gap() {
+        let options = LoadOptions::new().threads(1).drop_page_cache(true);
+        let Some((_, after)) = without("uncached reads", || loaded(&options)) else { return };
+        assert!(after[..256].iter().all(|page| *page));
+        // Two reads share a page.
+        let left = after[256..].iter().filter(|page| **page).count();
+        assert!(left <= 4, "{left} pages");
+    }
+
+    #[test]
+    fn only_a_load_that_fills_memory_drops_its_pages_unasked() {
+        assert!(available().is_some_and(|bytes| bytes > 0));
+        let options = LoadOptions::new();
+        for (bytes, drops) in [(0, false), (255 << 20, false), (u64::MAX, true)] {
+            assert_eq!(options.drops_page_cache(bytes), drops, "{bytes}");
+            assert!(options.clone().drop_page_cache(true).drops_page_cache(bytes));
+            assert!(!options.clone().drop_page_cache(false).drops_page_cache(bytes));
+            // A part of a larger operation does as the operation.
+            assert_eq!(options.clone().parts_of(bytes).drops_page_cache(0), drops);
+        }
+    }
+
+    #[test]
+    fn without_the_option_all_pages_stay() {
+        let Some((_, after)) = loaded(&LoadOptions::new()) else { return };
+        assert!(after.iter().all(|page| *page));
+    }
+}
