@@ -79,7 +79,7 @@ pub(crate) struct Args {
     /// Without it, that is an error with the new name: the owner of a name decides where it leads
     #[arg(long)]
     follow_renames: bool,
-    /// How many files are downloaded at once
+    /// The number of connections, for several files or for the parts of a large one
     #[arg(
         long,
         value_name = "N",

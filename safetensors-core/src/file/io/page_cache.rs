@@ -105,6 +105,8 @@ pub(super) fn read_unkept(
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::file::io::failpoint::without;
@@ -187,6 +189,45 @@ mod tests {
             assert!(!options.clone().drop_page_cache(false).drops_page_cache(bytes));
             // A part of a larger operation does as the operation.
             assert_eq!(options.clone().parts_of(bytes).drops_page_cache(0), drops);
+        }
+    }
+
+    /// Prints the time of loads from a cold page cache, and the most pages that they leave.
+    #[test]
+    #[ignore = "writes 4 GiB, and measures"]
+    fn loads_of_four_gigabytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let buf = TensorBuf::from_vec(vec![64 * MIB], vec![7_u8; 64 * MIB]).unwrap();
+        let names: Vec<_> = (0..64).map(|i| i.to_string()).collect();
+        save(&path, names.iter().map(|name| (name, &buf)), &SaveOptions::new()).unwrap();
+        let cached = || pages(&path).iter().filter(|page| **page).count() as u64 * 4096;
+        for round in 0..3 {
+            for (way, drops, lacks) in
+                [("kept", false, ""), ("dropped", true, ""), ("older", true, "uncached reads")]
+            {
+                drop_pages(&File::open(&path).unwrap(), 0..u64::MAX >> 1);
+                let checkpoint = Checkpoint::open(&path).unwrap();
+                let options = LoadOptions::new().drop_page_cache(drops);
+                let options = if lacks.is_empty() { options } else { options.threads(1) };
+                let is_done = AtomicBool::new(false);
+                let (took, most) = std::thread::scope(|scope| {
+                    let watch = scope.spawn(|| {
+                        let mut most = 0;
+                        while !is_done.load(Ordering::Relaxed) {
+                            most = most.max(cached());
+                            std::thread::sleep(Duration::from_millis(50));
+                        }
+                        most.max(cached())
+                    });
+                    let begun = Instant::now();
+                    without(lacks, || checkpoint.read_all(&options)).unwrap();
+                    let took = begun.elapsed();
+                    is_done.store(true, Ordering::Relaxed);
+                    (took, watch.join().unwrap())
+                });
+                println!("{round} {way}: {took:?}, at most {} MiB cached", most >> 20);
+            }
         }
     }
 
