@@ -144,7 +144,7 @@ impl Server {
                 let state = state.clone();
                 let begun = Instant::now();
                 let mut due = Duration::ZERO;
-                let sent = move |bytes| {
+                let sent = move |bytes: usize| {
                     if let Some(rate) = rate {
                         due += Duration::from_secs_f64(bytes as f64 / rate as f64);
                         std::thread::sleep(due.saturating_sub(begun.elapsed()));
