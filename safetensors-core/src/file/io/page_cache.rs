@@ -31,9 +31,11 @@ pub(crate) struct Unkept {
 }
 
 impl Unkept {
-    /// Does so only if `is_unkept`.
+    /// Changes nothing unless `is_unkept`. A load inside another one does as that one.
     pub(crate) fn begin(is_unkept: bool) -> Self {
-        Self { before: UNKEPT.replace(is_unkept), _of_thread: PhantomData }
+        let before = UNKEPT.get();
+        UNKEPT.set(before || is_unkept);
+        Self { before, _of_thread: PhantomData }
     }
 
     pub(super) fn is_begun() -> bool {

@@ -71,9 +71,9 @@ pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::R
 
 /// Fills buffers with consecutive ranges.
 fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
+    let Some(start) = run.first().map(|range| range.offset) else { return Ok(()) };
     // The call may read less than requested, fail, or not exist on this system. The rest is read
     // range by range. If the call failed, this gives the error.
-    let Some(start) = run.first().map(|range| range.offset) else { return Ok(()) };
     let (done, is_rest_dropped) = read_vectored_at(file, run, start);
     let mut left = done;
     let mut end = start;
