@@ -80,8 +80,8 @@ fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
     for range in run {
         let here = left.min(range.bytes.len());
         left -= here;
-        end = range.offset + range.bytes.len() as u64;
         read_exact_at(file, &mut range.bytes[here..], range.offset + here as u64)?;
+        end = range.offset + range.bytes.len() as u64;
     }
     if is_rest_dropped {
         drop_pages(file, start + done as u64..end);
