@@ -74,22 +74,21 @@ fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
     let Some(start) = run.first().map(|range| range.offset) else { return Ok(()) };
     // The call may read less than requested, fail, or not exist on this system. The rest is read
     // range by range. If the call failed, this gives the error.
-    let (done, is_rest_dropped) = read_vectored_at(file, run, start);
-    let mut left = done;
+    let (mut done, is_dropped) = read_vectored_at(file, run, start);
     let mut end = start;
     for range in run {
-        let here = left.min(range.bytes.len());
-        left -= here;
+        let here = done.min(range.bytes.len());
+        done -= here;
         read_exact_at(file, &mut range.bytes[here..], range.offset + here as u64)?;
         end = range.offset + range.bytes.len() as u64;
     }
-    if is_rest_dropped {
-        drop_pages(file, start + done as u64..end);
+    if is_dropped {
+        drop_pages(file, start..end);
     }
     Ok(())
 }
 
-/// Returns the number of bytes that were read, and whether the pages of the rest are to be dropped.
+/// Returns the number of bytes that were read, and whether all pages are to be dropped.
 #[cfg(unix)]
 fn read_vectored_at(file: &File, run: &mut [ReadRange<'_>], offset: u64) -> (usize, bool) {
     let mut buffers: Vec<_> =

@@ -212,8 +212,8 @@ impl LoadOptions {
     /// memory does this, so that the system need not swap.
     ///
     /// Needs Linux, and a file system of a disk; elsewhere it has no effect. The pages of a mapped
-    /// file are its memory, so they stay. Before Linux 6.14 the system stops reading ahead in the
-    /// open file, and pages within 4 MiB of pages that were not there may go, too.
+    /// file are its memory, so they stay. Before Linux 6.14 a read of 4 MiB drops or leaves all of its
+    /// pages, and the system stops reading ahead in the open file.
     pub fn drop_page_cache(mut self, drops: bool) -> Self {
         self.drop_page_cache = Some(drops);
         self
