@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 
 use super::failpoint;
-use super::page_cache::drop_pages;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use super::page_cache::{Unkept, read_unkept};
 use crate::format::slice::read_range::ReadRange;
@@ -71,39 +70,34 @@ pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::R
 
 /// Fills buffers with consecutive ranges.
 fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
-    let Some(start) = run.first().map(|range| range.offset) else { return Ok(()) };
     // The call may read less than requested, fail, or not exist on this system. The rest is read
     // range by range. If the call failed, this gives the error.
-    let (mut done, is_dropped) = read_vectored_at(file, run, start);
-    let mut end = start;
+    let mut done = read_vectored_at(file, run).unwrap_or(0);
     for range in run {
         let here = done.min(range.bytes.len());
         done -= here;
         read_exact_at(file, &mut range.bytes[here..], range.offset + here as u64)?;
-        end = range.offset + range.bytes.len() as u64;
-    }
-    if is_dropped {
-        drop_pages(file, start..end);
     }
     Ok(())
 }
 
-/// Returns the number of bytes that were read, and whether all pages are to be dropped.
 #[cfg(unix)]
-fn read_vectored_at(file: &File, run: &mut [ReadRange<'_>], offset: u64) -> (usize, bool) {
+fn read_vectored_at(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<usize> {
+    let Some(offset) = run.first().map(|range| range.offset) else { return Ok(0) };
     let mut buffers: Vec<_> =
         run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    if Unkept::is_begun() {
-        return read_unkept(file, &mut buffers, offset);
+    if Unkept::is_begun()
+        && let Ok(done) = read_unkept(file, &mut buffers, offset)
+    {
+        return Ok(done);
     }
-    let read = rustix::io::retry_on_intr(|| rustix::io::preadv(file, &mut buffers, offset));
-    (read.unwrap_or(0), false)
+    Ok(rustix::io::retry_on_intr(|| rustix::io::preadv(file, &mut buffers, offset))?)
 }
 
 #[cfg(not(unix))]
-fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>], _: u64) -> (usize, bool) {
-    (0, false)
+fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>]) -> io::Result<usize> {
+    Ok(0)
 }
 
 pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -140,4 +134,19 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Does not wait. Errors show at synchronisation.
+pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
+    // Linux takes this advice as a request to write back changes. Bytes that are on the disk
+    // already leave the page cache, which are few directly after the write.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use std::num::NonZeroU64;
+
+        let len = NonZeroU64::new(range.end.saturating_sub(range.start));
+        let _ = rustix::fs::fadvise(file, range.start, len, rustix::fs::Advice::DontNeed);
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = (file, range);
 }

@@ -70,7 +70,7 @@ pub(crate) fn reserve_ahead(_: &File, _: u64, _: u64) {}
 
 // A tmpfs reserves memory by clearing it, which takes longer than writing it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
+fn tmpfs(file: &File) -> Option<rustix::fs::StatFs> {
     /// From `linux/magic.h`.
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 

@@ -211,9 +211,9 @@ impl LoadOptions {
     /// were there before stay. By default only a load of more bytes than half of the available
     /// memory does this, so that the system need not swap.
     ///
-    /// Needs Linux, and a file system of a disk; elsewhere it has no effect. The pages of a mapped
-    /// file are its memory, so they stay. Before Linux 6.14 a read of 4 MiB drops or leaves all of its
-    /// pages, and the system stops reading ahead in the open file.
+    /// Needs Linux 6.14, and a file system of a disk, such as ext4 or XFS; elsewhere it has no
+    /// effect. The system then no longer reads ahead in the open file. The pages of a mapped file are
+    /// its memory, so they stay.
     pub fn drop_page_cache(mut self, drops: bool) -> Self {
         self.drop_page_cache = Some(drops);
         self

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use super::ranges::Ranges;
-use crate::file::io::page_cache::drop_pages;
+use crate::file::io::positional::start_writing_back;
 use crate::format::parallel::lock;
 
 // The disk gets a quarter of the file at a time, within these limits. A shorter file is soon
@@ -42,7 +42,7 @@ impl Early {
     /// Asks the system to put bytes on the disk as soon as enough have followed the last request.
     pub(super) fn written(&self, file: &File, range: Range<u64>) {
         if let Some(range) = self.next(range) {
-            drop_pages(file, range);
+            start_writing_back(file, range);
         }
     }
 
