@@ -147,7 +147,9 @@ fn load_plain<S: ReadAt>(
 fn check(shape: &[usize], dtype: GgmlDType) -> Result<()> {
     let problem = match shape.last() {
         Some(row) if row.is_multiple_of(dtype.block_size()) => return Ok(()),
-        Some(row) => format!("rows of {row} numbers are not blocks of {}", dtype.block_size()),
+        Some(row) => {
+            format!("rows of {row} numbers do not divide into blocks of {}", dtype.block_size())
+        }
         None => "a scalar cannot be quantised".to_owned(),
     };
     Err(from_candle_error(candle_core::Error::msg(problem)))

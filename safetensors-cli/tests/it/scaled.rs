@@ -332,7 +332,7 @@ fn an_output_that_says_nothing_of_codes_has_them_only_if_that_is_asked_for() {
     for out in ["out.npz", "out.bpk", "out.npy"] {
         dir.convert(&[model, out])
             .fails(1, "cannot say that weights are quantised: ")
-            .stderr(contains("it has codes of the weight \"layer.weight\", stored as GPTQ; --"))
+            .stderr(contains("codes of the weight \"layer.weight\", stored as GPTQ; --"))
             .stderr(ends_with(advice));
     }
     for out in ["out.npz", "out.bpk"] {

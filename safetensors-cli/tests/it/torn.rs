@@ -108,7 +108,7 @@ fn a_torn_file_without_its_backup_says_what_is_left_to_do() {
         let moved = dir.at("moved.safetensors");
         fs::rename(&path, &moved).unwrap();
         let before = fs::read(&moved).unwrap();
-        let hint = "no backup of the header lies beside the file, so get the file anew";
+        let hint = "there is no backup of the header next to the file: get the file again";
         run(args, &moved, &[]).fails(1, hint);
         assert_eq!(fs::read(&moved).unwrap(), before);
     }

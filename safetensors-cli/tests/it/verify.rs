@@ -134,14 +134,14 @@ fn every_kind_of_unsound_path_fails_with_its_name() {
     let not_found = fs::read(path("gone")).unwrap_err();
     let expected = format!(
         "\
-error: short.safetensors: expected at least 8 bytes for the header length, found 3
-error: empty.safetensors: expected at least 8 bytes for the header length, found 0
+error: short.safetensors: expected at least 8 bytes, found 3
+error: empty.safetensors: expected at least 8 bytes, found 0
 error: json.safetensors: the header is not JSON at byte 1: found ',', expected a name in quotes
-error: trailing.safetensors: the tensors have 0 bytes, but 1 follow the header
+error: trailing.safetensors: trailing data: the tensors have 0 bytes, but 1 follow the header
 error: folder: no *.safetensors file or index in this directory or below it
 error: missing.safetensors: {not_found}
 error: gone.safetensors: tensor \"a\": the shard is missing; the index needs it for 1 tensor
-error: escape.safetensors.index.json: the index is malformed: \"../x.safetensors\" is not a file name below the index's folder that ends in .safetensors
+error: escape.safetensors.index.json: the index is malformed: the shard \"../x.safetensors\" should be a *.safetensors file in or below the index's directory
 "
     );
     let all = dir.run(&format!("verify {names}")).code(1);

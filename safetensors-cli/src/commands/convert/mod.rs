@@ -385,7 +385,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         }
         kind @ Quantization { problem: QuantizationProblem::Codes { scheme, weight } } => {
             // Core's own remedy is for programs.
-            let same = format!("it has codes of the weight {}, stored as {scheme}", Quoted(weight));
+            let same = format!("codes of the weight {}, stored as {scheme}", Quoted(weight));
             told = told.replace(&kind.to_string(), &same);
             "--dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they are \
              stored"
