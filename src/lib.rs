@@ -153,7 +153,7 @@
 //! |---|---|
 //! | strict parsing, [`Limits`], zero-copy views, mapping (`unsafe fn`: the file must not change) | [`SafeTensors`], [`Checkpoint`] |
 //! | parallel loading with conversion, progress and cancellation | [`Checkpoint::read_all`], [`LoadOptions`] |
-//! | slices, rows and parts of ranks, of which only the bytes are read | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`], [`ranks`] |
+//! | slices, rows and parts of ranks: only their bytes are read | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`], [`ranks`] |
 //! | conversion between all floats and integers, rounded once | [`TensorBuf::convert`] |
 //! | atomic, durable, deterministic saving; streaming; to any writer | [`save()`], [`save::StreamWriter`], [`serialize`], [`save::write_to`] |
 //! | sharded saving as `huggingface_hub` splits, tied weights | [`save_sharded`], [`SaveOptions::tied`] |

@@ -75,8 +75,8 @@ impl<'a> TensorParallelBackend<'a> {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// Makes a backend like [`new`](TensorParallelBackend::new), with options. A dtype in them has
-    /// no effect, because the model asks for its own. With the numbers of [quantised
+    /// Makes a backend like [`new`](TensorParallelBackend::new), with options. Their dtypes have no
+    /// effect, because the model asks for its own. If they ask for the numbers of [quantised
     /// weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
