@@ -1,5 +1,6 @@
-//! Replaces candle's own loaders: a table of the functions, the points where this crate is
-//! stricter, and recipes. This module has no items. The names are from candle 0.11.
+//! From candle's own loaders to this crate: replacements, differences and recipes.
+//!
+//! This module has no items. The names are from candle 0.11.
 //!
 //! # Building a model
 //!

@@ -28,7 +28,7 @@ fn it_has_a_name_in_tables_and_errors() {
         let json = run(&["inspect", "-", "--json"], &good);
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(json["files"][0]["path"], "standard input");
-        let says = "error: standard input: expected at least 8 bytes";
+        let says = "error: standard input: too short for a safetensors file";
         for command in ["inspect", "verify", "stats", "metadata get", "digest"] {
             let args: Vec<_> = command.split(' ').chain(["-"]).collect();
             Assert::new(run(&args, &bad)).code(1).stderr(starts_with(says));
