@@ -294,7 +294,7 @@ pub enum ErrorKind {
     Io(#[from] std::io::Error),
     /// The path has changed, but may not survive a power cut.
     #[cfg(feature = "std")]
-    #[error("the change is done, but a power cut may undo it: {0}")]
+    #[error("the path has changed as requested, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
     /// The new checkpoint is in place, but an old file stays.
     #[cfg(feature = "std")]
@@ -351,8 +351,8 @@ pub enum ErrorKind {
     FileBusy,
     /// Another writer changed the files during a save.
     #[error(
-        "another writer changed this directory during the save, and {} is not the saved file: \
-         open the directory to see its content, or save again",
+        "another writer changed the directory during the save, and {} is not the saved file: \
+         save again, or check the files",
         Quoted(.file)
     )]
     Overtaken { file: String },

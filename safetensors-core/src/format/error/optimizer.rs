@@ -43,8 +43,8 @@ pub enum OptimizerProblem {
     Setting { setting: &'static str, expected: &'static str, found: String },
     /// The file does not say whether weight decay is decoupled.
     #[error(
-        "its weight decay may be Adam's or AdamW's, which PyTorch records since 2.7: for AdamW's, \
-         set PyTorchTraining::decoupled_weight_decay(true)"
+        "the file does not record whether its weight decay is Adam's or AdamW's, as PyTorch does \
+         since 2.7: for AdamW, set PyTorchTraining::decoupled_weight_decay(true)"
     )]
     AdamOrAdamW,
     /// Not a whole number of steps that fits.
@@ -58,7 +58,7 @@ pub enum OptimizerProblem {
     StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },
     /// The state of no known optimizer.
     #[error(
-        "the state of {} fits no supported optimizer: {}",
+        "{} has the state of an unknown optimizer: {}",
         Quoted(.name), NameList(.found)
     )]
     UnknownOptimizer { name: String, found: Vec<String> },

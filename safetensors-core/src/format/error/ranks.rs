@@ -79,15 +79,14 @@ pub enum RankProblem {
     BadAttempt { found: String },
     /// The ranks of an attempt have different plans or options.
     #[error(
-        "another rank of attempt {} has another plan or other options: all ranks need the same, \
-         and each save needs a new attempt",
+        "another rank of attempt {} has another plan or other options: all ranks need the same \
+         ones, and each save a new attempt",
         Quoted(.attempt)
     )]
     AttemptDiffers { attempt: String },
     /// The attempt is complete, and the directory opens as its result.
     #[error(
-        "attempt {} is complete: the directory holds what its ranks have saved, and nothing was \
-         changed; a new save needs a new attempt",
+        "attempt {} is already complete, and nothing was changed: give a new save a new attempt",
         Quoted(.attempt)
     )]
     AttemptComplete { attempt: String },
