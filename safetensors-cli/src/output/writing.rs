@@ -23,7 +23,7 @@ pub(crate) struct Writing {
     /// Print what would be written, and write nothing
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Replace what exists without a question, even if it is read-only or in a cache of the Hub
+    /// Replace an existing output without asking, even if read-only or in the Hub's cache
     #[arg(long)]
     force: bool,
 }

@@ -63,7 +63,7 @@ pub(super) struct Init {
     title: String,
     /// Set another key of the standard, without modelspec. before it
     ///
-    /// May be given several times
+    /// May be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     set: Vec<(String, String)>,
     /// Also write the SHA-256 of the data, which reads all of it
