@@ -70,7 +70,7 @@
 //!
 //! ```console
 //! $ safetensors convert model.safetensors small --cast 'embedd*=f16'
-//! error: no tensor matches --cast 'embedd*'; near it: embed.weight; --ignore-unmatched goes on
+//! error: no tensor matches --cast 'embedd*'; similar: embed.weight; --ignore-unmatched allows it
 //! ```
 //!
 //! # Compare

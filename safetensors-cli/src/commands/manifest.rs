@@ -57,12 +57,12 @@ Exit codes: 0 written, 1 a tensor or file cannot be in a manifest, or reading or
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if input::is_stdin(self.input.path()) {
-            return Err(wrong_usage("a manifest is of files, and standard input is none"));
+            return Err(wrong_usage("cannot make a manifest from standard input"));
         }
         let checkpoint = self.input.open()?;
         if other::is_in(checkpoint.files()) || input::is_in_parts(&checkpoint) {
             anyhow::bail!(
-                "{}: its tensors do not lie in safetensors files as they are; `safetensors convert` \
+                "{}: its tensors are not stored whole in safetensors files; `safetensors convert` \
                  makes such files",
                 self.input.name()
             );

@@ -76,7 +76,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
 /// Warns if they cannot be recognised.
 pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
     checkpoint.quantized_weights().unwrap_or_else(|error| {
-        warn(format!("{error}; what is shown are the tensors as they are stored"));
+        warn(format!("{error}; the tensors are shown as stored"));
         Vec::new()
     })
 }

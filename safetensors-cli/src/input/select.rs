@@ -13,7 +13,7 @@ use super::{find, opened_path};
 /// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Select {
-    /// Take only matching names: * any text, ? one character, {a,b} either
+    /// Only tensors with matching names: * any text, ? one character, {a,b} either
     ///
     /// [0-9] is one of several characters; a backslash makes the next one literal. May be repeated:
     /// one pattern has to match

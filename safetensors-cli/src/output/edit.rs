@@ -226,7 +226,7 @@ pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
 
 pub(crate) fn warn_of_restored(file: &Path) {
     warn(format!(
-        "{}: an earlier change of the header was interrupted; the header from before it is restored",
+        "{}: an earlier change of the header was interrupted; the old header is restored",
         text::path(file)
     ));
 }

@@ -100,8 +100,8 @@ impl Writing {
             && !(is_own && *names == content.names)
         {
             anyhow::bail!(
-                "{shown} is a shard of {}, and nothing but this shard can take its place, also \
-                 with --force; write another file, or all of the checkpoint",
+                "{shown} is a shard of {}, and only this shard can replace it, even with --force; \
+                 write another file, or all of the checkpoint",
                 text::path(index)
             );
         }

@@ -292,7 +292,7 @@ fn modules_of_another_model_are_named() {
     let model = filled(dir.path(), "model.safetensors", &[("w.weight", [2, 2], Dtype::F32)], 1.0);
     dir.convert(&[&*model, "out.safetensors", "--lora", "lora.safetensors"])
         .success()
-        .stderr(contains("modules of another model are left: fc1"));
+        .stderr(contains("modules of another model are skipped: fc1"));
     assert_eq!(stored(dir.at("out.safetensors"), "w.weight").1, [2.0; 4]);
 }
 

@@ -142,7 +142,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ("diff - -", "A and B cannot both be standard input", "diff [OPTIONS] <A> <B>"),
         (
             "convert a",
-            "OUT is missing: the last argument is what to write, after what to read",
+            "OUT is missing: name the output last, after the inputs",
             "convert [OPTIONS] <IN>... <OUT>",
         ),
         (

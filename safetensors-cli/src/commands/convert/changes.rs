@@ -370,7 +370,7 @@ fn warn_of_what_stays(rewrite: &Rewrite<'_>) {
         let names: Vec<_> = experts().map(|(name, _)| name).collect();
         let (_, all) = rewrite.quantized_bytes();
         warn(format!(
-            "--quantize: stacked experts stay as they are, {} with {} of the bytes: {}",
+            "--quantize: stacked experts stay unchanged, {} with {} of the bytes: {}",
             text::counted(names.len() as u64, "tensor"),
             text::percent(bytes, all),
             text::some(names)

@@ -124,7 +124,7 @@ pub(super) fn merged(
     for adapter in adapters {
         let left = adapter.left(&checkpoint).context("--lora")?;
         if !left.is_empty() {
-            warn(format!("--lora: modules of another model are left: {}", text::some(left)));
+            warn(format!("--lora: modules of another model are skipped: {}", text::some(left)));
         }
     }
     let mut before = HashMap::new();

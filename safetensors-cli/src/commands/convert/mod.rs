@@ -311,7 +311,7 @@ fn open(
     if let Some(other) =
         sources.iter().find(|it| !it.is_of_gguf() && change.changes.names.is_some())
     {
-        let problem = "--names transformers is for files of GGUF as IN";
+        let problem = "--names transformers needs a GGUF file as IN";
         return Err(wrong_usage(format!("{}: {problem}", other.name())));
     }
     Ok(sources)
@@ -370,7 +370,7 @@ fn taken<'a>(
 }
 
 fn out_is_missing() -> anyhow::Error {
-    wrong_usage("OUT is missing: the last argument is what to write, after what to read")
+    wrong_usage("OUT is missing: name the output last, after the inputs")
 }
 
 /// Adds a remedy about quantised weights, and about the metadata of tied weights.
@@ -434,8 +434,8 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
     // Two names are enough to explain the error.
     let from: Vec<_> = from.into_iter().take(2).map(|(_, name)| name).collect();
     anyhow::anyhow!(
-        "{error}: {}; give them different names with --rename, leave out one with --drop, \
-         or convert one input by itself first, with --prefix",
+        "{error}: {}; rename one with --rename, skip one with --drop, or first convert one input \
+         alone, with --prefix",
         from.join(" and ")
     )
 }

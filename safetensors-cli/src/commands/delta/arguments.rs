@@ -122,7 +122,7 @@ impl Unversioned {
             Some(base) => base.to_owned(),
             None => before().ok_or_else(|| {
                 wrong_usage(format!(
-                    "no number comes before the version {}; name the base with --base-version",
+                    "no version comes before {}; name the base with --base-version",
                     crate::terminal::text::short(to)
                 ))
             })?,

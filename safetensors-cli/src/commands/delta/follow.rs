@@ -121,8 +121,8 @@ impl Follow {
     fn told(&self, update: &Update, out: &mut impl Write) -> anyhow::Result<()> {
         if !update.is_checked {
             warn(format!(
-                "{}: no delta up to version {:06} names a digest of its base, so tensors that they \
-                 do not change are not checked",
+                "{}: no delta up to version {:06} has a digest of its base, so unchanged tensors \
+                 are not checked",
                 input::name(&self.root),
                 update.version
             ));

@@ -206,7 +206,7 @@ impl Make {
             false if old.metadata() == new.metadata() => options,
             false => {
                 warn(format!(
-                    "{}: the metadata differs from that of OLD; no delta with --for has it",
+                    "{}: the metadata differs from OLD's; a delta made with --for omits it",
                     input::name(&self.new)
                 ));
                 options
@@ -367,7 +367,7 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
         && !chain.names_digest()
     {
         warn(format!(
-            "{}: names no digest of its base, so tensors that it does not change are not checked",
+            "{}: has no digest of its base, so unchanged tensors are not checked",
             text::path(delta.path())
         ));
     }
@@ -402,7 +402,7 @@ fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Re
             && before != now
         {
             let path = input::name(path);
-            warn(format!("{path}: {name} differs from that of OLD; no delta has it"));
+            warn(format!("{path}: {name} differs from OLD's; deltas do not include it"));
         }
     }
     Ok(())

@@ -199,6 +199,6 @@ fn remove(edit: &EditArgs, keys: &[String], out: &mut impl Write) -> anyhow::Res
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
     let key = text::short(key);
     anyhow::anyhow!(
-        "{path}: there is no metadata {key}; `safetensors metadata get PATH` lists the keys"
+        "{path}: there is no metadata key {key}; `safetensors metadata get PATH` lists the keys"
     )
 }

@@ -23,7 +23,7 @@ use crate::format::dtype::Dtype;
 pub enum ErrorKind {
     // The frame of the file.
     /// Fewer than the 8 bytes of the header length.
-    #[error("expected at least 8 bytes for the header length, found {found}")]
+    #[error("too short for a safetensors file: expected at least 8 bytes, found {found}")]
     TooShort { found: u64 },
     /// A header over [`Limits`](crate::Limits).
     #[error("the header has {found} bytes, over the limit of {limit}")]
@@ -306,9 +306,7 @@ pub enum ErrorKind {
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
-    #[error(
-        "the file lies in a cache of the Hub, so other programs would get what is changed here"
-    )]
+    #[error("the file is in a cache of the Hub, and other programs would see the change")]
     InHubCache,
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
@@ -362,10 +360,7 @@ pub enum ErrorKind {
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
     /// A delta, which `safetensors-delta` applies to `base`.
-    #[error(
-        "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
-         that checkpoint", Quoted(.base)
-    )]
+    #[error("this is a delta of {}; apply it to that checkpoint first", Quoted(.base))]
     IsDelta { base: String },
     /// Not the index of a delta.
     #[error("expected a delta, with a delta_encoding in its index, found a checkpoint")]
