@@ -277,9 +277,9 @@ fn what_is_not_copied_is_named() {
         fs::write(dir.at("old").join(name), "x").unwrap();
     }
     dir.run("delta apply old delta out").success().stderr(
-        "warning: model.sig, pytorch_model.bin are not copied to out: it has files of these names, \
-         the base has no settings of a model, such as config.json, or they hold or sign other \
-         tensors, are hidden or over 256 MiB, or lead out of their directory\n",
+        "warning: not copied to out: model.sig, pytorch_model.bin; such files are there already, \
+         hold or sign other tensors, are hidden, over 256 MiB or links out of their directory, or \
+         BASE has no config.json or the like\n",
     );
     assert!(dir.at("out/notes.txt").exists());
 }

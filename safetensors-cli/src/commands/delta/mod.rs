@@ -377,11 +377,11 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
         warn(format!(
-            "{} are not copied to {}: it has files of these names, the base has no settings of a \
-             model, such as config.json, or they hold or sign other tensors, are hidden or over \
-             256 MiB, or lead out of their directory",
-            names.join(", "),
-            text::path(to)
+            "not copied to {}: {}; such files are there already, hold or sign other tensors, are \
+             hidden, over 256 MiB or links out of their directory, or BASE has no config.json or \
+             the like",
+            text::path(to),
+            names.join(", ")
         ));
     }
 }

@@ -160,7 +160,7 @@ pub enum ErrorKind {
     WrongDtype { expected: Dtype, found: Dtype },
     /// Borrowed bytes that are not aligned.
     #[error(
-        "the data lies at address {address:#x}, but {dtype} elements need a multiple of \
+        "the data is at address {address:#x}, but {dtype} elements need a multiple of \
          {alignment}: copy it instead"
     )]
     Misaligned { dtype: Dtype, alignment: usize, address: usize },
