@@ -45,7 +45,7 @@ pub(crate) struct Args {
     slice: Option<Slice>,
     /// The file to write: .npy or .safetensors; - for a .npy file on standard output
     ///
-    /// `-o - > FILE` writes to a FIFO or a device
+    /// A FIFO or a device is refused: use `-o - > FILE`
     #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
     output: PathBuf,
     /// Write only the bytes of the elements, without a header, to a FILE of any name

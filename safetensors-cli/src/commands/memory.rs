@@ -19,15 +19,14 @@ use crate::terminal::{table, text};
 /// Show the memory that the weights take as each dtype, and whether this machine has it free.
 ///
 /// The first row has the weights as stored. In the other rows all floats and quantised weights have
-/// the dtype, and integers stay. --length adds the cache of keys and values. Activations are not
-/// counted. Reads only headers. On Linux, the free memory is the smaller of the machine's and the
-/// control group's.
+/// the dtype, and integers stay. --length adds the KV cache. Activations are not counted. Reads
+/// only headers. On Linux, the free memory is the smaller of the machine's and the control group's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// Add the KV cache for this many tokens, by the config.json next to PATH
+    /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
     /// It has 32 bits a number if all floats are F32, otherwise 16. Without layer_types in
     /// config.json, no layer is known to have a window, and the size is an upper bound

@@ -22,7 +22,8 @@ const TIMED_OUT: u8 = 124;
 ///
 /// ROOT is a directory or a bucket that slime or miles fills with versions: directories such as
 /// weight_v000003, with a delta or a full checkpoint. Other names are ignored. A ROOT that does not
-/// exist yet is waited for. A version counts once its index or only model.safetensors is there.
+/// exist yet is waited for. A version counts once its index, or its single model.safetensors, is
+/// there.
 ///
 /// OUT gets the newest full version and the deltas after it, and then each new delta. It opens as
 /// the old version or the new one at every moment, also after a kill. Files of no version stay, but

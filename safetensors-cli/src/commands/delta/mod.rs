@@ -99,12 +99,12 @@ struct Make {
     /// The directory to write
     #[arg(value_name = "DELTA", value_parser = address::parser())]
     delta: PathBuf,
-    /// The name of the version of NEW; by default the number in the name of DELTA
+    /// The version name of NEW; by default the number in the name of DELTA
     ///
-    /// It is the number in a name such as weight_v000002, otherwise 000001
+    /// Such as 000002 for weight_v000002; without a number, 000001
     #[arg(long, value_name = "ID")]
     to_version: Option<String>,
-    /// The name of the version of OLD; by default the number before the new one
+    /// The version name of OLD; by default the number before the new one
     #[arg(long, value_name = "ID")]
     base_version: Option<String>,
     #[command(flatten)]

@@ -76,7 +76,7 @@ pub(crate) struct Args {
     /// Show each file, with its header, padding and alignment
     ///
     /// The alignment is the largest power of two, up to 4096, that divides the position of the
-    /// data. A tensor that the index maps to another file counts only here
+    /// data. A tensor that the index maps to another file is counted only here
     #[arg(long, conflicts_with = "json")]
     files: bool,
     #[command(flatten)]

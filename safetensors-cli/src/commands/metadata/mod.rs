@@ -111,7 +111,7 @@ struct Get {
     /// The entries to print; all by default
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
-    /// Print values as they are, without escapes
+    /// Print values without escapes
     ///
     /// Values may hold characters that control a terminal
     #[arg(long)]
