@@ -271,7 +271,7 @@ fn wrong_kinds_and_wrong_usage() {
         ),
         (
             "a.safetensors b.safetensors --max-shard-size 1GB",
-            "--max-shard-size, --no-wait, --ranks and --plan are for a directory",
+            "--max-shard-size, --no-wait, --ranks and --plan need a directory",
         ),
     ] {
         dir.convert(line).fails(2, says);

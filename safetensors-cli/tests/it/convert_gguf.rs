@@ -172,7 +172,7 @@ fn options_of_other_outputs_are_wrong_usage() {
         ("model s3://bucket/out.gguf --quantize q8_0", "GGUF and NumPy's files are written"),
         ("model out --quantize q8_0", "--quantize q8_0 needs a .gguf file as OUT"),
         ("model out.gguf --quantize q5_k", "or for OUT.gguf q8_0, q4_0, bf16, f16, f32\n"),
-        ("plain.gguf out.gguf --quantize q8_0", "it is a GGUF file already"),
+        ("plain.gguf out.gguf --quantize q8_0", "already a GGUF file"),
     ] {
         dir.convert(line).fails(2, expected);
     }

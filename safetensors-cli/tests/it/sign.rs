@@ -201,7 +201,7 @@ fn wrong_usage() {
     let public = fixture("p256.pub");
     for (arguments, problem) in [
         (&["verify", "model", "--key", &public][..], "--signature"),
-        (&["verify", "model", "--signature", "s"], "name the key by --key"),
+        (&["verify", "model", "--signature", "s"], "name the signer's by --key"),
         (&["verify", "model", "model", "--signature", "s", "--key", &public], "one PATH"),
         (&["verify", "model", "--signature", "s", "--key", &public, "--strict"], "--strict"),
         (&["verify", "-", "--signature", "s", "--key", &public], "standard input"),

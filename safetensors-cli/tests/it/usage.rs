@@ -237,7 +237,7 @@ fn addresses_need_a_feature() {
         assert!(said.contains("--features remote") && !said.contains("secret"), "{said}");
     }
     // The memory of a command is no place, with the feature and without.
-    let no_place = contains("empty at its start and lost at its end");
+    let no_place = contains("empty when a command starts and lost when it ends");
     dir.run("convert a.safetensors memory:///a").code(2).stderr(no_place.clone());
     dir.run("inspect Memory:///a").code(1).stderr(no_place);
     // In place they are refused as ever, and such a path of the disk, which Windows has not, is

@@ -163,7 +163,7 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  A file, index, directory or address (feature remote), or -
-  <OUT>    A .safetensors, .gguf, .bpk, .npz or .npy file, or a directory
+  <OUT>    A .safetensors, .gguf, .npz or .npy file, a directory, a bucket
 
 {all-args}{after-help}";
 
