@@ -178,7 +178,7 @@ mod what {
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let kind = args.repo_type.as_deref().filter(|kind| *kind != "model");
             if args.repo.starts_with("hf://") && args.repo_type.is_some() {
-                return Err(wrong_usage("an address says the type of REPO itself"));
+                return Err(wrong_usage("the address has the type of REPO; omit --repo-type"));
             }
             let given = kind.map_or_else(|| args.repo.clone(), |it| format!("{it}s/{}", args.repo));
             let (repo, revision, path) = if args.repo.starts_with("hf://") {

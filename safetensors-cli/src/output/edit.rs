@@ -258,7 +258,7 @@ pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(St
         Some(file) => {
             let text = input::read_named(file.as_ref(), Limits::default().header_bytes)?;
             let text = String::from_utf8(text);
-            text.with_context(|| format!("{}: a value is a text", input::name(file.as_ref())))
+            text.with_context(|| format!("{}: a value must be text", input::name(file.as_ref())))
         }
     };
     entries.iter().map(|(key, text)| Ok((key.clone(), value(text)?))).collect()

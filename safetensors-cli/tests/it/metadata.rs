@@ -164,7 +164,7 @@ fn a_value_may_be_the_text_of_a_file() {
     assert_eq!(dir.open("m.safetensors").metadata()["in"], "piped");
     let before = dir.read("m.safetensors");
     dir.run("metadata set m.safetensors a=1 l=@gone").fails(1, "gone: ");
-    dir.run("metadata set m.safetensors l=@binary").fails(1, "binary: a value is a text");
+    dir.run("metadata set m.safetensors l=@binary").fails(1, "binary: a value must be text");
     assert!(dir.read("m.safetensors") == before);
     let init =
         "metadata modelspec init m.safetensors --architecture a/b --implementation i --title t";

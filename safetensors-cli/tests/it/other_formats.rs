@@ -220,8 +220,8 @@ fn errors_name_the_file_and_the_tensor() {
         &["digest", "--record", "tied.pt"],
     ] {
         dir.run(args).failure().code(1).stderr(
-            "error: tied.pt: a file of PyTorch is not changed in place; convert it first: \
-             `safetensors convert` makes a safetensors file of it, which can be changed\n",
+            "error: tied.pt: only safetensors files can be changed, not a file of PyTorch; \
+             `safetensors convert` makes one of it\n",
         );
     }
     assert_eq!(dir.read("tied.pt"), before);

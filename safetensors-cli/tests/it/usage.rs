@@ -129,7 +129,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ("digest --record -", cannot, "digest [OPTIONS] <PATH>..."),
         (
             "digest --record a s3://bucket/a",
-            "s3://bucket/a: only files of the disk are changed in place; `safetensors convert` copies \
+            "s3://bucket/a: only files on the disk can be changed; `safetensors convert` copies \
              this one there",
             "digest [OPTIONS] <PATH>...",
         ),

@@ -82,7 +82,7 @@ pub(super) fn save(
     mut output: Output,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let [input] = inputs else { return Err(wrong_usage("--lora-format is for one IN")) };
+    let [input] = inputs else { return Err(wrong_usage("--lora-format needs exactly one IN")) };
     output.name_adapter(format)?;
     let adapter = lora::open(input)?;
     let mut files = files_of(&adapter);

@@ -22,7 +22,7 @@ pub(super) struct Loras {
     ///
     /// A directory of PEFT or mlx-lm, a file of diffusers, ComfyUI, kohya or LyCORIS, or the
     /// address of one: LoRA, DoRA, LoHa, LoKr or full differences. SCALE is 1 by default. The sum
-    /// is computed as f32, and rounded once to the weight's new dtype. Quantised weights need
+    /// is computed as f32, and rounded once to the weight's dtype in OUT. Quantised weights need
     /// --dequantize or --dtype. A module that fits no weight is an error. IN must be one
     /// checkpoint. May be repeated: adapters are added in this order
     #[arg(

@@ -71,8 +71,9 @@ use crate::terminal::text;
 /// Each IN is a file of safetensors, PyTorch, GGUF, burn or NumPy; an index; a directory of one of
 /// these, of a trainer (DCP, DeepSpeed) or of ranks, read as whole tensors; an address, such as
 /// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors, .gguf,
-/// .bpk, .npz or .npy file, or else a directory, which gets one file, or several with an index. OUT
-/// may be in a bucket, such as s3://bucket/model. The README has a table of the formats.
+/// .bpk, .npz or .npy file, or else a directory, which gets one file, or several with an index. A
+/// .safetensors OUT or a directory may be in a bucket, such as s3://bucket/model. The README has a
+/// table of the formats.
 ///
 /// A .gguf file, for llama.cpp and the like, is made of one transformers model, in a directory with
 /// its config.json and tokenizer: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 for text, or BERT. A
@@ -229,7 +230,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     match (Output::new(args, output)?, args.lora_format.format()) {
         (None, None) => gguf::run(args, inputs, output, out),
-        (None, Some(_)) => Err(wrong_usage("--lora-format is not for a .gguf file as output")),
+        (None, Some(_)) => Err(wrong_usage("--lora-format cannot write a .gguf file")),
         (Some(output), None) => save(args, inputs, output, out),
         (Some(output), Some(format)) => adapter::save(args, inputs, format, output, out),
     }
@@ -304,7 +305,7 @@ fn open(
     adapters: &[Adapter],
 ) -> anyhow::Result<Vec<Source>> {
     if !adapters.is_empty() && inputs.len() > 1 {
-        return Err(wrong_usage("--lora is for one IN"));
+        return Err(wrong_usage("--lora needs exactly one IN"));
     }
     let open = |path: &PathBuf| Source::open(path, change, adapters);
     let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;

@@ -59,7 +59,7 @@ fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String>
         return Err(FOR_DIRECTORY.into());
     }
     if is_remote && (args.no_wait || args.ranks.is_given()) {
-        return Err("--no-wait, --ranks and --plan are for a directory of the disk".into());
+        return Err("--no-wait, --ranks and --plan need a directory on the disk".into());
     }
     if args.no_tokenizer {
         return Err("--no-tokenizer needs a .gguf file as OUT".into());

@@ -318,7 +318,7 @@ fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
     if address::of(path).is_none() && !input::is_stdin(path) {
         return Ok(());
     }
-    Err(wrong_usage(format!("{}: {what} has to be on this disk", input::shown(path))))
+    Err(wrong_usage(format!("{}: {what} must be on the disk", input::shown(path))))
 }
 
 fn bytes_of(checkpoint: &Checkpoint) -> u64 {

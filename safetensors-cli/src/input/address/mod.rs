@@ -144,7 +144,7 @@ pub(crate) fn shown(address: &str) -> String {
 pub(crate) fn refuse(path: &Path) -> anyhow::Result<()> {
     let Some(address) = of(path) else { return Ok(()) };
     Err(wrong_usage(format!(
-        "{}: only files of the disk are changed in place; `safetensors convert` copies this one there",
+        "{}: only files on the disk can be changed; `safetensors convert` copies this one there",
         printable(address)
     )))
 }

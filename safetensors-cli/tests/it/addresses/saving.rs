@@ -246,8 +246,8 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
         (&[&input, "s3://bucket/a.safetensor"], "s3://bucket/a.safetensors is a file, and "),
         (&[&input, "s3://bucket/a.safetensor"], "s3://bucket/a.safetensor/ a directory"),
         (&[&input, "s3://bucket.st/m.st/a.st?b=c"], "s3://bucket.st/m.st/a.safetensors is a file"),
-        (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
-        (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),
+        (&[&input, "s3://bucket/a/", "--no-wait"], "need a directory on the disk"),
+        (&[&input, "s3://bucket/a/", "--ranks", "2"], "need a directory on the disk"),
         (&[&input, "s3://bucket/a/model.safetensors.index.json"], "name the directory"),
     ] {
         let refused = error(safetensors(dir.path(), &[&["convert"], args].concat()), 2);
