@@ -18,10 +18,9 @@ use crate::terminal::{table, text};
 
 /// Show the memory that the weights take as each dtype, and whether this machine has it free.
 ///
-/// The first row is for weights as they are stored, quantised ones included. In the other rows all
-/// floats and quantised weights have the dtype, and integers stay. --length adds the cache of keys
-/// and values. Activations are not counted. Only headers are read. The free memory is the least of
-/// the machine's and the control group's, on Linux.
+/// The first row has the weights as stored. In the other rows all floats and quantised weights have
+/// the dtype, and integers stay. --length adds the KV cache. Activations are not counted. Reads
+/// only headers. On Linux, the free memory is the smaller of the machine's and the control group's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -29,9 +28,8 @@ pub(crate) struct Args {
     input: Input,
     /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
-    /// It has 32 bits a number if all floats are F32, and 16 otherwise. Without layer_types in
-    /// config.json no layer is known to have a window, and the number is the most that the cache
-    /// can take
+    /// It has 32 bits a number if all floats are F32, otherwise 16. Without layer_types in
+    /// config.json, no layer is known to have a window, and the size is an upper bound
     #[arg(long, value_name = "TOKENS", value_parser = input::whole::<u64>(0..=u64::MAX))]
     length: Option<u64>,
 }

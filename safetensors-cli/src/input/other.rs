@@ -158,8 +158,8 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     match detect(path) {
         // `error` is about the header of a safetensors file, which this file does not have.
         Some(format) => anyhow::anyhow!(
-            "{}: a file of {format} is not changed in place; convert it first: `safetensors \
-             convert` makes a safetensors file of it, which can be changed",
+            "{}: only safetensors files can be changed, not a file of {format}; `safetensors \
+             convert` makes one of it",
             text::path(path)
         ),
         None => error.into(),

@@ -13,13 +13,13 @@ use super::{find, opened_path};
 /// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Select {
-    /// Only tensors whose names match: * any text, ? one character, {a,b} either
+    /// Only tensors with matching names: * any text, ? one character, {a,b} either
     ///
-    /// [0-9] matches one of several characters. A backslash makes the next character literal. May
-    /// be given several times: a name has to match one of the patterns
+    /// [0-9] is one of several characters; a backslash makes the next one literal. May be repeated:
+    /// one pattern has to match
     #[arg(short = 'f', long = "filter", value_name = "GLOB")]
     patterns: Vec<Pattern>,
-    /// Go on if a pattern of names matches no tensor; without this, that is an error
+    /// Allow patterns that match no tensor, which is otherwise an error
     #[arg(long)]
     pub(crate) ignore_unmatched: bool,
 }

@@ -9,7 +9,7 @@ use super::{Checkpoint, Input, Opening, opened_path, other, quantized_weights};
 /// The option of every command that shows values.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Values {
-    /// Take codes and scales as they are stored, not the numbers of quantised weights
+    /// Take codes and scales as stored, not the numbers of quantised weights
     #[arg(long)]
     stored: bool,
 }

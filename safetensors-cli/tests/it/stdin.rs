@@ -34,7 +34,8 @@ fn it_has_a_name_in_tables_and_errors() {
             Assert::new(run(&args, &bad)).code(1).stderr(starts_with(says));
         }
         let failed = run(&["metadata", "get", "-", "nope"], &good);
-        let expected = "error: standard input: there is no metadata nope; `safetensors metadata get PATH` lists the keys\n";
+        let expected = "error: standard input: there is no metadata key nope; `safetensors \
+                        metadata get PATH` lists the keys\n";
         assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(1), expected));
         Assert::new(run(&["digest", "-"], &good)).shows("  mask\n");
     }

@@ -56,8 +56,8 @@ fn every_change_restores_a_torn_header_first() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let told = contains(
-            "warning: PATH: an earlier change of the header was interrupted; the header from \
-             before it is restored\n"
+            "warning: PATH: an earlier change of the header was interrupted; the old header is \
+             restored\n"
                 .replace("PATH", path.to_str().unwrap()),
         );
         run(args, &path, rest).success().stderr(told);

@@ -293,9 +293,9 @@ fn nan_and_infinity_are_faults_where_they_are_asked_for() {
     save(dir.at("x.safetensors"), tensors, &quick()).unwrap();
     dir.run("verify x.safetensors").quiet();
     let faults = "\
-error: x.safetensors: tensor \"complex\": 1 of 2 values NaN or infinite; the first, [1], is inf
-error: x.safetensors: tensor \"half\": 1 of 2 values NaN or infinite; the first, [1], is NaN
-error: x.safetensors: tensor \"long\": 2 of 700,000 values NaN or infinite; the first, [650, 1], is -inf
+error: x.safetensors: tensor \"complex\": 1 of 2 values are NaN or infinite; the first, [1], is inf
+error: x.safetensors: tensor \"half\": 1 of 2 values are NaN or infinite; the first, [1], is NaN
+error: x.safetensors: tensor \"long\": 2 of 700,000 values are NaN or infinite; the first, [650, 1], is -inf
 ";
     let told = dir.run("verify --finite x.safetensors").code(1).stdout("").err();
     let mut told: Vec<_> = told.lines().collect();

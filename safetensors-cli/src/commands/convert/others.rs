@@ -99,7 +99,7 @@ impl Others {
         if !missing.is_empty() {
             warn(format!(
                 "{}: nothing can load it without {}, which modules.json or model_index.json names \
-                 and which does not go along; convert or copy that yourself",
+                 and which is not copied; convert or copy it yourself",
                 input::shown(out),
                 text::some(&missing)
             ));

@@ -52,22 +52,22 @@ pub(super) const OUT: Argument =
 const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
 
 pub(super) const FOR_DIRECTORY: &str =
-    "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output";
+    "--max-shard-size, --no-wait, --ranks and --plan need a directory as OUT";
 
 fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String> {
     if form != Form::Directory && args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
     }
     if is_remote && (args.no_wait || args.ranks.is_given()) {
-        return Err("--no-wait, --ranks and --plan are for a directory of the disk".into());
+        return Err("--no-wait, --ranks and --plan need a directory on the disk".into());
     }
     if args.no_tokenizer {
-        return Err("--no-tokenizer is for a .gguf file as output".into());
+        return Err("--no-tokenizer needs a .gguf file as OUT".into());
     }
     match (args.changes.quantize, form) {
         (None, _) => Ok(()),
         (Some(scheme @ Scheme::Gguf(_)), _) => {
-            Err(format!("--quantize {scheme} is for a .gguf file as output"))
+            Err(format!("--quantize {scheme} needs a .gguf file as OUT"))
         }
         (Some(_), Form::Npy | Form::Npz | Form::Burnpack) => Err(NO_CODES.into()),
         (Some(_), Form::Directory) if args.ranks.is_given() => {
@@ -274,7 +274,7 @@ impl Output {
         let lost: BTreeSet<_> = metadata.keys().chain(plan.aliases.keys()).collect();
         if plan.is_bare && !lost.is_empty() {
             let (path, keys) = (text::path(&self.path), text::some(lost));
-            warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
+            warn(format!("{path}: NumPy's files hold no metadata; omitted: {keys}"));
         }
     }
 
@@ -329,7 +329,7 @@ impl Output {
             let error = error.in_file(self.name());
             match (error.other(), error.tensor()) {
                 (Some(ErrorKind::NotForBurn { .. }), Some(_)) => {
-                    anyhow::anyhow!("{error}; --cast gives it another dtype, --drop leaves it out")
+                    anyhow::anyhow!("{error}; --cast gives it another dtype, --drop skips it")
                 }
                 _ => error.into(),
             }

@@ -80,14 +80,14 @@ pub(in crate::commands) fn verify(
     out: &mut Out,
 ) -> anyhow::Result<ExitCode> {
     let [model] = paths else {
-        return Err(wrong_usage("a signature is about one PATH; name one"));
+        return Err(wrong_usage("a signature is for one PATH; name one"));
     };
     check_on_disk(model)?;
     let mut verifier = match (&args.key, &args.certificate_chain[..]) {
         (Some(key), _) => with_path(key, Verifier::with_key)?,
         (None, []) => {
             return Err(wrong_usage(
-                "a signature alone shows nothing; name the key by --key, or a root by \
+                "a signature needs a key to be checked: name the signer's by --key, or a root by \
                  --certificate-chain",
             ));
         }
@@ -252,7 +252,7 @@ fn refuse_key_in_model(key: &Path, model: &Path) -> anyhow::Result<()> {
     };
     if is_below {
         anyhow::bail!(
-            "{}: the private key lies in {}, and would be published with it; move it away",
+            "{}: the private key is in {}, and would be published with it; move it away",
             text::path(key),
             text::path(model)
         );

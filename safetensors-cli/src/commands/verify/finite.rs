@@ -107,7 +107,7 @@ impl NotFinite {
         }
         let file = tensor.file().map(Path::display).map(|file| file.to_string());
         let error = format!(
-            "{}tensor {}: {} of {} NaN or infinite; the first, {}, is {}",
+            "{}tensor {}: {} of {} are NaN or infinite; the first, {}, is {}",
             file.as_ref().map(|file| format!("{}: ", text::printable(file))).unwrap_or_default(),
             Quoted(tensor.name()),
             text::count(self.count),

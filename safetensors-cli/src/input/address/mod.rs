@@ -123,7 +123,7 @@ pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
 fn refuse_memory(address: &str) -> anyhow::Result<()> {
     match address.split_once(':') {
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(
-            "{}: the memory of a command is empty at its start and lost at its end; name a path, \
+            "{}: memory:// is empty when a command starts and lost when it ends; name a path, \
              or a bucket such as s3://bucket/model",
             printable(address)
         ),
@@ -144,7 +144,7 @@ pub(crate) fn shown(address: &str) -> String {
 pub(crate) fn refuse(path: &Path) -> anyhow::Result<()> {
     let Some(address) = of(path) else { return Ok(()) };
     Err(wrong_usage(format!(
-        "{}: only files of the disk are changed in place; `safetensors convert` copies this one there",
+        "{}: only files on the disk can be changed; `safetensors convert` copies this one there",
         printable(address)
     )))
 }

@@ -132,8 +132,7 @@ fn a_file_that_appears_in_the_meantime_is_not_replaced() {
         fs::copy(dir.at("other.safetensors"), d.join("model.safetensors")).unwrap();
         drop(held);
         let output = waiting.wait_with_output().unwrap();
-        let error =
-            format!("error: {out} exists since this command has begun; --force replaces it\n");
+        let error = format!("error: {out} appeared while this command ran; --force replaces it\n");
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), &*error));
         assert_eq!(Checkpoint::open(&d).unwrap().tensors().next().unwrap().name(), "other");
         assert_eq!(list(&d), ["model.safetensors"]);
