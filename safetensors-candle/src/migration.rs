@@ -1,5 +1,6 @@
-//! From candle's own loaders to this crate: the replacement of each function, the points where this
-//! crate is stricter, and recipes. This module has no items. The names are from candle 0.11.
+//! From candle's own loaders to this crate: replacements, differences and recipes.
+//!
+//! This module has no items. The names are from candle 0.11.
 //!
 //! # Building a model
 //!

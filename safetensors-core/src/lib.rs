@@ -1,5 +1,4 @@
-//! The safetensors format: dtypes, a strict header parser, zero-copy views, a parallel loader and a
-//! safe writer.
+//! The safetensors format: dtypes, strict parser, zero-copy views, parallel loader, safe writer.
 //!
 //! This crate knows no tensor library. Adapters (`safetensors-ndarray`, `safetensors-candle`,
 //! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade

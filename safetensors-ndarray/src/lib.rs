@@ -1,5 +1,4 @@
-//! Reads and writes [`ndarray`] arrays as safetensors files: many named arrays in one file, as in
-//! `.npz`.
+//! Reads and writes [`ndarray`] arrays as safetensors files, many in one file as in `.npz`.
 //!
 //! ```
 //! use ndarray::{Ix2, array, s};

@@ -1,5 +1,4 @@
-//! Computing with ndarray: a simulation that saves labelled arrays while they grow, goes on in a
-//! later run, and reads slices back.
+//! Computing with ndarray: save labelled arrays that grow, resume in a later run, read slices.
 //!
 //! ```toml
 //! [dependencies]

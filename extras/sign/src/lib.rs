@@ -1,5 +1,6 @@
-//! Signs the files of a model and verifies the signatures, offline, in the format of OpenSSF Model
-//! Signing (OMS) 1.0.
+//! Signs the files of a model and verifies the signatures, offline.
+//!
+//! The format is OpenSSF Model Signing (OMS) 1.0.
 //!
 //! A signature is a separate file, such as `model.sig`, with the signed digests of all files. The
 //! Python package `model-signing` writes and reads the same files.
