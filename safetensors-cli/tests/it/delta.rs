@@ -93,7 +93,7 @@ fn every_other_command_refuses_a_delta() {
     ] {
         dir.run(args).fails(
             trouble(args),
-            "it is a delta, which has no more than what changed since the checkpoint \"000000\"",
+            "it is a delta of \"000000\": apply it to that checkpoint first",
         );
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();

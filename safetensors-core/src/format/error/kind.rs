@@ -160,7 +160,7 @@ pub enum ErrorKind {
     WrongDtype { expected: Dtype, found: Dtype },
     /// Borrowed bytes that are not aligned.
     #[error(
-        "the data lies at address {address:#x}, but {dtype} elements need a multiple of \
+        "the data is at address {address:#x}, but {dtype} elements need a multiple of \
          {alignment}: copy it instead"
     )]
     Misaligned { dtype: Dtype, alignment: usize, address: usize },
@@ -294,7 +294,7 @@ pub enum ErrorKind {
     Io(#[from] std::io::Error),
     /// The path has changed, but may not survive a power cut.
     #[cfg(feature = "std")]
-    #[error("the path is changed as asked, but a power cut may undo that: {0}")]
+    #[error("the path has changed as requested, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
     /// The new checkpoint is in place, but an old file stays.
     #[cfg(feature = "std")]
@@ -307,7 +307,7 @@ pub enum ErrorKind {
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
     #[error(
-        "the file lies in a cache of the Hub, so other programs would get what is changed here"
+        "the file is in a cache of the Hub, so a change would reach other programs"
     )]
     InHubCache,
     /// `manifest` has a digest of this header.
@@ -353,8 +353,8 @@ pub enum ErrorKind {
     FileBusy,
     /// Another writer changed the files during a save.
     #[error(
-        "another writer has changed the files of this directory at the same time, and {} is not \
-         what was saved: open the directory to see what is there, or save again",
+        "another writer changed the directory during the save, and {} is not the saved file: \
+         save again, or check the files",
         Quoted(.file)
     )]
     Overtaken { file: String },
@@ -362,10 +362,7 @@ pub enum ErrorKind {
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
     /// A delta, which `safetensors-delta` applies to `base`.
-    #[error(
-        "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
-         that checkpoint", Quoted(.base)
-    )]
+    #[error("it is a delta of {}: apply it to that checkpoint first", Quoted(.base))]
     IsDelta { base: String },
     /// Not the index of a delta.
     #[error("expected a delta, with a delta_encoding in its index, found a checkpoint")]

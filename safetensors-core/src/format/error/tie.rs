@@ -13,15 +13,15 @@ use super::text::NameList;
 pub enum TieProblem {
     /// No tensor of the storage fills it, so none can represent the others.
     #[error(
-        "none of the tensors that share its storage fills it: {}; copy them, or save views as \
-         tensors of their own",
+        "no tensor fills the storage that these share: {}; copy them, or save each view as a \
+         separate tensor",
         NameList(.names)
     )]
     NotCovered { names: Vec<String> },
     /// A tensor shares another's storage without being the same tensor.
     #[error(
-        "it shares the storage of {}, but has another dtype, shape or place in it; copy it, or \
-         save views as tensors of their own",
+        "it shares the storage of {}, but has another dtype, shape or place in it: copy it, or \
+         save each view as a separate tensor",
         Quoted(.kept)
     )]
     PartlyTied { kept: String },
