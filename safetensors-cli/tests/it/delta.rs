@@ -91,10 +91,8 @@ fn every_other_command_refuses_a_delta() {
         &["show", "delta", "w"],
         &["stats", "delta"],
     ] {
-        dir.run(args).fails(
-            trouble(args),
-            "it is a delta of \"000000\": apply it to that checkpoint first",
-        );
+        dir.run(args)
+            .fails(trouble(args), "it is a delta of \"000000\": apply it to that checkpoint first");
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 4, "{left:?}");
