@@ -7,7 +7,7 @@ use crate::format::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::format::dtype::Dtype;
 use crate::format::parallel::{Meter, Progress, Work};
 
-/// How [quantised weights](crate::quantized) are read: their codes are numbers only together with
+/// How [quantised weights](crate::quantized) are read. Their codes become numbers only with the
 /// scales in other tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QuantizedWeights {
@@ -64,8 +64,8 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Makes the default options: threads by the environment variable `SAFETENSORS_THREADS`, else
-    /// one a core, at most eight; dtypes that the framework lacks are widened losslessly.
+    /// Makes the default options. The environment variable `SAFETENSORS_THREADS` sets the number of
+    /// threads, otherwise one a core, at most eight. Dtypes that the framework lacks are widened.
     pub fn new() -> Self {
         Self::default()
     }
@@ -144,7 +144,7 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how elements are converted, such as numbers that are too large.
+    /// Sets how elements are converted, for example what becomes of numbers that are too large.
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
         self
@@ -153,9 +153,8 @@ impl LoadOptions {
     /// Converts every tensor, also BOOL, to this dtype while it is read. Overrides
     /// [`floats_as`](LoadOptions::floats_as).
     ///
-    /// For a [framework](LoadOptions::for_framework) that holds C64 as pairs of F32, the pairs are
-    /// converted. [`Widening::Refuse`] still refuses a tensor with a dtype in the file that the
-    /// framework lacks.
+    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a dtype in the file that the framework lacks.
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
         self
@@ -192,9 +191,9 @@ impl LoadOptions {
 
     /// Shows the experts of a mixture in this layout, see [`experts`](crate::experts). A model
     /// then finds `experts.3.gate_proj.weight` in a file with `experts.gate_up_proj`, or the
-    /// reverse. As they are stored by default.
+    /// reverse. By default experts stay as stored.
     ///
-    /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
+    /// Only loads of a path or a checkpoint use this. For a tensor of an open checkpoint, use
     /// [`Checkpoint::experts`](crate::Checkpoint::experts).
     pub fn experts(mut self, layout: ExpertLayout, options: ExpertOptions) -> Self {
         self.experts = Some((layout, options));
