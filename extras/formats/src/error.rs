@@ -68,7 +68,10 @@ pub enum ErrorKind {
     #[error("the .npy header has {key} twice")]
     DuplicateKey { key: &'static str },
     /// A key that the format does not define.
-    #[error("the .npy header has the unknown key {}; expected descr, fortran_order and shape", Quoted(.found))]
+    #[error(
+        "the .npy header has the unknown key {}; expected descr, fortran_order and shape",
+        Quoted(.found)
+    )]
     UnknownKey { found: String },
     /// A value of the wrong type.
     #[error("{key} of the .npy header should be {expected}, found {found}")]

@@ -306,9 +306,7 @@ pub enum ErrorKind {
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
-    #[error(
-        "the file is in a cache of the Hub, so a change would reach other programs"
-    )]
+    #[error("the file is in a cache of the Hub, so a change would reach other programs")]
     InHubCache,
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
