@@ -59,7 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without a tensor library:
+//! Without any of them, by the types of this crate:
 //!
 //! ```
 //! use safetensors_bridge::{Checkpoint, SaveOptions, TensorView, save};
@@ -88,8 +88,8 @@
 //! Start with [`Checkpoint`], with [`SafeTensors`] for a file in memory, or with the `load` and
 //! `save` of an adapter.
 //!
-//! Your program also depends on the tensor library, in the version that the README's table has for
-//! this release.
+//! Your program also depends on the tensor library. A release works with one version of each: the
+//! README has the table.
 //!
 //! # Features
 //!
@@ -132,7 +132,7 @@
 //!
 //! # What each library holds
 //!
-//! A dtype that a library lacks is widened (*as* in the table), which keeps every value.
+//! A dtype that a library lacks is widened, which keeps every value; the table calls it *as*.
 //! [`Widening::Refuse`] makes it an error.
 //!
 //! | dtype | ndarray | candle | burn |
@@ -169,8 +169,8 @@
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
 //! | verified downloads from the Hub into Python's cache | `hub::download`, feature `hub` |
 //!
-//! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub that
-//! misbehave. Azure was tried by hand with Azurite; of Google Cloud Storage only
+//! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub of the
+//! tests, which misbehave. Azure was tried by hand with Azurite; of Google Cloud Storage only
 //! requests for ranges are tested.
 //!
 //! # I want to …
@@ -180,7 +180,7 @@
 //! | I want to … | look at |
 //! |---|---|
 //! | see the content of a file, without writing code | [`guide::operator`]; the command `safetensors inspect`, with the manual `safetensors-cli/MANUAL.md` |
-//! | browse a file in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
+//! | look through it in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
 //! | see the values of a tensor | `safetensors show` |
 //! | check that a download is complete and well-formed | `safetensors verify`; *What is promised* in `SECURITY.md` |
 //! | find NaN, or compare two checkpoints | `safetensors stats`, `safetensors diff` |
@@ -191,7 +191,7 @@
 //! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
 //! | publish the changes since the last version, and apply them | the module `delta`; `safetensors delta` |
 //! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
-//! | load experts one by one from a file that has all in one tensor, or the reverse | [`LoadOptions::experts`], [`experts`]; `safetensors convert --experts` |
+//! | load experts one by one from a file with all in one tensor, or the reverse | [`LoadOptions::experts`], [`experts`]; `safetensors convert --experts` |
 //! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
 //! | serve a model with candle, and load new versions | the module `guide::candle_server` |
 //! | load a model into candle in a browser, by ranges | `examples/browser` |
@@ -219,7 +219,7 @@
 //! | read a slice of a file in a bucket | `extras/hub/examples/remote_slice.rs` |
 //! | load each rank's part of a model | [`ranks`], `examples/distributed/README.md`, `examples/models/examples/candle_tensor_parallel.rs` |
 //! | open files that ranks have saved, with any number of ranks | [`Checkpoint::open`] |
-//! | keep checkpoints of a training as deltas | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
+//! | keep trainings as their changes | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `examples/distributed/README.md` |
 //! | know the speed, and measure it myself | `docs/BENCHMARKS.md` |
 //! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `docs/ARCHITECTURE.md` |

@@ -91,8 +91,10 @@ fn every_other_command_refuses_a_delta() {
         &["show", "delta", "w"],
         &["stats", "delta"],
     ] {
-        dir.run(args)
-            .fails(trouble(args), "it is a delta of \"000000\": apply it to that checkpoint first");
+        dir.run(args).fails(
+            trouble(args),
+            "this is a delta of \"000000\"; apply it to that checkpoint first",
+        );
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 4, "{left:?}");
@@ -153,8 +155,8 @@ fn verify_and_inspect_say_what_a_delta_is() {
     fs::copy(dir.at("theirs/model-00000-of-00001.safetensors"), &shard).unwrap();
     run(&["verify", "delta"]).code(1).stdout(contains("ok").not());
     let shard = shard.to_str().unwrap();
-    run(&["verify", shard]).fails(1, "it is a delta");
-    run(&["convert", shard, "out.safetensors"]).fails(1, "it is a delta");
+    run(&["verify", shard]).fails(1, "this is a delta of");
+    run(&["convert", shard, "out.safetensors"]).fails(1, "this is a delta of");
 }
 
 #[test]

@@ -70,15 +70,15 @@ impl Default for SaveOptions {
 
 impl SaveOptions {
     /// Makes the default options: no metadata, order by alignment, data at a multiple of 8 bytes,
-    /// durable, a copy for each name of tensors that share storage.
+    /// durable, and tensors that share storage saved under each name.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
     ///
-    /// Entries that describe another file are not saved: its [digests](crate::digest), and the
-    /// attempt of the ranks that saved it. [`digests`](Self::digests) records new ones, and
+    /// Entries that describe another file are skipped: its [digests](crate::digest), and the
+    /// attempt of the ranks that saved it. [`digests`](Self::digests) records new digests, and
     /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,

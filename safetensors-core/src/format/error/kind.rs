@@ -306,7 +306,7 @@ pub enum ErrorKind {
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
-    #[error("the file is in a cache of the Hub, so a change would reach other programs")]
+    #[error("the file is in a cache of the Hub, and other programs would see the change")]
     InHubCache,
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
@@ -360,7 +360,7 @@ pub enum ErrorKind {
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
     /// A delta, which `safetensors-delta` applies to `base`.
-    #[error("it is a delta of {}: apply it to that checkpoint first", Quoted(.base))]
+    #[error("this is a delta of {}; apply it to that checkpoint first", Quoted(.base))]
     IsDelta { base: String },
     /// Not the index of a delta.
     #[error("expected a delta, with a delta_encoding in its index, found a checkpoint")]

@@ -31,8 +31,8 @@ pub enum QuantizationProblem {
     Mismatch { scheme: &'static str, expected: String, found: String },
     /// A tensor next to the weight is unknown to the scheme.
     #[error(
-        "the weight is stored as {scheme}, which has no tensor {}: without that tensor the numbers \
-         would be wrong",
+        "the weight is stored as {scheme}, which has no tensor {}: without it the numbers would be \
+         wrong",
         Quoted(.companion)
     )]
     Unexplained { scheme: &'static str, companion: String },

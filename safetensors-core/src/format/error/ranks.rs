@@ -24,7 +24,7 @@ pub enum RankProblem {
     #[error("{}, found {}", Escaped(.expected), Quoted(.found))]
     BadRule { expected: String, found: String },
     /// No rule divides a tensor.
-    #[error("no rule splits or replicates it: add one")]
+    #[error("no rule divides it among the ranks; add a rule that splits or replicates it")]
     NoRule,
     /// Offsets that do not divide the dimension into a part a rank.
     #[error(
