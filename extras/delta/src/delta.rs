@@ -43,7 +43,7 @@ use crate::sums::Sums;
 /// assert_eq!((delta.base_version(), delta.version()), ("000000", "000001"));
 /// assert_eq!(delta.tensors().map(|w| w.name()).collect::<Vec<_>>(), ["w"]);
 /// // Loading refuses it.
-/// assert!(Checkpoint::open(&path).unwrap_err().to_string().contains("it is a delta"));
+/// assert!(Checkpoint::open(&path).unwrap_err().to_string().contains("this is a delta of"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
