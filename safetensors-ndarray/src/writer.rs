@@ -100,10 +100,10 @@ impl Writer {
     /// never calls it.
     ///
     /// The call comes between two passes of the loop that appends, so that all arrays have the
-    /// steps of the same passes. A pass is taken to append to each array at most once, in the order
-    /// of their first steps. Where it is not clear whether a pass ends, as in a loop that also
-    /// [adds](Writer::add) an array in each pass, the call waits until there are twice that many
-    /// steps. Another kind of loop should call `sync` itself.
+    /// steps of the same passes. A pass should append to each array at most once, in the order of
+    /// their first steps; other loops should call `sync` themselves. If the end of a pass is not
+    /// clear, as in a loop that also [adds](Writer::add) an array in each pass, the call waits
+    /// until there are twice that many steps.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         Self(self.0.sync_every(steps))

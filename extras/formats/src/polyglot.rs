@@ -1,5 +1,5 @@
-//! Files with two formats. Most formats are read from the start, zip archives from the end, and
-//! pickles have no fixed start, so programs may read one file differently.
+//! Files with two formats, which programs may read differently.
+//! Most formats are read from the start, zip archives from the end, and pickles from anywhere.
 
 use std::io;
 use std::ops::Range;

@@ -1,5 +1,4 @@
-//! Checkpoints of training: the variables of a model, the state of its optimizer, or both as one
-//! unit.
+//! Checkpoints of training: variables of a model, state of its optimizer, or both as one unit.
 //!
 //! | to | use |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! The epochs of a training of burn: directories `epoch-N` with a `manifest.json` of
-//! safetensors-burn.
+//! The epochs of a training of burn: `epoch-N` with a `manifest.json` of safetensors-burn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

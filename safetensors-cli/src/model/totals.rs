@@ -1,5 +1,5 @@
-//! [`Totals`]: numbers of tensors, parameters and bytes. [`Parameters`]: counts for quantised
-//! weights.
+//! [`Totals`]: numbers of tensors, parameters and bytes.
+//! [`Parameters`]: counts for quantised weights.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;

@@ -81,7 +81,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     }
     fs::write(&path, same).unwrap();
     let error = "error: in.npz: two members of the archive have the same name; \
-        write it anew with one of them\n";
+        write it again with one of them\n";
     dir.convert("in.npz out.safetensors").code(1).stderr(error);
     // Two members of different names hold arrays of the same name.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);

@@ -1,5 +1,4 @@
-//! Deltas of checkpoints: any bytes as a compressed difference, any text as their index, and the
-//! delta of two tensors, also of different shapes.
+//! Deltas: any bytes as a compressed difference, any text as an index, deltas of two tensors.
 //!
 //! The first byte selects one. An accepted difference must give the same result as a plain loop
 //! over the content that zstd decompresses at once.

@@ -1,5 +1,4 @@
-//! [`HubFiles`]: the files of a repository on the Hub at one commit: cached files, and others by
-//! ranges.
+//! [`HubFiles`]: a repository on the Hub at one commit: cached files, and others by ranges.
 
 use std::collections::BTreeMap;
 use std::io;

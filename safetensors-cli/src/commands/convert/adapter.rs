@@ -1,5 +1,4 @@
-//! [`LoraFormat`]: the `--lora-format` option, which converts an adapter to another trainer's
-//! format.
+//! [`LoraFormat`]: the `--lora-format` option, the format of another trainer's adapters.
 
 use std::io::Write;
 use std::path::PathBuf;

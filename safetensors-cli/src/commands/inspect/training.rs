@@ -1,5 +1,4 @@
-//! A directory of burn's training loop, with a checkpoint for each epoch: their content, and the
-//! logged metrics.
+//! A directory of burn's training loop: the checkpoint of each epoch, and the logged metrics.
 //!
 //! | in the directory | is |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! Addresses instead of paths: `hf://owner/name`, `s3://bucket/model`,
-//! `https://host/model.safetensors`.
+//! Addresses instead of paths, such as `hf://owner/name` and `s3://bucket/model`.
 //!
 //! `safetensors_hub` reads and writes them. Without the feature `remote`, an address is an error
 //! with a remedy.

@@ -1,6 +1,7 @@
-//! Finds oddities of a checkpoint that break no rule: [`Checkpoint::audit`] and
-//! [`Checkpoint::audit_values`] list them. The [`Severity`] of a [`Finding`] shows whether the file
-//! departs from the text of the format, or probably from its author's intent.
+//! Finds oddities of a checkpoint that break no rule.
+//! [`Checkpoint::audit`] and [`Checkpoint::audit_values`] list them. The [`Severity`] of a
+//! [`Finding`] shows whether the file departs from the text of the format, or probably from its
+//! author's intent.
 
 mod finding;
 mod layout;

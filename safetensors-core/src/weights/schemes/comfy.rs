@@ -1,6 +1,7 @@
-//! ComfyUI's formats, which mark each module in the file: `X.comfy_quant`, or the entry
-//! `_quantization_metadata` of the metadata. Weights with a mark may have the names of ModelOpt's,
-//! but other bits: NVFP4 has the high half of a byte first, and scales in tiles.
+//! ComfyUI's formats, which mark each module in the file.
+//! The mark is `X.comfy_quant`, or the entry `_quantization_metadata` of the metadata. Weights with
+//! a mark may have the names of ModelOpt's, but other bits: NVFP4 has the high half of a byte
+//! first, and scales in tiles.
 
 use serde_json::Value;
 

@@ -1,5 +1,4 @@
-//! DeepSpeed with ZeRO: the numbers of all parameters are in a row, group by group, divided among
-//! ranks.
+//! DeepSpeed with ZeRO: all parameters in a row, group by group, divided among ranks.
 //!
 //! With stages 1 and 2, a rank has a range of each group; with stage 3, of each parameter.
 

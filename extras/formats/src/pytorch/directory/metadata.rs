@@ -1,5 +1,4 @@
-//! The file `.metadata` of a distributed checkpoint: a pickle of PyTorch's objects, with classes
-//! only as names.
+//! The file `.metadata` of a distributed checkpoint: a pickle, with classes only as names.
 
 use std::collections::{HashMap, HashSet};
 use std::io::BufRead;

@@ -1,5 +1,5 @@
-//! Saves to a remote store. A file becomes visible completely or not at all, and a directory opens
-//! as the earlier or the new checkpoint.
+//! Saves to a remote store, where a file becomes visible completely or not at all.
+//! A directory opens as the earlier or the new checkpoint.
 
 mod bucket;
 mod directory;
