@@ -159,7 +159,7 @@ fn problem(epochs: &Epochs, epoch: usize) -> String {
     let list = epochs.list().unwrap();
     let found = list.iter().find(|found| found.number() == epoch).unwrap();
     let error = found.problem().unwrap();
-    let restored = error(epochs.checkpointers_without_module().0.restore(epoch));
+    let restored = unwrap_error(epochs.checkpointers_without_module().0.restore(epoch));
     assert_eq!(error.to_string(), restored.to_string());
     assert_eq!(epochs.verify(epoch).unwrap_err().to_string(), restored.to_string());
     if error.file().unwrap().contains("epoch-1") {
@@ -213,7 +213,7 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
         flip(&link, |len| len - from_end);
         assert_eq!(bases(&epochs, 3)[0], Some(1));
         for error in [
-            error(epochs.checkpointers_without_module().0.restore(3)),
+            unwrap_error(epochs.checkpointers_without_module().0.restore(3)),
             epochs.verify(3).unwrap_err(),
         ] {
             assert_eq!(error.file(), link.to_str(), "{error}");
@@ -284,7 +284,7 @@ fn a_delta_that_is_missing_or_changed_is_an_error() {
     // A compressed difference is checked when it is read.
     let path = epochs.path(2).join("optimizer.delta/model-00000-of-00001.safetensors");
     flip(&path, |len| len - 3);
-    let error = error(epochs.checkpointers_without_module().1.restore(2));
+    let error = unwrap_error(epochs.checkpointers_without_module().1.restore(2));
     assert!(error.tensor().is_some_and(|name| name.contains("head")), "{error}");
     assert_eq!(epochs.verify(2).unwrap_err().to_string(), error.to_string());
     flip(&path, |len| len - 3);
