@@ -88,7 +88,7 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let before = fs::read(&path).unwrap();
-        let hint = "a change of it was interrupted; the next change, such as `safetensors metadata set`, restores the header";
+        let hint = "an edit is in progress, or was interrupted; the next change, such as `safetensors metadata set`, restores the header";
         run(args, &path, rest).fails(1, hint);
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");

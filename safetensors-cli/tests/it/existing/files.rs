@@ -59,7 +59,8 @@ fn a_file_is_replaced_as_the_rule_says() {
 
 #[test]
 fn a_shard_is_replaced_only_by_itself() {
-    let never = Must::Refuse(1, "is a shard of sh/model.safetensors.index.json, and nothing but");
+    let never =
+        Must::Refuse(1, "is a shard of sh/model.safetensors.index.json, and only this shard can");
     let shard = "sh/model-00001-of-00002.safetensors";
     let dir = temp_dir();
     inputs(dir.path());
