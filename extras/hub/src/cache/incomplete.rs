@@ -66,8 +66,8 @@ impl Incomplete {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        // Ranges that arrive at the same time are written in order: so the length of the file is its
-        // progress, and no record of its parts is needed. Python's unfinished files have none.
+        // Ranges that arrive at the same time are written in order. So the length of the file is
+        // its progress, and no record of its parts is needed. Python's unfinished files have none.
         // The position is set each time, so that the bytes come to their place even if the file is
         // shared with another process.
         let write = |file: &mut File| {

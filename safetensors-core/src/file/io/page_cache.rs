@@ -7,8 +7,8 @@ thread_local! {
     static UNKEPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until it is dropped, reads of files by this thread leave no pages in the page cache that were not
-/// there before, where the system can do that.
+/// Until it is dropped, reads of files by this thread leave no pages in the page cache that were
+/// not there before, where the system can do that.
 #[must_use]
 pub(crate) struct Unkept {
     before: bool,
@@ -50,8 +50,8 @@ fn available() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Reads bytes from `offset` on. Pages that were not there before are dropped once they were copied.
-/// Fails where the system or the file system cannot do that.
+/// Reads bytes from `offset` on. Pages that were not there before are dropped after the copy. Fails
+/// where the system or the file system cannot do that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn read_unkept(
     file: &std::fs::File,
@@ -62,8 +62,8 @@ pub(super) fn read_unkept(
     use rustix::io::{ReadWriteFlags, preadv2, retry_on_intr};
 
     /// `RWF_DONTCACHE`, for which rustix has no name. Older systems have `RWF_NOWAIT` and advice to
-    /// drop pages, but a read that does not wait already reads ahead. So pages that were there before
-    /// cannot be told from new ones.
+    /// drop pages, but a read that does not wait already reads ahead. So it cannot find which pages
+    /// were there before.
     const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
     // Pages that are read ahead would stay if another thread has read them already.
@@ -99,8 +99,8 @@ mod tests {
         pages.iter().map(|page| page & 1 == 1).collect()
     }
 
-    /// Saves a file of 12 MiB, of which only these MiB are in the page cache. `None` on a file system
-    /// in memory.
+    /// Saves a file of 12 MiB, of which only these MiB are in the page cache. `None` if the system
+    /// cannot drop pages.
     fn partly_cached(path: &Path, cached: &[usize]) -> Option<Checkpoint> {
         let buf = TensorBuf::from_vec(vec![12 * MIB], vec![7_u8; 12 * MIB]).unwrap();
         save(path, [("w", &buf)], &SaveOptions::new()).unwrap();

@@ -213,8 +213,8 @@ impl LoadOptions {
     /// memory does this, so that the system need not swap.
     ///
     /// Needs Linux 6.14, and a file system of a disk, such as ext4 or XFS; elsewhere it has no
-    /// effect. The system then no longer reads ahead in the open file. The pages of a mapped file are
-    /// its memory, so they stay.
+    /// effect. The system then no longer reads ahead in the open file. The pages of a mapped file
+    /// are its memory, so they stay.
     pub fn drop_page_cache(mut self, drops: bool) -> Self {
         self.drop_page_cache = Some(drops);
         self
@@ -284,8 +284,8 @@ impl LoadOptions {
     }
 
     /// Returns the number of threads to read from these sources. For a source with calls that wait,
-    /// it is the number of its calls at once, at most `most`, unless these options or the environment
-    /// set another.
+    /// it is the number of its calls at once, at most `most`, unless these options or the
+    /// environment set another.
     #[doc(hidden)]
     pub fn threads_for<'a, S: ReadAt + 'a>(
         &self,
