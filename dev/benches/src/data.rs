@@ -1,6 +1,8 @@
 //! The folder of the test data. The first process makes it, shares it with the processes that it
 //! starts, and removes it at the end.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,6 +15,15 @@ use crate::files::{self, Sums};
 pub struct TestFile {
     pub path: PathBuf,
     pub sums: Sums,
+}
+
+impl TestFile {
+    /// Returns the bytes of a safetensors file's tensors.
+    pub fn data_len(&self) -> Result<u64> {
+        let mut header_len = [0; 8];
+        File::open(&self.path)?.read_exact(&mut header_len)?;
+        Ok(self.path.metadata()?.len() - 8 - u64::from_le_bytes(header_len))
+    }
 }
 
 /// The folder.
