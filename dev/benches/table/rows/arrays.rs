@@ -33,13 +33,17 @@ pub(super) fn rows() -> Vec<Spec> {
     vec![
         Spec::new("read an array of 256 MiB", |data| {
             let files = Files::large(data)?;
-            let mut contenders = read(&files);
+            let mut contenders = read(&files, "Reader::read", one_by_one);
             contenders.push(read_npy(&files));
             Ok(Row { bytes: Some(BYTES), ..row(contenders, files) })
         }),
         Spec::new("read 20,000 small arrays", |data| {
             let files = Files::small(data)?;
-            Ok(row(read(&files), files))
+            Ok(row(read(&files, "safetensors_ndarray::load", all_at_once), files))
+        }),
+        Spec::new("read 20,000 small arrays one by one", |data| {
+            let files = Files::small(data)?;
+            Ok(row(read(&files, "Reader::read", one_by_one), files))
         }),
     ]
 }
@@ -96,14 +100,20 @@ fn read_npy(files: &Files) -> Contender {
     })
 }
 
+fn one_by_one(path: &Path) -> Result<Arrays> {
+    let reader = Reader::open(path)?;
+    reader.names().map(|name| Ok((name.to_owned(), reader.read(name)?))).collect()
+}
+
+fn all_at_once(path: &Path) -> Result<Arrays> {
+    let arrays = safetensors_ndarray::load(path)?.into_iter();
+    arrays.map(|(name, array)| Ok((name, array.into_array()?))).collect()
+}
+
 /// Every array of the file, by name.
-fn read(files: &Files) -> Vec<Contender> {
+fn read(files: &Files, ours: &'static str, read: Read) -> Vec<Contender> {
     vec![
-        reading(Role::Ours, "Reader::read", files, &files.safetensors.path, |path| {
-            let reader = Reader::open(path)?;
-            let arrays = reader.names().map(|name| Ok((name.to_owned(), reader.read(name)?)));
-            arrays.collect()
-        }),
+        reading(Role::Ours, ours, files, &files.safetensors.path, read),
         reading(Role::Peer, NPZ, files, &files.npz, |path| {
             let mut reader = NpzReader::new(File::open(path)?)?;
             let names = reader.names()?;
@@ -122,15 +132,10 @@ fn read(files: &Files) -> Vec<Contender> {
 }
 
 type Arrays = Vec<(String, ArrayD<f32>)>;
+type Read = fn(&Path) -> Result<Arrays>;
 
 /// Times a way to read all arrays, and compares them with the written ones.
-fn reading(
-    role: Role,
-    name: &'static str,
-    files: &Files,
-    path: &Path,
-    read: fn(&Path) -> Result<Arrays>,
-) -> Contender {
+fn reading(role: Role, name: &'static str, files: &Files, path: &Path, read: Read) -> Contender {
     let sum = files.safetensors.sums.plain;
     let path = path.to_owned();
     Contender::new(role, name, move |watch| {
