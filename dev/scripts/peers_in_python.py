@@ -272,17 +272,20 @@ def torch_archive(bench, path):
 
 
 def hub(bench, model):
-    """One file, and the same bytes in four files."""
+    """One file, and the same bytes in four shards."""
     size = -(-model.stat().st_size // 4)
     one, four = bench.directory / "one", bench.directory / "four"
     for directory in (one, four):
         directory.mkdir()
     os.link(model, one / MODEL)
+    shards = [f"model-{part}-of-00004.safetensors" for part in range(4)]
     with model.open("rb") as file:
-        for part in range(4):
-            (four / f"part-{part}.bin").write_bytes(file.read(size))
+        for shard in shards:
+            (four / shard).write_bytes(file.read(size))
+    index = {"metadata": {}, "weight_map": {f"tensor of {shard}": shard for shard in shards}}
+    (four / f"{MODEL}.index.json").write_text(json.dumps(index))
     hub_of(bench, one, "download")
-    hub_of(bench, four, "download of four files")
+    hub_of(bench, four, "download of four shards")
     shutil.rmtree(four)
 
 
