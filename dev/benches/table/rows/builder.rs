@@ -6,10 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
-use safetensors_bridge::{Dtype, LoadOptions};
 
 use super::Spec;
-use super::load::{ALLOWANCE, reading, verify};
+use super::load::{ALLOWANCE, load_as, reading, sum, verify};
 use harness::data::TestFile;
 use harness::files::language_model;
 use harness::sample::{Contender, Goal, Role, Watch};
@@ -36,7 +35,7 @@ fn row(name: &str, dtype: DType) -> Spec {
             building(Role::Peer, PEER, &file, dtype, move |path| {
                 system::candle_var_builder(path, dtype)
             }),
-            loading(&file, dtype),
+            load_as(Role::Limit, LIMIT, &file, dtype),
         ];
         let size = dtype.size_in_bytes() as u64 / 2 * file.data_len()?;
         let mut row = reading(contenders, &file)?;
@@ -66,23 +65,4 @@ fn building(
         verify(tensors.iter(), expected)
     };
     Contender::new(role, name, run)
-}
-
-/// Loads all tensors at once.
-fn loading(file: &TestFile, dtype: DType) -> Contender {
-    let (file, expected) = (file.clone(), sum(file, dtype));
-    let options = match dtype {
-        DType::F32 => LoadOptions::new().floats_as(Dtype::F32),
-        _ => LoadOptions::new(),
-    };
-    Contender::limit(LIMIT, move |watch| {
-        let load = || safetensors_candle::load_with(&file.path, &Device::Cpu, &options);
-        let tensors = watch.time(load)?;
-        verify(tensors.iter(), expected)
-    })
-}
-
-/// Returns the checksum of the tensors in a dtype.
-fn sum(file: &TestFile, dtype: DType) -> u64 {
-    if dtype == DType::F32 { file.sums.widened } else { file.sums.plain }
 }

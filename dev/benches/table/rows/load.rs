@@ -1,7 +1,6 @@
 //! Loading into candle.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{CpuStorage, DType, Device, Storage};
@@ -10,7 +9,7 @@ use safetensors_bridge::{Dtype, LoadOptions};
 use super::{Spec, limits};
 use harness::data::{Data, TestFile};
 use harness::files::{Tensor, checksum, matrices};
-use harness::sample::{Contender, Goal, Row, Watch};
+use harness::sample::{Contender, Goal, Role, Row};
 use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
@@ -33,7 +32,12 @@ pub(super) fn rows() -> Vec<Spec> {
     rows.push(Spec::new("load 1 GiB of BF16 into candle as F32", |data| {
         let file = data.file("one-gib.safetensors", &matrices(128))?;
         let memory = Goal::Memory(2 * file.data_len()? + ALLOWANCE);
-        let mut row = reading(vec![ours_cast(&file), mapped_cast(&file), limit(&file)], &file)?;
+        let contenders = vec![
+            load_as(Role::Ours, OURS_CAST, &file, DType::F32),
+            mapped_as(MAPPED_CAST, &file, DType::F32),
+            limit(&file),
+        ];
+        let mut row = reading(contenders, &file)?;
         row.goals.push(memory);
         Ok(row)
     }));
@@ -73,6 +77,7 @@ fn cache_cold(data: &Data) -> Result<Row> {
 
 pub(super) const MAPPED: &str = "candle MmapedSafetensors";
 const CANDLE_LOAD: &str = "candle load";
+const OURS_CAST: &str = "safetensors_candle::load_with, floats as F32";
 const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 
 /// The memory that loading may take in addition to the tensors, in bytes.
@@ -92,29 +97,43 @@ pub(super) fn ours(file: &TestFile) -> Contender {
     })
 }
 
-fn ours_cast(file: &TestFile) -> Contender {
+/// Loads BF16 as it is, or as F32.
+pub(super) fn load_as(role: Role, name: &'static str, file: &TestFile, dtype: DType) -> Contender {
     let file = file.clone();
-    Contender::ours("safetensors_candle::load_with, floats as F32", move |watch| {
-        let options = LoadOptions::new().floats_as(Dtype::F32);
-        let tensors =
-            watch.time(|| safetensors_candle::load_with(&file.path, &Device::Cpu, &options))?;
-        verify(tensors.iter(), file.sums.widened)
+    let options = match dtype {
+        DType::F32 => LoadOptions::new().floats_as(Dtype::F32),
+        _ => LoadOptions::new(),
+    };
+    Contender::new(role, name, move |watch| {
+        let load = || safetensors_candle::load_with(&file.path, &Device::Cpu, &options);
+        let tensors = watch.time(load)?;
+        verify(tensors.iter(), sum(&file, dtype))
     })
+}
+
+/// Returns the checksum of the tensors in a dtype.
+pub(super) fn sum(file: &TestFile, dtype: DType) -> u64 {
+    if dtype == DType::F32 { file.sums.widened } else { file.sums.plain }
 }
 
 pub(super) fn mapped(file: &TestFile) -> Contender {
-    let file = file.clone();
-    Contender::peer(MAPPED, move |watch| {
-        let tensors = load_mapped(watch, &file.path, Ok)?;
-        verify(tensors.iter(), file.sums.plain)
-    })
+    mapped_as(MAPPED, file, DType::BF16)
 }
 
-fn mapped_cast(file: &TestFile) -> Contender {
+/// Loads a file by candle's mapping, as a program does. Dropping the mapping is not timed.
+fn mapped_as(name: &'static str, file: &TestFile, dtype: DType) -> Contender {
     let file = file.clone();
-    Contender::peer(MAPPED_CAST, move |watch| {
-        let tensors = load_mapped(watch, &file.path, |tensor| Ok(tensor.to_dtype(DType::F32)?))?;
-        verify(tensors.iter(), file.sums.widened)
+    Contender::peer(name, move |watch| {
+        let (_map, tensors) = watch.time(|| -> Result<_> {
+            let map = system::candle_map(&file.path)?;
+            let mut tensors = BTreeMap::new();
+            for (name, _) in map.tensors() {
+                let tensor = map.load(&name, &Device::Cpu)?.to_dtype(dtype)?;
+                tensors.insert(name, tensor);
+            }
+            Ok((map, tensors))
+        })?;
+        verify(tensors.iter(), sum(&file, dtype))
     })
 }
 
@@ -132,24 +151,6 @@ pub(super) fn limit(file: &TestFile) -> Contender {
     Contender::limit("pread into reused buffers", move |watch| {
         watch.time(|| limits::read_into_reused_buffers(&path, limits::threads()))
     })
-}
-
-/// Loads a file by candle's mapping, as a program does. Dropping the mapping is not timed.
-fn load_mapped(
-    watch: &mut Watch,
-    path: &Path,
-    then: impl Fn(candle_core::Tensor) -> Result<candle_core::Tensor>,
-) -> Result<BTreeMap<String, candle_core::Tensor>> {
-    let (_file, tensors) = watch.time(|| -> Result<_> {
-        let file = system::candle_map(path)?;
-        let mut tensors = BTreeMap::new();
-        for (name, _) in file.tensors() {
-            let tensor = then(file.load(&name, &Device::Cpu)?)?;
-            tensors.insert(name, tensor);
-        }
-        Ok((file, tensors))
-    })?;
-    Ok(tensors)
 }
 
 /// Checks that tensors have the names and the bytes that were written.
