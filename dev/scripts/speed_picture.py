@@ -33,6 +33,7 @@ MAPPED = ("`MmapedSafetensors`", "candle MmapedSafetensors")
 LOAD = ("`candle::safetensors::load`", "candle load")
 BURN = ("burn-store", "burn-store SafetensorsStore")
 NPZ = ("`.npz` by ndarray-npy", "ndarray-npy, .npz")
+COPIED = ("`safetensors`, copied", "safetensors, copied")
 COLD = ("first load of 2 GiB into candle, page cache cold", None)
 BUILDER = "VarBuilder over all tensors, 1 GiB of BF16 as BF16, order of a model"
 ROWS = [
@@ -61,7 +62,9 @@ ROWS = [
     ("load 1 GiB into a burn module", BURN, loads("load 64 × (2048×2048) into burn"), True),
     ("4,000 small tensors into it", BURN, loads("load 4,000 × (16×16) into burn"), False),
     ("read an ndarray array of 256 MiB", NPZ, loads("read an array of 256 MiB"), True),
+    ("the same", COPIED, loads("read an array of 256 MiB"), False),
     ("20,000 small arrays of ndarray", NPZ, loads("read 20,000 small arrays"), False),
+    ("the same", COPIED, loads("read 20,000 small arrays"), False),
     (
         "save 2 GiB from candle",
         ("`candle::safetensors::save`", "candle save"),
