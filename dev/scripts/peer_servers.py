@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The servers of `dev/scripts/peers_in_python.py`, on the loopback.
 
-    dev/scripts/peer_servers.py hub FILE    the Hub with a model of one file; each answer takes 20 ms
+    dev/scripts/peer_servers.py hub DIR     the Hub with a model of the files of a directory; each
+                                            answer takes 20 ms
     dev/scripts/peer_servers.py s3 FILE     a bucket of moto with the file
 
 Each prints its address, and serves until it is killed.
@@ -26,7 +27,7 @@ class Hub(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    file = digest = cdn = None
+    files, cdn = {}, None
 
     def log_message(self, *_):
         pass
@@ -39,26 +40,31 @@ class Hub(BaseHTTPRequestHandler):
 
     def answer(self, is_head):
         time.sleep(LATENCY)
-        path, size = self.path.split("?")[0], self.file.stat().st_size
+        path = self.path.split("?")[0]
+        file, digest, size = self.files.get(path.split("/")[-1], (None, None, 0))
         linked = {
             "X-Repo-Commit": COMMIT,
             "X-Linked-Size": size,
-            "X-Linked-Etag": f'"{self.digest}"',
+            "X-Linked-Etag": f'"{digest}"',
         }
-        if path.startswith(f"/{REPO}/resolve/") and path.endswith(f"/{MODEL}"):
-            self.head(302, linked | {"Location": f"{self.cdn}/cdn/{MODEL}", "Content-Length": 0})
+        if file and path.startswith(f"/{REPO}/resolve/"):
+            place = {"Location": f"{self.cdn}/cdn/{file.name}", "Content-Length": 0}
+            self.head(302, linked | place)
         elif path.startswith(f"/api/models/{REPO}/tree/"):
-            lfs = {"oid": self.digest, "size": size, "pointerSize": 134}
-            entry = {"type": "file", "oid": self.digest[:40], "size": size, "path": MODEL}
-            self.json([entry | {"lfs": lfs}], is_head)
+            self.json([self.entry(name) for name in self.files], is_head)
         elif path.startswith(f"/api/models/{REPO}"):
-            files = [{"rfilename": MODEL}]
+            files = [{"rfilename": name} for name in self.files]
             info = {"_id": "0", "id": REPO, "modelId": REPO, "sha": COMMIT, "siblings": files}
             self.json(info | {"private": False, "tags": [], "downloads": 0, "likes": 0}, is_head)
-        elif path.startswith("/cdn/"):
-            self.bytes(size, is_head)
+        elif file and path.startswith("/cdn/"):
+            self.bytes(file, digest, size, is_head)
         else:
             self.head(404, {"Content-Length": 0, "X-Error-Code": "EntryNotFound"})
+
+    def entry(self, name):
+        _, digest, size = self.files[name]
+        lfs = {"oid": digest, "size": size, "pointerSize": 134}
+        return {"type": "file", "oid": digest[:40], "size": size, "path": name, "lfs": lfs}
 
     def head(self, code, headers):
         self.send_response(code)
@@ -72,9 +78,9 @@ class Hub(BaseHTTPRequestHandler):
         if not is_head:
             self.wfile.write(body)
 
-    def bytes(self, size, is_head):
+    def bytes(self, file, digest, size, is_head):
         start, end = 0, size
-        common = {"ETag": f'"{self.digest}"', "Accept-Ranges": "bytes"}
+        common = {"ETag": f'"{digest}"', "Accept-Ranges": "bytes"}
         wanted = self.headers.get("Range", "")
         if wanted.startswith("bytes="):
             first, last = wanted.removeprefix("bytes=").split("-")
@@ -83,17 +89,16 @@ class Hub(BaseHTTPRequestHandler):
         self.head(206 if wanted else 200, common | {"Content-Length": end - start})
         if is_head:
             return
-        with self.file.open("rb") as file:
+        with file.open("rb") as opened:
             while start < end:
-                start += os.sendfile(self.connection.fileno(), file.fileno(), start, end - start)
+                start += os.sendfile(self.connection.fileno(), opened.fileno(), start, end - start)
 
 
-def serve_hub(path):
-    Hub.file, digest = Path(path), hashlib.sha256()
-    with Hub.file.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    Hub.digest = digest.hexdigest()
+def serve_hub(directory):
+    for file in sorted(Path(directory).iterdir()):
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        Hub.files[file.name] = file, digest, file.stat().st_size
     # The content comes from another origin, as it does from the Hub.
     hub, cdn = (ThreadingHTTPServer(("127.0.0.1", 0), Hub) for _ in range(2))
     Hub.cdn = f"http://127.0.0.1:{cdn.server_port}"

@@ -53,11 +53,3 @@ fn share(path: &Path) -> Result<f64> {
 fn share(_: &Path) -> Result<f64> {
     Ok(1.0)
 }
-
-/// The state of the page cache, for the table's head.
-pub const STATE: &str = if cfg!(target_os = "linux") {
-    "warm, unless the row says cold: mincore finds at least 95 % of every file that is read, before \
-     and after its row"
-} else {
-    "warm: every file was read before"
-};

@@ -2,6 +2,8 @@
 //! The first process makes it, shares it with the processes that it starts, and removes it at the
 //! end.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -14,6 +16,15 @@ use crate::files::{self, Sums};
 pub struct TestFile {
     pub path: PathBuf,
     pub sums: Sums,
+}
+
+impl TestFile {
+    /// Returns the bytes of a safetensors file's tensors.
+    pub fn data_len(&self) -> Result<u64> {
+        let mut header_len = [0; 8];
+        File::open(&self.path)?.read_exact(&mut header_len)?;
+        Ok(self.path.metadata()?.len() - 8 - u64::from_le_bytes(header_len))
+    }
 }
 
 /// The folder.

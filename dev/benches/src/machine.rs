@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::{cache, memory};
+use crate::memory;
 
 /// The machine and its state.
 #[derive(Serialize)]
@@ -14,7 +14,6 @@ pub struct Machine {
     memory_gib: u64,
     system: String,
     huge_pages: String,
-    page_cache: &'static str,
 }
 
 impl Machine {
@@ -28,7 +27,6 @@ impl Machine {
             memory_gib: memory::total().unwrap_or_default().div_ceil(1 << 30),
             system: format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease")),
             huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled"),
-            page_cache: cache::STATE,
         }
     }
 }
@@ -40,9 +38,8 @@ fn read(path: &str) -> String {
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { processor, cores, memory_gib, system, huge_pages, page_cache } = self;
+        let Self { processor, cores, memory_gib, system, huge_pages } = self;
         writeln!(f, "- {processor}, {cores} cores, {memory_gib} GiB, {system}")?;
-        writeln!(f, "- transparent huge pages: {huge_pages}")?;
-        write!(f, "- page cache {page_cache}")
+        write!(f, "- transparent huge pages: {huge_pages}")
     }
 }

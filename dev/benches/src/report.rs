@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::sample::{Goal, Point, Role, Row, Sample};
+use crate::sample::{Contender, Goal, Point, Role, Row, Sample};
 
 /// All rows that were measured.
 #[derive(Serialize)]
@@ -35,8 +35,6 @@ struct Entry {
     minimum_seconds: f64,
     /// The median over the samples of this contender's time divided by ours.
     of_ours: f64,
-    /// The least of them.
-    least_of_ours: f64,
     peak_memory_bytes: Option<u64>,
     samples: Vec<Sample>,
 }
@@ -56,34 +54,11 @@ impl Report {
     }
 
     /// Adds a row after it was measured, with the share of its files that was in the page cache.
-    pub fn add(&mut self, name: String, row: Row, in_page_cache: Option<f64>) {
-        let ours = row.contenders.iter().find(|contender| contender.role == Role::Ours);
-        let ours = ours.map(|ours| ours.samples.clone()).unwrap_or_default();
-        let entries = row.contenders.into_iter().map(|contender| {
-            let seconds = sorted(contender.samples.iter().map(|sample| sample.seconds));
-            let pairs = contender.samples.iter().zip(&ours);
-            let of_ours = sorted(pairs.map(|(sample, ours)| sample.seconds / ours.seconds));
-            Entry {
-                name: contender.name,
-                role: contender.role,
-                median_seconds: median(&seconds),
-                minimum_seconds: seconds.first().copied().unwrap_or(f64::NAN),
-                of_ours: median(&of_ours),
-                least_of_ours: of_ours.first().copied().unwrap_or(f64::NAN),
-                peak_memory_bytes: contender.samples.iter().filter_map(|it| it.growth).max(),
-                samples: contender.samples,
-            }
-        });
-        let contenders: Vec<Entry> = entries.collect();
-        let goals = row.goals.iter().filter_map(|goal| verdict(*goal, &contenders)).collect();
-        self.rows.push(Line {
-            row: name,
-            point: row.point,
-            bytes: row.bytes,
-            in_page_cache,
-            contenders,
-            goals,
-        });
+    /// A row of loads has two lines.
+    pub fn add(&mut self, name: &str, row: &Row, in_page_cache: Option<f64>) {
+        let times: &[Times] =
+            if row.loads > 1 { &[Times::First, Times::Again] } else { &[Times::All] };
+        self.rows.extend(times.iter().map(|times| times.line(name, row, in_page_cache)));
     }
 
     /// Writes the numbers, with each sample, to a file. Makes its folder if needed.
@@ -112,29 +87,90 @@ impl Report {
 const COLUMNS: [&str; 9] =
     ["row", "by", "median", "minimum", "rate", "memory", "ours is", "to reach", "reached"];
 
-fn verdict(goal: Goal, contenders: &[Entry]) -> Option<Verdict> {
-    let named = |name| contenders.iter().find(|entry| entry.name == name);
-    Some(match goal {
-        Goal::AtLeast(about, least) => {
-            let entry = named(about)?;
-            let goal = match entry.role {
-                Role::Limit => format!("≥ {least} of it"),
-                _ => format!("≥ {least}×"),
-            };
-            Verdict { about, goal, found: entry.of_ours, reached: entry.of_ours >= least }
+/// The samples that a line is about.
+#[derive(Clone, Copy, PartialEq)]
+enum Times {
+    /// All of them.
+    All,
+    /// The first of each process.
+    First,
+    /// The later ones of each process.
+    Again,
+}
+
+impl Times {
+    fn line(self, name: &str, row: &Row, in_page_cache: Option<f64>) -> Line {
+        let (when, process) = match self {
+            Self::All => ("", ""),
+            Self::First => (", first load", " in a process"),
+            Self::Again => (", again", " in the same process"),
+        };
+        let entries = row.contenders.iter().map(|contender| self.entry(contender, row));
+        let contenders: Vec<Entry> = entries.collect();
+        let family = |point: &Point| Point { family: point.family.clone() + when, ..*point };
+        Line {
+            row: format!("{name}{when}{process}"),
+            point: row.point.as_ref().map(family),
+            bytes: row.bytes,
+            in_page_cache,
+            goals: row.goals.iter().filter_map(|goal| self.verdict(*goal, &contenders)).collect(),
+            contenders,
         }
-        Goal::NeverSlower(about) => {
-            let found = named(about)?.least_of_ours;
-            let goal = format!("each time ≥ 1× ({found:.2})");
-            Verdict { about, goal, found, reached: found >= 1.0 }
+    }
+
+    fn samples(self, contender: &Contender) -> &[Sample] {
+        if self == Self::Again { &contender.again } else { &contender.samples }
+    }
+
+    fn entry(self, contender: &Contender, row: &Row) -> Entry {
+        let samples = self.samples(contender);
+        let ours = row.contenders.iter().find(|contender| contender.role == Role::Ours);
+        let pairs = samples.iter().zip(ours.map_or(&[][..], |ours| self.samples(ours)));
+        let seconds = sorted(samples.iter().map(|sample| sample.seconds));
+        Entry {
+            name: contender.name,
+            role: contender.role,
+            median_seconds: median(&seconds),
+            minimum_seconds: seconds.first().copied().unwrap_or(f64::NAN),
+            of_ours: median(&sorted(pairs.map(|(sample, ours)| sample.seconds / ours.seconds))),
+            peak_memory_bytes: samples.iter().filter_map(|sample| sample.growth).max(),
+            samples: samples.to_vec(),
         }
-        Goal::Memory(bytes) => {
-            let ours = contenders.iter().find(|entry| entry.role == Role::Ours)?;
-            let found = ours.peak_memory_bytes? as f64;
-            let goal = format!("memory ≤ {}", size(bytes));
-            Verdict { about: ours.name, goal, found, reached: found <= bytes as f64 }
-        }
-    })
+    }
+
+    fn verdict(self, goal: Goal, contenders: &[Entry]) -> Option<Verdict> {
+        let (about, goal, found, reached) = match goal {
+            Goal::AtLeast(about, least) => {
+                let entry = contenders.iter().find(|entry| entry.name == about)?;
+                let of = if entry.role == Role::Limit { " of it" } else { "×" };
+                (about, format!("≥ {least}{of}"), entry.of_ours, entry.of_ours >= least)
+            }
+            Goal::EachTime(first, again) => {
+                let least = if self == Self::Again { again } else { first };
+                let (fastest, found) = against_peers(contenders)?;
+                let goal = format!("each time ≥ {least}× ({found:.2})");
+                (fastest, goal, found, found >= least)
+            }
+            // Memory that the process has kept is no growth.
+            Goal::Memory(_) if self == Self::Again => return None,
+            Goal::Memory(bytes) => {
+                let ours = contenders.iter().find(|entry| entry.role == Role::Ours)?;
+                let found = ours.peak_memory_bytes?;
+                let goal = format!("memory ≤ {}", size(bytes));
+                (ours.name, goal, found as f64, found <= bytes)
+            }
+        };
+        Some(Verdict { about, goal, found, reached })
+    }
+}
+
+/// Returns the fastest peer, and the least ratio of any peer's time to ours in one round.
+fn against_peers(contenders: &[Entry]) -> Option<(&'static str, f64)> {
+    let ours = contenders.iter().find(|entry| entry.role == Role::Ours)?;
+    let peers = || contenders.iter().filter(|entry| entry.role == Role::Peer);
+    let fastest = peers().min_by(|a, b| a.median_seconds.total_cmp(&b.median_seconds))?;
+    let pairs = peers().flat_map(|peer| peer.samples.iter().zip(&ours.samples));
+    Some((fastest.name, pairs.map(|(peer, ours)| peer.seconds / ours.seconds).reduce(f64::min)?))
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {

@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,8 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{cache, memory};
 
-/// A virtual machine gives free memory back to its host after a second or two.
-const GIVEN_BACK_AFTER: Duration = Duration::from_secs(4);
+/// The work that a process of a load row does, one after the other.
+pub const LOADS: usize = 4;
+
+/// The rounds of a load row.
+pub const PAIRS: usize = 20;
+
+/// A slow contender takes no more samples after this time.
+const LONG_ENOUGH: Duration = Duration::from_secs(150);
 
 /// The role of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,7 +36,12 @@ pub enum Role {
 pub struct Contender {
     pub name: &'static str,
     pub role: Role,
+    /// If processes do the work several times: the first time of each.
     pub samples: Vec<Sample>,
+    /// The medians of the later times of these processes.
+    pub again: Vec<Sample>,
+    /// The time that samples have taken, with preparation and checks.
+    spent: Duration,
     run: Box<Run>,
 }
 
@@ -44,7 +54,8 @@ impl Contender {
         name: &'static str,
         run: impl FnMut(&mut Watch) -> Result<()> + 'static,
     ) -> Self {
-        Self { name, role, samples: Vec::new(), run: Box::new(run) }
+        let (samples, again, spent) = (Vec::new(), Vec::new(), Duration::ZERO);
+        Self { name, role, samples, again, spent, run: Box::new(run) }
     }
 
     pub fn ours(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
@@ -59,10 +70,18 @@ impl Contender {
         Self::new(Role::Limit, name, run)
     }
 
-    fn sample(&mut self, memory: u64) -> Result<Sample> {
-        memory::warm(memory)?;
+    fn sample(&mut self) -> Result<Sample> {
         let ((), sample) = sample_of(&mut self.run).with_context(|| self.name.to_owned())?;
         Ok(sample)
+    }
+
+    /// Adds the samples of one process.
+    fn add(&mut self, samples: Vec<Sample>) {
+        let mut samples = samples.into_iter();
+        self.samples.extend(samples.next());
+        let mut later: Vec<_> = samples.collect();
+        later.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        self.again.extend(later.get(later.len() / 2));
     }
 }
 
@@ -122,17 +141,18 @@ pub enum Goal {
     /// At least this many times as fast as the peer of this name, or this share of the limit's
     /// speed.
     AtLeast(&'static str, f64),
-    /// As fast as the contender of this name, or faster, in each sample and not only in most.
-    NeverSlower(&'static str),
+    /// At least this many times as fast as the fastest peer, in each round: at the first time in a
+    /// process, and again.
+    EachTime(f64, f64),
     /// At most this much memory more than the process had, in bytes.
     Memory(u64),
 }
 
 /// The place of a row in a family of rows that do the same work on more and more: how time and
 /// memory grow is drawn over the amount.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    pub family: &'static str,
+    pub family: String,
     /// The unit that increases.
     pub unit: &'static str,
     pub amount: u64,
@@ -147,12 +167,8 @@ pub struct Row {
     pub bytes: Option<u64>,
     /// The number of samples of each contender.
     pub samples: usize,
-    /// Whether each sample is taken in a separate process, like a program that loads one model.
-    pub isolated: bool,
-    /// The memory to warm before a sample, in bytes. 0 if a sample takes little.
-    pub memory: u64,
-    /// Whether the machine is idle before each sample, until it has given free memory back.
-    pub given_back: bool,
+    /// How often a fresh process does the work for a sample. 0 if samples are taken in this process.
+    pub loads: usize,
     /// Whether the files must not be in the page cache before each sample.
     pub cold: bool,
     /// The files that the work reads. They must be in the page cache, unless the row is cold.
@@ -168,18 +184,23 @@ impl Row {
             point: None,
             bytes: None,
             samples: 9,
-            isolated: false,
-            memory: 0,
-            given_back: false,
+            loads: 0,
             cold: false,
             files: vec![],
         }
     }
 
-    /// Takes a sample of a contender, in the process that was started for it.
-    pub fn measure_one(mut self, contender: &str) -> Result<Sample> {
+    /// A row of processes that each load once, and then again.
+    pub fn loads(contenders: Vec<Contender>) -> Self {
+        let goals = vec![Goal::EachTime(1.5, 1.2)];
+        Self { loads: LOADS, samples: PAIRS, goals, ..Self::new(contenders) }
+    }
+
+    /// Takes the samples of a contender, in the process that was started for it.
+    pub fn measure_one(mut self, contender: &str) -> Result<Vec<Sample>> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
-        contender.context("no such contender")?.sample(self.memory)
+        let contender = contender.context("no such contender")?;
+        (0..self.loads).map(|_| contender.sample()).collect()
     }
 
     /// Takes all samples. Starts again if the system drops the files from its cache in between.
@@ -209,23 +230,28 @@ impl Row {
     fn rounds(&mut self, name: &str, data: &Path) -> Result<()> {
         // In this process the first round only warms up: pages, branch prediction, the allocator's
         // memory.
-        let rounds_before = usize::from(!self.isolated);
-        self.contenders.iter_mut().for_each(|contender| contender.samples.clear());
+        let rounds_before = usize::from(self.loads == 0);
+        for contender in &mut self.contenders {
+            contender.samples.clear();
+            contender.again.clear();
+            contender.spent = Duration::ZERO;
+        }
         for round in 0..rounds_before + self.samples {
             for contender in &mut self.contenders {
-                if self.given_back {
-                    sleep(GIVEN_BACK_AFTER);
+                if contender.spent > LONG_ENOUGH {
+                    continue;
                 }
                 if self.cold {
                     self.files.iter().try_for_each(|file| cache::evict(file))?;
                 }
-                let sample = if self.isolated {
-                    in_own_process(name, contender.name, data)?
-                } else {
-                    contender.sample(self.memory)?
+                let started = Instant::now();
+                let samples = match self.loads {
+                    0 => vec![contender.sample()?],
+                    _ => in_own_process(name, contender.name, data)?,
                 };
+                contender.spent += started.elapsed();
                 if round >= rounds_before {
-                    contender.samples.push(sample);
+                    contender.add(samples);
                 }
             }
         }
@@ -233,7 +259,7 @@ impl Row {
     }
 }
 
-fn in_own_process(row: &str, contender: &str, data: &Path) -> Result<Sample> {
+fn in_own_process(row: &str, contender: &str, data: &Path) -> Result<Vec<Sample>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--child", row, contender]).arg(data).stderr(std::process::Stdio::inherit());
     let output = command.output()?;

@@ -15,7 +15,7 @@ mod timed;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use harness::data::Data;
 use harness::report::Report;
@@ -40,7 +40,7 @@ struct Args {
     /// Does work on one file or address once, and prints its time and its memory.
     #[arg(long, num_args = 2, value_names = ["WORK", "WHAT"])]
     timed: Vec<String>,
-    /// Takes one sample, in the process that was started for it.
+    /// Takes samples, in the process that was started for it.
     #[arg(long, num_args = 3, hide = true)]
     child: Vec<String>,
     /// Cargo adds this.
@@ -75,16 +75,25 @@ fn main() -> Result<()> {
     }
     let started = Instant::now();
     let data = Data::create(args.dir.as_deref())?;
-    let mut report = Report::empty();
+    let (mut report, mut missing) = (Report::empty(), Vec::new());
     for spec in rows {
         eprintln!("{:>4} s  {}", started.elapsed().as_secs(), spec.name);
-        let mut row = spec.build(&data).with_context(|| spec.name.clone())?;
+        let mut row = match spec.build(&data) {
+            Ok(row) => row,
+            Err(error) => {
+                eprintln!("NOT MEASURED: {error:#}");
+                missing.push(spec.name);
+                continue;
+            }
+        };
         let cached = row.measure(&spec.name, data.path()).with_context(|| spec.name.clone())?;
-        report.add(spec.name, row, cached);
+        report.add(&spec.name, &row, cached);
     }
     println!("{report}");
     println!("Took {} s.", started.elapsed().as_secs());
     report.write_json(&args.json)?;
     println!("As JSON: {}", args.json.display());
-    args.csv.map_or(Ok(()), |path| report.write_csv(&path))
+    args.csv.map_or(Ok(()), |path| report.write_csv(&path))?;
+    ensure!(missing.is_empty(), "not measured: {}", missing.join("; "));
+    Ok(())
 }

@@ -64,7 +64,7 @@ fn row<D: Dimension + 'static>(data: &Data, shape: D) -> Row {
         Goal::AtLeast(REFERENCE, 1.0),
         Goal::AtLeast(NPZ, 1.0),
     ];
-    Row { goals, bytes: Some(BYTES), samples: 5, memory: 2 * BYTES, ..Row::new(contenders) }
+    Row { goals, bytes: Some(BYTES), samples: 5, ..Row::new(contenders) }
 }
 
 fn save<D: Dimension>(path: &Path, array: &Array<f32, D>) -> Result<()> {

@@ -20,13 +20,10 @@ use harness::data::Data;
 use harness::sample::{Contender, Goal, Role, Row, Watch};
 
 pub(super) fn rows() -> Vec<Spec> {
-    let rows = [("warm", false), ("fresh process", true)].map(|(how, isolated)| {
-        Spec::new(format!("write 20,000 small arrays, {how}"), move |data| {
-            let goals = vec![Goal::AtLeast(NPZ, 1.0), Goal::AtLeast(REFERENCE, 1.0)];
-            Ok(Row { goals, isolated, ..Row::new(small(data)) })
-        })
-    });
-    rows.into()
+    vec![Spec::new("write 20,000 small arrays", |data| {
+        let goals = vec![Goal::AtLeast(NPZ, 1.0), Goal::AtLeast(REFERENCE, 1.0)];
+        Ok(Row { goals, ..Row::new(small(data)) })
+    })]
 }
 
 /// Times a writer of a file that is not there yet, and removes the file.

@@ -1,6 +1,5 @@
 //! ndarray's arrays, compared with `.npy` and `.npz` by ndarray-npy, and with the `safetensors`
-//! crate with a copy. Each row is measured in this process, where everything is warm, and in fresh
-//! processes, as a program that does it once.
+//! crate with a copy.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -16,7 +15,7 @@ use safetensors_bridge::ndarray::Reader;
 use super::Spec;
 use harness::data::{Data, TestFile};
 use harness::files::{Tensor, checksum};
-use harness::sample::{Contender, Goal, Role, Row};
+use harness::sample::{Contender, Role, Row};
 use harness::system;
 
 pub(super) const NPZ: &str = "ndarray-npy, .npz";
@@ -31,28 +30,26 @@ pub(super) const BYTES: u64 = 256 << 20;
 const SMALL: (usize, [usize; 2]) = (20_000, [8, 4]);
 
 pub(super) fn rows() -> Vec<Spec> {
-    let rows = [("warm", false), ("fresh process", true)].map(|(how, isolated)| {
-        [
-            Spec::new(format!("read an array of 256 MiB, {how}"), move |data| {
-                let files = Files::large(data)?;
-                let mut contenders = read(&files);
-                contenders.push(read_npy(&files));
-                Ok(Row { bytes: Some(BYTES), ..row(contenders, files, isolated) })
-            }),
-            Spec::new(format!("read 20,000 small arrays, {how}"), move |data| {
-                let files = Files::small(data)?;
-                Ok(row(read(&files), files, isolated))
-            }),
-        ]
-    });
-    rows.into_iter().flatten().collect()
+    vec![
+        Spec::new("read an array of 256 MiB", |data| {
+            let files = Files::large(data)?;
+            let mut contenders = read(&files, "Reader::read", one_by_one);
+            contenders.push(read_npy(&files));
+            Ok(Row { bytes: Some(BYTES), ..row(contenders, files) })
+        }),
+        Spec::new("read 20,000 small arrays", |data| {
+            let files = Files::small(data)?;
+            Ok(row(read(&files, "safetensors_ndarray::load", all_at_once), files))
+        }),
+        Spec::new("read 20,000 small arrays one by one", |data| {
+            let files = Files::small(data)?;
+            Ok(row(read(&files, "Reader::read", one_by_one), files))
+        }),
+    ]
 }
 
-/// A row of quick work, or of processes that do it once.
-fn row(contenders: Vec<Contender>, files: Files, isolated: bool) -> Row {
-    let goals = contenders.iter().skip(1).map(|peer| Goal::AtLeast(peer.name, 1.0)).collect();
-    let files = vec![files.safetensors.path, files.npz];
-    Row { goals, files, isolated, ..Row::new(contenders) }
+fn row(contenders: Vec<Contender>, files: Files) -> Row {
+    Row { files: vec![files.safetensors.path, files.npz], ..Row::loads(contenders) }
 }
 
 /// The arrays in each format.
@@ -103,14 +100,20 @@ fn read_npy(files: &Files) -> Contender {
     })
 }
 
+fn one_by_one(path: &Path) -> Result<Arrays> {
+    let reader = Reader::open(path)?;
+    reader.names().map(|name| Ok((name.to_owned(), reader.read(name)?))).collect()
+}
+
+fn all_at_once(path: &Path) -> Result<Arrays> {
+    let arrays = safetensors_ndarray::load(path)?.into_iter();
+    arrays.map(|(name, array)| Ok((name, array.into_array()?))).collect()
+}
+
 /// Every array of the file, by name.
-fn read(files: &Files) -> Vec<Contender> {
+fn read(files: &Files, ours: &'static str, read: Read) -> Vec<Contender> {
     vec![
-        reading(Role::Ours, "Reader::read", files, &files.safetensors.path, |path| {
-            let reader = Reader::open(path)?;
-            let arrays = reader.names().map(|name| Ok((name.to_owned(), reader.read(name)?)));
-            arrays.collect()
-        }),
+        reading(Role::Ours, ours, files, &files.safetensors.path, read),
         reading(Role::Peer, NPZ, files, &files.npz, |path| {
             let mut reader = NpzReader::new(File::open(path)?)?;
             let names = reader.names()?;
@@ -129,15 +132,10 @@ fn read(files: &Files) -> Vec<Contender> {
 }
 
 type Arrays = Vec<(String, ArrayD<f32>)>;
+type Read = fn(&Path) -> Result<Arrays>;
 
 /// Times a way to read all arrays, and compares them with the written ones.
-fn reading(
-    role: Role,
-    name: &'static str,
-    files: &Files,
-    path: &Path,
-    read: fn(&Path) -> Result<Arrays>,
-) -> Contender {
+fn reading(role: Role, name: &'static str, files: &Files, path: &Path, read: Read) -> Contender {
     let sum = files.safetensors.sums.plain;
     let path = path.to_owned();
     Contender::new(role, name, move |watch| {

@@ -6,13 +6,12 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
-use safetensors_bridge::{Dtype, LoadOptions};
 
 use super::Spec;
-use super::load::{ALLOWANCE, data_len, reading, verify};
+use super::load::{ALLOWANCE, load_as, reading, sum, verify};
 use harness::data::TestFile;
 use harness::files::language_model;
-use harness::sample::{Contender, Goal, Role, Row, Watch};
+use harness::sample::{Contender, Goal, Role, Watch};
 use harness::system;
 
 const PEER: &str = "candle from_mmaped_safetensors";
@@ -23,7 +22,7 @@ pub(super) fn rows() -> Vec<Spec> {
 }
 
 fn row(name: &str, dtype: DType) -> Spec {
-    let name = format!("VarBuilder over all tensors, 2 GiB of BF16 as {name}, order of a model");
+    let name = format!("VarBuilder over all tensors, 1 GiB of BF16 as {name}, order of a model");
     Spec::new(name, move |data| {
         // Files of most models have their tensors in the order of the names.
         let mut tensors = language_model();
@@ -36,15 +35,12 @@ fn row(name: &str, dtype: DType) -> Spec {
             building(Role::Peer, PEER, &file, dtype, move |path| {
                 system::candle_var_builder(path, dtype)
             }),
-            loading(&file, dtype),
+            load_as(Role::Limit, LIMIT, &file, dtype),
         ];
-        let size = dtype.size_in_bytes() as u64 / 2 * data_len(&file)?;
-        let goals = vec![
-            Goal::AtLeast(PEER, 5.0),
-            Goal::AtLeast(LIMIT, 0.95),
-            Goal::Memory(size + ALLOWANCE),
-        ];
-        Ok(Row { memory: 2 * size, goals, samples: 7, ..reading(contenders, &file)? })
+        let size = dtype.size_in_bytes() as u64 / 2 * file.data_len()?;
+        let mut row = reading(contenders, &file)?;
+        row.goals.extend([Goal::AtLeast(LIMIT, 0.95), Goal::Memory(size + ALLOWANCE)]);
+        Ok(row)
     })
 }
 
@@ -69,23 +65,4 @@ fn building(
         verify(tensors.iter(), expected)
     };
     Contender::new(role, name, run)
-}
-
-/// Loads all tensors at once.
-fn loading(file: &TestFile, dtype: DType) -> Contender {
-    let (file, expected) = (file.clone(), sum(file, dtype));
-    let options = match dtype {
-        DType::F32 => LoadOptions::new().floats_as(Dtype::F32),
-        _ => LoadOptions::new(),
-    };
-    Contender::limit(LIMIT, move |watch| {
-        let load = || safetensors_candle::load_with(&file.path, &Device::Cpu, &options);
-        let tensors = watch.time(load)?;
-        verify(tensors.iter(), expected)
-    })
-}
-
-/// Returns the checksum of the tensors in a dtype.
-fn sum(file: &TestFile, dtype: DType) -> u64 {
-    if dtype == DType::F32 { file.sums.widened } else { file.sums.plain }
 }

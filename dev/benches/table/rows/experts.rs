@@ -55,8 +55,7 @@ fn row(data: &Data) -> Result<Row> {
             Goal::AtLeast(MAPPED, 4.0),
             Goal::Memory(budget + ALLOWANCE),
         ],
-        isolated: true,
-        memory: budget,
+        loads: 1,
         samples: 3,
         files: vec![file.path],
         ..Row::new(vec![cached, each_time, mapped, in_memory])

@@ -11,8 +11,8 @@ use candle_core::quantized::gguf_file::{self, Content};
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use safetensors_bridge::candle::gguf::GgufFile;
 
-use super::load::ALLOWANCE;
-use super::{Spec, limits};
+use super::Spec;
+use super::load::{ALLOWANCE, limit};
 use harness::data::{Data, TestFile};
 use harness::files::{Pattern, Sums, checksum};
 use harness::sample::{Contender, Goal, Role, Row};
@@ -33,14 +33,16 @@ pub(super) fn rows() -> Vec<Spec> {
             let mut row = row(data, "safetensors_candle::gguf, load", |path| {
                 Ok(GgufFile::open(path)?.load(&Device::Cpu)?)
             })?;
-            row.goals = vec![Goal::Memory(row.memory / 2 + BUFFERS + ALLOWANCE)];
+            let bytes = row.bytes.unwrap_or_default();
+            row.goals.push(Goal::Memory(bytes + BUFFERS + ALLOWANCE));
             Ok(row)
         }),
         Spec::new("load 1 GiB of GGUF as QTensors, mapped", |data| {
-            let row = row(data, "safetensors_candle::gguf, of a map", |path| {
+            let mut row = row(data, "safetensors_candle::gguf, of a map", |path| {
                 Ok(GgufFile::from_source(system::map(path)?, path)?.load(&Device::Cpu)?)
             })?;
-            Ok(Row { goals: vec![Goal::AtLeast(PEER, 3.0)], ..row })
+            row.goals.push(Goal::AtLeast(PEER, 3.0));
+            Ok(row)
         }),
     ]
 }
@@ -50,20 +52,10 @@ type Load = fn(&Path) -> Result<BTreeMap<String, QTensor>>;
 fn row(data: &Data, name: &'static str, ours: Load) -> Result<Row> {
     let file = file(data)?;
     let bytes = file.path.metadata()?.len();
-    let path = file.path.clone();
-    let limit = Contender::limit("pread into reused buffers", move |watch| {
-        watch.time(|| limits::read_into_reused_buffers(&path))
-    });
     let ours = loading(Role::Ours, name, &file, ours);
     let peer = loading(Role::Peer, PEER, &file, one_by_one);
-    Ok(Row {
-        isolated: true,
-        bytes: Some(bytes),
-        memory: 2 * bytes,
-        samples: 7,
-        files: vec![file.path],
-        ..Row::new(vec![ours, peer, limit])
-    })
+    let row = Row::loads(vec![ours, peer, limit(&file)]);
+    Ok(Row { bytes: Some(bytes), files: vec![file.path], ..row })
 }
 
 /// Reads all tensors as candle's models do.

@@ -12,7 +12,7 @@ use memmap2::MmapMut;
 /// The number of bytes that a thread reads or writes at once.
 const PIECE: usize = 4 << 20;
 
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(8)
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn read_past_the_cache(path: &Path) -> Result<()> {
     const DIRECT_PIECE: usize = 8 << 20;
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let len = file.metadata()?.len() as usize;
-    in_pieces((0..len).step_by(DIRECT_PIECE), |at, buffer: &mut Option<MmapMut>| {
+    in_pieces(threads(), (0..len).step_by(DIRECT_PIECE), |at, buffer: &mut Option<MmapMut>| {
         // Such reads need a buffer that is aligned to the blocks of the disk.
         let buffer = match buffer {
             Some(buffer) => buffer,
@@ -35,24 +35,12 @@ pub(crate) fn read_past_the_cache(path: &Path) -> Result<()> {
     })
 }
 
-/// Touches fresh memory, in huge pages where the system has them, by several threads.
-pub(crate) fn touch(bytes: usize) -> Result<MmapMut> {
-    let mut arena = MmapMut::map_anon(bytes)?;
-    #[cfg(target_os = "linux")]
-    arena.advise(memmap2::Advice::HugePage)?;
-    in_pieces(arena.chunks_mut(PIECE), |piece, _: &mut ()| {
-        piece.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        Ok(())
-    })?;
-    Ok(arena)
-}
-
 /// Reads a file into one small buffer per thread, over and over. So only the reading itself is
 /// measured.
-pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
+pub(crate) fn read_into_reused_buffers(path: &Path, threads: usize) -> Result<()> {
     let file = File::open(path)?;
     let len = file.metadata()?.len() as usize;
-    in_pieces((0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
+    in_pieces(threads, (0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
         buffer.resize(PIECE.min(len - at), 0);
         Ok(file.read_exact_at(buffer, at as u64)?)
     })
@@ -67,11 +55,16 @@ pub(crate) fn write_pieces(path: &Path, tensors: &[&[u8]]) -> Result<()> {
         offset += piece.len() as u64;
         (offset - piece.len() as u64, piece)
     });
-    in_pieces(placed, |(offset, piece), _: &mut ()| Ok(file.write_all_at(piece, offset)?))
+    in_pieces(
+        threads(),
+        placed,
+        |(offset, piece), _: &mut ()| Ok(file.write_all_at(piece, offset)?),
+    )
 }
 
 /// Does work on pieces with several threads. Each thread has its own buffer of type `B`.
 fn in_pieces<T: Send, B: Default>(
+    threads: usize,
     pieces: impl Iterator<Item = T> + Send,
     work: impl Fn(T, &mut B) -> Result<()> + Sync,
 ) -> Result<()> {
@@ -84,7 +77,7 @@ fn in_pieces<T: Send, B: Default>(
             }
             Ok(())
         };
-        let others: Vec<_> = (1..threads()).map(|_| scope.spawn(work)).collect();
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let mine = work();
         others.into_iter().filter_map(|other| other.join().ok()).fold(mine, Result::and)
     })

@@ -1,46 +1,49 @@
 //! Loading into candle.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{CpuStorage, DType, Device, Storage};
-use safetensors_bridge::{Checkpoint, Dtype, LoadOptions};
+use safetensors_bridge::{Dtype, LoadOptions};
 
 use super::{Spec, limits};
-use harness::data::TestFile;
-use harness::files::{Tensor, checksum, two_gib};
-use harness::sample::{Contender, Goal, Row, Watch};
+use harness::data::{Data, TestFile};
+use harness::files::{Tensor, checksum, matrices};
+use harness::sample::{Contender, Goal, Role, Row};
 use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
-    vec![
-        Spec::new("load 2 GiB of 8 MiB tensors into candle", |data| {
-            let file = data.file("two-gib.safetensors", &two_gib())?;
-            let mut row = plain(&file, 3.0, 7.0)?;
-            row.samples = 5;
-            Ok(row)
-        }),
-        Spec::new("load 10,000 × 64 KiB into candle", |data| {
-            let file = data.file("small-tensors.safetensors", &equal(10_000, 128 * 256))?;
-            plain(&file, 2.0, 2.0)
-        }),
-        Spec::new("load 20,000 × 512 B into candle", |data| {
-            let file = data.file("tiny-tensors.safetensors", &equal(20_000, 256))?;
-            plain(&file, 1.0, 2.1)
-        }),
-        Spec::new("load one tensor of 256 KiB into candle", |data| {
-            let file = data.file("one-tensor.safetensors", &equal(1, 128 << 10))?;
-            plain(&file, 1.0, 1.0)
-        }),
-        Spec::new("load 2 GiB of BF16 into candle as F32", |data| {
-            let file = data.file("two-gib.safetensors", &two_gib())?;
-            let contenders = vec![ours_cast(&file), mapped_cast(&file), reused_buffers(&file)];
-            let memory = Goal::Memory(2 * data_len(&file)? + ALLOWANCE);
-            let goals = vec![Goal::AtLeast(MAPPED_CAST, 4.0), memory];
-            Ok(Row { goals, samples: 5, ..reading(contenders, &file)? })
-        }),
-    ]
+    let equal_rows = [
+        ("10,000 × 64 KiB", 10_000, 128 * 256, 1.5, 1.2),
+        ("20,000 × 512 B", 20_000, 256, 1.5, 1.2),
+        ("one tensor of 256 KiB", 1, 128 << 10, 1.0, 1.0),
+    ];
+    let equal_rows = equal_rows.map(|(what, count, elements, first, again)| {
+        Spec::new(format!("load {what} into candle"), move |data| {
+            let file =
+                data.file(&format!("{count}-tensors.safetensors"), &equal(count, elements))?;
+            plain(&file, first, again)
+        })
+    });
+    let mut rows = vec![Spec::new("load 2 GiB of 8 MiB tensors into candle", |data| {
+        plain(&data.file("two-gib.safetensors", &matrices(256))?, 1.5, 1.2)
+    })];
+    rows.extend(equal_rows);
+    rows.push(Spec::new("load 1 GiB of BF16 into candle as F32", |data| {
+        let file = data.file("one-gib.safetensors", &matrices(128))?;
+        let memory = Goal::Memory(2 * file.data_len()? + ALLOWANCE);
+        let contenders = vec![
+            load_as(Role::Ours, OURS_CAST, &file, DType::F32),
+            mapped_as(MAPPED_CAST, &file, DType::F32),
+            limit(&file),
+        ];
+        let mut row = reading(contenders, &file)?;
+        row.goals.push(memory);
+        Ok(row)
+    }));
+    #[cfg(target_os = "linux")]
+    rows.push(Spec::new("first load of 2 GiB into candle, page cache cold", cache_cold));
+    rows
 }
 
 /// Makes `count` tensors, each with `elements` elements of BF16.
@@ -48,39 +51,42 @@ pub(super) fn equal(count: usize, elements: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("blocks.{i}.weight"), &[elements])).collect()
 }
 
-/// Ours compared with both ways of candle, with the factors by which ours should be faster.
-fn plain(file: &TestFile, than_mapped: f64, than_load: f64) -> Result<Row> {
-    let contenders = vec![ours(file), mapped(file), candle_load(file), reused_buffers(file)];
+/// Ours compared with both ways of candle, and how many times as fast ours should be.
+fn plain(file: &TestFile, first: f64, again: f64) -> Result<Row> {
+    let contenders = vec![ours(file), mapped(file), candle_load(file), limit(file)];
+    let memory = Goal::Memory(file.data_len()? + ALLOWANCE);
+    Ok(Row { goals: vec![Goal::EachTime(first, again), memory], ..reading(contenders, file)? })
+}
+
+#[cfg(target_os = "linux")]
+fn cache_cold(data: &Data) -> Result<Row> {
+    const DIRECT: &str = "read past the cache (O_DIRECT)";
+    let file = data.file("two-gib.safetensors", &matrices(256))?;
+    let path = file.path.clone();
+    let direct =
+        Contender::limit(DIRECT, move |watch| watch.time(|| limits::read_past_the_cache(&path)));
+    let contenders = vec![ours(&file), mapped(&file), candle_load(&file), direct];
     let goals = vec![
-        Goal::AtLeast(MAPPED, than_mapped),
-        Goal::AtLeast(CANDLE_LOAD, than_load),
-        Goal::Memory(data_len(file)? + ALLOWANCE),
+        Goal::AtLeast(MAPPED, 2.0),
+        Goal::AtLeast(CANDLE_LOAD, 2.0),
+        Goal::AtLeast(DIRECT, 1.0),
+        Goal::Memory(file.data_len()? + ALLOWANCE),
     ];
-    Ok(Row { goals, samples: 7, ..reading(contenders, file)? })
+    Ok(Row { goals, loads: 1, samples: 3, cold: true, ..reading(contenders, &file)? })
 }
 
 pub(super) const MAPPED: &str = "candle MmapedSafetensors";
-pub(super) const CANDLE_LOAD: &str = "candle load";
+const CANDLE_LOAD: &str = "candle load";
+const OURS_CAST: &str = "safetensors_candle::load_with, floats as F32";
 const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 
 /// The memory that loading may take in addition to the tensors, in bytes.
 pub(super) const ALLOWANCE: u64 = 32 << 20;
 
-/// A row of processes that each load this file. A process takes up to twice the size of the file.
+/// A row of processes that each load this file.
 pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row> {
-    let bytes = data_len(file)?;
-    Ok(Row {
-        isolated: true,
-        bytes: Some(bytes),
-        memory: 2 * bytes + (64 << 20),
-        files: vec![file.path.clone()],
-        ..Row::new(contenders)
-    })
-}
-
-/// Returns the bytes of a file's tensors.
-pub(super) fn data_len(file: &TestFile) -> Result<u64> {
-    Ok(Checkpoint::open(&file.path)?.tensors().map(|tensor| tensor.byte_len()).sum())
+    let files = vec![file.path.clone()];
+    Ok(Row { bytes: Some(file.data_len()?), files, ..Row::loads(contenders) })
 }
 
 pub(super) fn ours(file: &TestFile) -> Contender {
@@ -91,29 +97,43 @@ pub(super) fn ours(file: &TestFile) -> Contender {
     })
 }
 
-fn ours_cast(file: &TestFile) -> Contender {
+/// Loads BF16 as it is, or as F32.
+pub(super) fn load_as(role: Role, name: &'static str, file: &TestFile, dtype: DType) -> Contender {
     let file = file.clone();
-    Contender::ours("safetensors_candle::load_with, floats as F32", move |watch| {
-        let options = LoadOptions::new().floats_as(Dtype::F32);
-        let tensors =
-            watch.time(|| safetensors_candle::load_with(&file.path, &Device::Cpu, &options))?;
-        verify(tensors.iter(), file.sums.widened)
+    let options = match dtype {
+        DType::F32 => LoadOptions::new().floats_as(Dtype::F32),
+        _ => LoadOptions::new(),
+    };
+    Contender::new(role, name, move |watch| {
+        let load = || safetensors_candle::load_with(&file.path, &Device::Cpu, &options);
+        let tensors = watch.time(load)?;
+        verify(tensors.iter(), sum(&file, dtype))
     })
+}
+
+/// Returns the checksum of the tensors in a dtype.
+pub(super) fn sum(file: &TestFile, dtype: DType) -> u64 {
+    if dtype == DType::F32 { file.sums.widened } else { file.sums.plain }
 }
 
 pub(super) fn mapped(file: &TestFile) -> Contender {
-    let file = file.clone();
-    Contender::peer(MAPPED, move |watch| {
-        let tensors = load_mapped(watch, &file.path, Ok)?;
-        verify(tensors.iter(), file.sums.plain)
-    })
+    mapped_as(MAPPED, file, DType::BF16)
 }
 
-fn mapped_cast(file: &TestFile) -> Contender {
+/// Loads a file by candle's mapping, as a program does. Dropping the mapping is not timed.
+fn mapped_as(name: &'static str, file: &TestFile, dtype: DType) -> Contender {
     let file = file.clone();
-    Contender::peer(MAPPED_CAST, move |watch| {
-        let tensors = load_mapped(watch, &file.path, |tensor| Ok(tensor.to_dtype(DType::F32)?))?;
-        verify(tensors.iter(), file.sums.widened)
+    Contender::peer(name, move |watch| {
+        let (_map, tensors) = watch.time(|| -> Result<_> {
+            let map = system::candle_map(&file.path)?;
+            let mut tensors = BTreeMap::new();
+            for (name, _) in map.tensors() {
+                let tensor = map.load(&name, &Device::Cpu)?.to_dtype(dtype)?;
+                tensors.insert(name, tensor);
+            }
+            Ok((map, tensors))
+        })?;
+        verify(tensors.iter(), sum(&file, dtype))
     })
 }
 
@@ -125,29 +145,12 @@ pub(super) fn candle_load(file: &TestFile) -> Contender {
     })
 }
 
-fn reused_buffers(file: &TestFile) -> Contender {
+/// The limit of each load.
+pub(super) fn limit(file: &TestFile) -> Contender {
     let path = file.path.clone();
     Contender::limit("pread into reused buffers", move |watch| {
-        watch.time(|| limits::read_into_reused_buffers(&path))
+        watch.time(|| limits::read_into_reused_buffers(&path, limits::threads()))
     })
-}
-
-/// Loads a file by candle's mapping, as a program does. Dropping the mapping is not timed.
-fn load_mapped(
-    watch: &mut Watch,
-    path: &Path,
-    then: impl Fn(candle_core::Tensor) -> Result<candle_core::Tensor>,
-) -> Result<BTreeMap<String, candle_core::Tensor>> {
-    let (_file, tensors) = watch.time(|| -> Result<_> {
-        let file = system::candle_map(path)?;
-        let mut tensors = BTreeMap::new();
-        for (name, _) in file.tensors() {
-            let tensor = then(file.load(&name, &Device::Cpu)?)?;
-            tensors.insert(name, tensor);
-        }
-        Ok((file, tensors))
-    })?;
-    Ok(tensors)
 }
 
 /// Checks that tensors have the names and the bytes that were written.

@@ -1,5 +1,6 @@
 //! The rows. Each group of rows has a file.
 
+mod arranged;
 mod array_orders;
 mod array_writes;
 mod arrays;
@@ -7,7 +8,6 @@ mod builder;
 mod burn;
 mod convert;
 mod experts;
-mod first_load;
 mod gguf;
 mod limits;
 mod load;
@@ -15,6 +15,8 @@ mod quantised;
 mod save;
 mod scaling;
 mod views;
+#[cfg(target_os = "linux")]
+mod waiting;
 
 use anyhow::Result;
 
@@ -44,9 +46,9 @@ impl Spec {
 pub(crate) fn all() -> Vec<Spec> {
     let groups = [
         load::rows(),
-        first_load::rows(),
         builder::rows(),
         experts::rows(),
+        arranged::rows(),
         gguf::rows(),
         burn::rows(),
         views::rows(),
@@ -57,6 +59,8 @@ pub(crate) fn all() -> Vec<Spec> {
         convert::rows(),
         quantised::rows(),
         scaling::rows(),
+        #[cfg(target_os = "linux")]
+        waiting::rows(),
     ];
     groups.into_iter().flatten().collect()
 }

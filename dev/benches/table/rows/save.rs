@@ -11,7 +11,7 @@ use safetensors_bridge::{Checkpoint, SaveOptions, ShardOptions};
 use tempfile::TempDir;
 
 use super::{Spec, limits};
-use harness::files::{Pattern, checksum, two_gib};
+use harness::files::{Pattern, checksum, matrices};
 use harness::sample::{Contender, Goal, Role, Row, Watch};
 use harness::system;
 
@@ -35,14 +35,11 @@ const LIMIT: &str = "parallel pwrite";
 /// The memory that saving may take in addition to the tensors, in bytes.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// The memory that a sample takes, in bytes: the file, which is in the page cache.
-const MEMORY: u64 = (2 << 30) + (64 << 20);
-
 /// Tensors by name, and the checksum of all.
 fn tensors() -> Result<(Rc<HashMap<String, Tensor>>, u64)> {
     let mut pattern = Pattern(7);
     let mut sum = 0_u64;
-    let tensors = two_gib().into_iter().map(|tensor| {
+    let tensors = matrices(256).into_iter().map(|tensor| {
         let bytes = pattern.take(tensor.bytes);
         sum = sum.wrapping_add(checksum([(&tensor.name, &bytes)]));
         let values = bytemuck::pod_collect_to_vec::<u8, bf16>(&bytes);
@@ -82,7 +79,8 @@ fn in_one_file(folder: &Path) -> Result<Row> {
         Goal::AtLeast(LIMIT, 0.8),
         Goal::Memory(ALLOWANCE),
     ];
-    Ok(Row { goals, ..row(vec![ours, reference, candle, limit]) })
+    let contenders = vec![ours, reference, candle, limit];
+    Ok(Row { goals, bytes: Some(2 << 30), ..Row::new(contenders) })
 }
 
 /// Shards with an index, compared with one file of the same tensors.
@@ -105,15 +103,11 @@ fn in_shards(folder: &Path) -> Result<Row> {
     let one_file = saving(Role::Limit, ONE_FILE, &folder, sum, move |path| {
         Ok(safetensors_candle::save(path, &*tensors, &options())?)
     });
-    Ok(Row { samples: 5, ..row(vec![ours, one_file]) })
+    Ok(Row { samples: 5, bytes: Some(2 << 30), ..Row::new(vec![ours, one_file]) })
 }
 
 fn options() -> SaveOptions {
     SaveOptions::new().durable(false)
-}
-
-fn row(contenders: Vec<Contender>) -> Row {
-    Row { bytes: Some(2 << 30), memory: MEMORY, ..Row::new(contenders) }
 }
 
 /// A contender that saves a new file. The file is checked afterwards, and removed.

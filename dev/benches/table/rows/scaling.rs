@@ -24,6 +24,7 @@ pub(super) fn rows() -> Vec<Spec> {
         Spec::new(format!("scaling: load {count} tensors of 64 bytes"), move |data| {
             let file = data.file(&format!("small-{count}.safetensors"), &equal(count, 32))?;
             let row = reading(vec![ours(&file), candle_load(&file)], &file)?;
+            let row = Row { goals: vec![], ..row };
             Ok(point(row, "load small tensors into candle", "tensors", count as u64))
         })
     });
@@ -34,6 +35,7 @@ pub(super) fn rows() -> Vec<Spec> {
             let tensors = equal(kib / each, each << 9);
             let file = data.file(&format!("load-{kib}.safetensors"), &tensors)?;
             let row = reading(vec![ours(&file), mapped(&file)], &file)?;
+            let row = Row { goals: vec![], ..row };
             Ok(point(row, "load into candle", "bytes", (kib << 10) as u64))
         })
     });
@@ -54,7 +56,7 @@ fn size(kib: u64) -> String {
 }
 
 fn point(row: Row, family: &'static str, unit: &'static str, amount: u64) -> Row {
-    Row { point: Some(Point { family, unit, amount }), samples: 5, ..row }
+    Row { point: Some(Point { family: family.into(), unit, amount }), samples: 5, ..row }
 }
 
 /// Both parsers on a header, which describes data that is a hole.

@@ -12,7 +12,7 @@ use safetensors_ndarray::ViewArrayExt;
 
 use super::Spec;
 use harness::data::Data;
-use harness::files::{checksum, two_gib};
+use harness::files::{checksum, matrices};
 use harness::sample::{Contender, Goal, Row};
 use harness::system::{checkpoint_map, map};
 
@@ -51,7 +51,7 @@ const REFERENCE: &str = "safetensors";
 const LIMIT: &str = "map the file, parse the header";
 
 fn row(data: &Data, ours: impl Fn(std::path::PathBuf) -> Contender) -> Result<Row> {
-    let file = data.file("two-gib.safetensors", &two_gib())?;
+    let file = data.file("two-gib.safetensors", &matrices(256))?;
     let checkpoint = Arc::new(checkpoint_map(&file.path)?);
     let shared = checkpoint.tensors().map(|tensor| {
         let data = safetensors_burn::share_tensor(&checkpoint, tensor.name(), Widening::Lossless)?;

@@ -57,11 +57,12 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// Returns the weight with its codes in this tensor.
     pub(crate) fn weight(&self) -> Result<Option<Weight>> {
         let Some(catalog) = self.catalog else { return OneFile(*self).weight() };
+        if !catalog.may_have_codes() {
+            return Ok(None);
+        }
         match catalog.position(self.name()) {
-            Some(position) if catalog.may_have_codes() => {
-                catalog.known()?.of_tensor(catalog, position)
-            }
-            _ => Ok(None),
+            Some(position) => catalog.known()?.of_tensor(catalog, position),
+            None => Ok(None),
         }
     }
 }

@@ -90,7 +90,8 @@ impl DtypePlan {
     #[doc(hidden)]
     pub fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
         self.conversion(&options.convert)?;
-        Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
+        let paired = self.pairs.then(|| self.shape(shape));
+        Ok(shape::byte_len(self.dtype(), paired.as_deref().unwrap_or(shape))?)
     }
 
     /// Returns `false` if [`finish`](Self::finish) must follow.

@@ -1,6 +1,6 @@
 //! [`jobs`] plans a load as [`Job`]s for threads.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::slice::from_ref;
 
@@ -205,7 +205,8 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
     jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
 ) {
     let source = |part: &ReadPart<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
-    let mut files = HashMap::new();
+    // Compared and not hashed, because most tensors are in few files.
+    let mut files = BTreeMap::new();
     for part in &small {
         let next = files.len();
         files.entry(source(part)).or_insert(next);

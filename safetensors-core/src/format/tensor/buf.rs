@@ -102,7 +102,7 @@ impl TensorBuf {
         Ok(Self {
             dtype,
             shape,
-            words: words.ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?,
+            words: words.ok_or_else(|| ErrorKind::TooLargeForMemory { bytes: len as u64 })?,
         })
     }
 

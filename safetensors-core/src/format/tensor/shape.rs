@@ -40,7 +40,7 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
     usize::try_from(bytes)
         .ok()
         .filter(|&len| isize::try_from(len).is_ok())
-        .ok_or(ErrorKind::TooLargeForMemory { bytes })
+        .ok_or_else(|| ErrorKind::TooLargeForMemory { bytes })
 }
 
 pub(crate) fn memory_count(shape: &[usize]) -> Result<usize, ErrorKind> {
