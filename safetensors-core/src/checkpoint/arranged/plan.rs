@@ -85,7 +85,7 @@ impl Plan {
     /// Checks that no name is given twice, nor stays the name of a stored tensor.
     fn check_names<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
         let mut names = HashSet::new();
-        for name in self.tensors.iter().map(Strided::name) {
+        for name in self.tensors.iter().map(|tensor| &*tensor.name) {
             let stays = checkpoint.get(name).is_some() && !self.used.contains(name);
             let kind = match name {
                 METADATA_KEY => ErrorKind::ReservedName,
