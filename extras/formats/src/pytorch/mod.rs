@@ -256,7 +256,7 @@ fn one(
     let Some(dtype) = kind.dtype() else { return Ok(without_dtype(name, *kind, shape.clone())) };
     let shape = shape_of(*kind, shape);
     let swapped = tensor.is_swapped.then(|| dtype.alignment());
-    let data = Data::placed(place.clone(), placement, width, swapped);
+    let data = Data::placed(place.clone(), placement, swapped);
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 

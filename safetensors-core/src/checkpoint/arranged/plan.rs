@@ -46,14 +46,14 @@ impl Plan {
         &mut self,
         name: &str,
         value: Value<'_, S>,
-        used: impl IntoIterator<Item = String>,
+        used: Vec<&str>,
     ) -> Result<()> {
         let Value { first, dtype, shape, pieces } = value;
         let tensor = Strided::new(name, dtype, shape, &pieces);
         let tensor = tensor.map_err(|error| first.locate(error.in_tensor(name)))?;
         self.instead.entry(first.name().to_owned()).or_default().push(self.tensors.len());
         self.tensors.push(tensor);
-        self.used.extend(used);
+        self.used.extend(used.into_iter().map(str::to_owned));
         Ok(())
     }
 

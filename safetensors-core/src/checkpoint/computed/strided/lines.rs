@@ -19,7 +19,7 @@ const MOST_COLUMNS: u64 = if cfg!(test) { 5 } else { 1 << 16 };
 
 /// The bytes of a piece: units that are contiguous in the file and in the tensor. Units along the
 /// innermost dimension are the columns of a line.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) file: usize,
     /// The places of the units in the tensor, ascending.

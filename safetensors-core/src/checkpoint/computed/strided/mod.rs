@@ -6,17 +6,25 @@ mod lines;
 pub(crate) mod piece;
 pub(crate) mod read;
 
+use std::io;
 use std::ops::Range;
 
+use crate::file::io::ReadRange;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
+use crate::format::slice::Positions;
 use crate::format::tensor::shape::byte_len;
 use lines::{Lines, Run};
-use piece::Piece;
+use piece::{Piece, Span};
+use read::Part;
+
+/// Reads bytes of a file from an offset on.
+type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
 
 /// A tensor that is made of pieces of stored tensors. Each of its elements is in one of them.
-#[derive(Debug)]
-pub(crate) struct Strided {
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Strided {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
@@ -50,6 +58,43 @@ impl Strided {
             *end = furthest;
         }
         Ok(Self { name: name.to_owned(), dtype, shape, pieces: placed })
+    }
+
+    /// Makes a tensor of the bytes of elements: each has `width` bytes, and `strides` has the
+    /// distances between neighbours in a dimension. The first one is the element `offset` of a
+    /// file.
+    #[doc(hidden)]
+    pub fn of_elements(
+        width: usize,
+        shape: &[usize],
+        strides: &[u64],
+        offset: u64,
+    ) -> Result<Self> {
+        let all = |count, stride| Span { places: Positions { start: 0, count, step: 1 }, stride };
+        let elements = shape.iter().zip(strides);
+        let elements = elements.map(|(&count, &stride)| all(count, stride * width as u64));
+        let spans = elements.chain([all(width, 1)]).collect();
+        let piece = Piece { file: 0, offset: offset * width as u64, first: 0, spans };
+        Self::new("", Dtype::U8, [shape, &[width]].concat(), &[piece])
+    }
+
+    /// Returns the offset of the bytes in their file, if they are contiguous.
+    #[doc(hidden)]
+    pub fn contiguous(&self) -> Option<u64> {
+        match &self.pieces[..] {
+            [(lines, _)] => lines.from.contiguous(),
+            _ => None,
+        }
+    }
+
+    /// Reads bytes of a tensor of one file, from this byte of the tensor on.
+    #[doc(hidden)]
+    pub fn read(&self, file: &ReadBytes<'_>, start: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let files = |_, ranges: &mut [ReadRange<'_>]| {
+            ranges.iter_mut().try_for_each(|range| file(range.bytes, range.offset))
+        };
+        let parts = &mut [Part { tensor: self, start, bytes }];
+        read::read(&files, parts).map_err(|failed| failed.error)
     }
 
     /// Returns the units with bytes of a range of the tensor.
