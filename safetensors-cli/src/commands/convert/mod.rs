@@ -307,6 +307,10 @@ fn open(
     if !adapters.is_empty() && inputs.len() > 1 {
         return Err(wrong_usage("--lora is for one IN"));
     }
+    if change.changes.experts.is_given() && inputs.len() > 1 {
+        let problem = "--experts is for one IN: convert several into one first";
+        return Err(wrong_usage(problem));
+    }
     let open = |path: &PathBuf| Source::open(path, change, adapters);
     let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(other) =

@@ -104,6 +104,6 @@ impl WholeTensor {
                 return Err(in_source(Some(number), problem));
             }
         }
-        Ok(Strided { shape: shape.clone(), ..tensor })
+        Ok(tensor)
     }
 }

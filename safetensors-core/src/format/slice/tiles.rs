@@ -90,29 +90,23 @@ pub(crate) fn check_tiles(shape: &[usize], tiles: &[&Tile]) -> Result<(), BadTil
 
 /// Names two boxes that overlap, if they are found soon.
 fn overlap(tiles: &[&Tile]) -> BadTiles {
-    let mut sorted: Vec<_> = (0..tiles.len()).filter(|number| !tiles[*number].is_empty()).collect();
-    sorted.sort_by_key(|number| &tiles[*number].offsets);
-    let mut left = MOST_COMPARED;
-    for (i, &number) in sorted.iter().enumerate() {
-        let one = tiles[number];
-        let end = one.offsets.first().zip(one.sizes.first()).map(|(start, size)| start + size);
-        for &other in &sorted[i + 1..] {
-            let two = tiles[other];
-            if two.offsets.first().copied() >= end && end.is_some() {
-                break;
-            }
-            if one.overlaps(two) {
-                let place = |tile: &Tile| format!("{:?} from {:?} on", tile.sizes, tile.offsets);
-                let problem = format!("{} overlaps {}", place(two), place(one));
-                return BadTiles { tile: Some(other), problem };
-            }
-            left = left.saturating_sub(one.sizes.len());
-            if left == 0 {
-                break;
-            }
-        }
-    }
-    BadTiles { tile: None, problem: "some of them overlap".into() }
+    let mut sorted: Vec<_> = tiles.iter().enumerate().filter(|(_, it)| !it.is_empty()).collect();
+    sorted.sort_by_key(|(_, tile)| &tile.offsets);
+    let end = |tile: &Tile| Some(tile.offsets.first()? + tile.sizes.first()?);
+    let near = |i: usize, one: &Tile| {
+        let end = end(one);
+        let is_near = move |two: &Tile| end.is_none_or(|end| two.offsets.first() < Some(&end));
+        sorted[i + 1..].iter().take_while(move |(_, two)| is_near(two))
+    };
+    let pairs =
+        sorted.iter().enumerate().flat_map(|(i, (_, one))| near(i, one).map(|it| (*one, it)));
+    let most = MOST_COMPARED / tiles.first().map_or(1, |tile| tile.sizes.len().max(1));
+    let found = pairs.take(most).find(|(one, (_, two))| one.overlaps(two));
+    let Some((one, (number, two))) = found else {
+        return BadTiles { tile: None, problem: "some of them overlap".into() };
+    };
+    let place = |tile: &Tile| format!("{:?} from {:?} on", tile.sizes, tile.offsets);
+    BadTiles { tile: Some(*number), problem: format!("{} overlaps {}", place(two), place(one)) }
 }
 
 const MOST_COMPARED: usize = 1 << 20;

@@ -139,7 +139,7 @@ fn place<'t, 'b>(
         let (mut rest, mut at) = (&mut *part.bytes, part.start);
         while let Some((_, run)) = units.next_if(|(of, _)| *of == number) {
             // No two overlap.
-            rest.split_off_mut(..run.to.saturating_sub(at) as usize);
+            _ = rest.split_off_mut(..run.to.saturating_sub(at) as usize);
             let bytes = rest.split_off_mut(..run.unit as usize);
             at = run.to + run.unit;
             let (_, ranges) = wanted.entry(run.file).or_insert((&part.tensor.name, vec![]));

@@ -211,14 +211,15 @@ impl Part {
             joined.axes.insert(0, Axis::Groups { dim: 0, size: 1 });
             return Some(joined);
         }
-        let mut lens = members.iter().filter_map(|member| member.shape.get(dim));
-        joined.shape.get_mut(dim).map(|len| *len = lens.clone().fold(0, usize::saturating_add))?;
+        let lens = members.iter().map(|member| member.shape.get(dim).copied());
+        let lens: Vec<_> = lens.collect::<Option<_>>()?;
+        joined.shape[dim] = lens.iter().fold(0, |sum: usize, len| sum.saturating_add(*len));
         match joined.axes[dim] {
             _ if members.len() == 1 => {}
             Axis::Shared if members.iter().all(|it| it.form == joined.form) => {}
             // All but the last end with a group.
             Axis::Groups { dim, size }
-                if lens.clone().take(members.len() - 1).all(|len| len.is_multiple_of(size))
+                if lens[..lens.len() - 1].iter().all(|len| len.is_multiple_of(size))
                     && (join == Join::OneAfterAnother || size == 1) =>
             {
                 joined.form = Arranged::joined(join, dim, forms);
