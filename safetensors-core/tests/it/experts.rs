@@ -1,10 +1,15 @@
 //! Experts of a mixture, split and stacked.
 
-use safetensors_core::checkpoint::MaxShardSize;
+use std::collections::BTreeSet;
+
+use safetensors_core::checkpoint::{Arranged, MaxShardSize};
+use safetensors_core::framework::into_view;
+use safetensors_core::load::ExpertLayout;
 use safetensors_core::load::ExpertLayout::{Split, Stacked};
-use safetensors_core::load::{ExpertOptions, GateUp};
-use safetensors_core::quantized::{LinearLayers, Quantization};
+use safetensors_core::load::{ExpertOptions, GateUp, QuantizedWeights};
+use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_testing::experts::Mixture;
+use safetensors_testing::quantized::Quantized;
 
 use crate::support::*;
 
@@ -256,6 +261,11 @@ fn a_rewrite_saves_experts_in_shards() {
     assert_equal(&saved, &Checkpoint::open(&stacked).unwrap(), "saved");
 }
 
+fn as_numbers(layout: ExpertLayout) -> LoadOptions {
+    let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
+    numbers.experts(layout, ExpertOptions::new())
+}
+
 /// Each scheme, and whether a stack of its weights is one that can be read.
 #[test]
 fn quantised_experts_move_with_their_scales() {
@@ -281,6 +291,11 @@ fn quantised_experts_move_with_their_scales() {
         write(dir.path(), "config.json", config);
         rewrite.save(&path, &SaveOptions::new()).unwrap();
         let open = || Checkpoint::open(&path).unwrap();
+        let numbers = open().dequantized().unwrap().experts(Stacked, &ExpertOptions::new());
+        let numbers = numbers.unwrap();
+        // Also if the codes have no such form.
+        let view = into_view(open(), &as_numbers(Stacked)).unwrap();
+        assert_equal(&view, &numbers, &how.to_string());
         let stacked = match open().experts(Stacked, &ExpertOptions::new()) {
             Ok(stacked) => stacked,
             Err(error) => {
@@ -290,9 +305,9 @@ fn quantised_experts_move_with_their_scales() {
             }
         };
         assert!(stacked.tensors().all(|it| it.shape().first() == Some(&2)), "{how}");
-        let numbers = stacked.clone().dequantized().unwrap();
-        let split = open().dequantized().unwrap().experts(Stacked, &ExpertOptions::new());
-        assert_equal(&numbers, &split.unwrap(), &how.to_string());
+        assert_equal(&stacked.clone().dequantized().unwrap(), &numbers, &how.to_string());
+        let split = into_view(stacked.clone(), &as_numbers(Split)).unwrap();
+        assert_equal(&split, &open().dequantized().unwrap(), &how.to_string());
         assert_equal(
             &stacked.experts(Split, &ExpertOptions::new()).unwrap(),
             &open(),
@@ -300,6 +315,64 @@ fn quantised_experts_move_with_their_scales() {
         );
     }
     assert_eq!(refused, [Quantization::Fp8Tensor, Quantization::Nvfp4]);
+}
+
+/// Two experts with the first matrix of a fixture in all places, next to the fixture's settings.
+fn experts_of(fixture: &Quantized, dir: &Path) -> Option<Checkpoint> {
+    let stored = fixture.open();
+    let weights = stored.quantized_weights().unwrap();
+    let is_matrix = |it: &&QuantizedWeight| it.name.ends_with(".weight") && it.shape.len() == 2;
+    let weight = weights.iter().find(is_matrix)?;
+    let module = weight.name.strip_suffix("weight").unwrap();
+    let mut tensors = Vec::new();
+    for (expert, part) in (0..2).flat_map(|i| ["gate", "up", "down"].map(|part| (i, part))) {
+        for name in &weight.tensors {
+            let end = name.strip_prefix(module)?;
+            let new = format!("model.layers.0.mlp.experts.{expert}.{part}_proj.{end}");
+            tensors.push((new, Arranged::tensor(name)));
+        }
+    }
+    let renamed = stored.arranged(tensors).unwrap();
+    let path = dir.join("model.safetensors");
+    Rewrite::of(&renamed)
+        .select(|name, _| name.contains(".experts."))
+        .save(&path, &SaveOptions::new())
+        .unwrap();
+    let settings = fs::read_to_string(fixture.directory.join("config.json")).unwrap_or("{}".into());
+    let model = settings.replacen('{', r#"{"model_type": "qwen3_moe", "#, 1).replace(", }", "}");
+    write(dir, "config.json", model);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    // Some settings and descriptions name modules.
+    let found = checkpoint.quantized_weights().unwrap_or_default();
+    (found.len() == 6 && found[0].scheme == weight.scheme).then_some(checkpoint)
+}
+
+#[test]
+fn experts_of_every_scheme_are_stacked_as_codes_or_as_numbers() {
+    let (mut as_codes, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for fixture in Quantized::all() {
+        let dir = tempdir().unwrap();
+        let Some(checkpoint) = experts_of(&fixture, dir.path()) else { continue };
+        let scheme = checkpoint.quantized_weights().unwrap()[0].scheme;
+        let open = || Checkpoint::open(dir.path()).unwrap();
+        let none = ExpertOptions::new();
+        let expected = open().dequantized().unwrap().experts(Stacked, &none).unwrap();
+        let numbers = into_view(open(), &as_numbers(Stacked)).unwrap();
+        assert_equal(&numbers, &expected, &fixture.name);
+        let split = into_view(open(), &as_numbers(Split)).unwrap();
+        assert_equal(&split, &open().dequantized().unwrap(), &fixture.name);
+        match open().experts(Stacked, &none) {
+            Ok(codes) => {
+                assert_equal(&codes.dequantized().unwrap(), &expected, &fixture.name);
+                as_codes.insert(scheme);
+            }
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
+                refused.insert(scheme);
+            }
+        }
+    }
+    assert!(as_codes.len() > 3 && refused.len() > 9, "{as_codes:?} {refused:?}");
 }
 
 /// The blocks, scales and biases of gpt-oss, with a hidden size of 64 and 32 numbers inside.

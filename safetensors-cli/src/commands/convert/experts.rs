@@ -17,9 +17,8 @@ pub(super) struct Experts {
     ///
     /// The model_type in config.json decides the names and the order, and other tensors of the
     /// module are renamed with them. All other options apply to the new names. Codes and scales of
-    /// quantised experts move together. If the codes cannot be moved, --dequantize and --dtype
-    /// make numbers of them first. In config.json, the modules that are not quantised get their
-    /// new names
+    /// quantised experts move together; where they cannot, --dequantize and --dtype make numbers of
+    /// them first. Modules in the settings of quantised weights get their new names
     #[arg(long, value_name = "LAYOUT", value_parser = layouts())]
     experts: Option<ExpertLayout>,
     /// With --experts: where a stack has the gate, if config.json does not say the architecture

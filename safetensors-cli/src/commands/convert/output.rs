@@ -18,7 +18,7 @@ use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
 use super::form::{Form, form};
-use super::others::{self, Others, SETTINGS};
+use super::others::{self, Others};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;

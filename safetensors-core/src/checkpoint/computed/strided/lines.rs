@@ -28,12 +28,14 @@ pub(super) struct Lines {
     pub(super) from: Runs,
 }
 
-/// Units of a line. They are `step` bytes apart in the file, and `to_step` bytes in the tensor.
+/// Units of a line of `count`. They are `step` bytes apart in the file, and `to_step` bytes in the
+/// tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) file: usize,
     /// The bytes of a unit.
     pub(super) unit: u64,
+    count: u64,
     pub(super) columns: Range<u64>,
     /// The offset of column 0 in the file.
     pub(super) from: u64,
@@ -101,7 +103,8 @@ impl Lines {
         let (file, unit) = (self.file, self.to.piece);
         let mut next = self.to.selected_before(range.start);
         let end = self.to.selected_before(range.end);
-        let line = |runs: &Runs| runs.repeats.last().map_or((1, 0), |it| (it.count, it.stride));
+        let line =
+            |runs: &Runs| runs.repeats.last().map_or((1, 0), |it| (it.count as u64, it.stride));
         let ((count, to_step), (_, step)) = (line(&self.to), line(&self.from));
         std::iter::from_fn(move || {
             let left = end.checked_sub(next).filter(|left| *left > 0)?;
@@ -111,15 +114,16 @@ impl Lines {
                 let unit = left.min(unit - skipped);
                 next += unit;
                 let (from, to) = (from + skipped, to + skipped);
-                return Some(Run { file, unit, columns: 0..1, from, step: 0, to, to_step: 0 });
+                let (count, columns) = (1, 0..1);
+                return Some(Run { file, unit, count, columns, from, step: 0, to, to_step: 0 });
             }
-            let column = number % count as u64;
+            let column = number % count;
             let most = most_columns(unit, step);
-            let until = (count as u64).min(column - column % most + most);
+            let until = count.min(column - column % most + most);
             let columns = column..until.min(column + left / unit);
             next += (columns.end - column) * unit;
             let (from, to) = (from - column * step, to - column * to_step);
-            Some(Run { file, unit, columns, from, step, to, to_step })
+            Some(Run { file, unit, count, columns, from, step, to, to_step })
         })
     }
 }
@@ -131,10 +135,10 @@ fn most_columns(unit: u64, step: u64) -> u64 {
 }
 
 impl Run {
-    /// Runs that are read together have this in common.
-    pub(super) fn group(&self) -> (usize, u64, u64, u64) {
-        let Self { file, unit, step, .. } = *self;
-        (file, unit, step, self.columns.start / most_columns(unit, step))
+    /// Runs that are read together have this in common. So each has the columns of all.
+    pub(super) fn group(&self) -> (usize, [u64; 4]) {
+        let Self { file, unit, step, count, .. } = *self;
+        (file, [unit, step, count, self.columns.start / most_columns(unit, step)])
     }
 }
 
