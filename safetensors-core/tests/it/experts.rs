@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use safetensors_core::checkpoint::{Arranged, MaxShardSize};
+use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::framework::into_view;
 use safetensors_core::load::ExpertLayout;
 use safetensors_core::load::ExpertLayout::{Split, Stacked};
 use safetensors_core::load::{ExpertOptions, GateUp, QuantizedWeights};
-use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
+use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_testing::experts::Mixture;
 use safetensors_testing::quantized::Quantized;
 
@@ -317,44 +317,16 @@ fn quantised_experts_move_with_their_scales() {
     assert_eq!(refused, [Quantization::Fp8Tensor, Quantization::Nvfp4]);
 }
 
-/// Two experts with the first matrix of a fixture in all places, next to the fixture's settings.
-fn experts_of(fixture: &Quantized, dir: &Path) -> Option<Checkpoint> {
-    let stored = fixture.open();
-    let weights = stored.quantized_weights().unwrap();
-    let is_matrix = |it: &&QuantizedWeight| it.name.ends_with(".weight") && it.shape.len() == 2;
-    let weight = weights.iter().find(is_matrix)?;
-    let module = weight.name.strip_suffix("weight").unwrap();
-    let mut tensors = Vec::new();
-    for (expert, part) in (0..2).flat_map(|i| ["gate", "up", "down"].map(|part| (i, part))) {
-        for name in &weight.tensors {
-            let end = name.strip_prefix(module)?;
-            let new = format!("model.layers.0.mlp.experts.{expert}.{part}_proj.{end}");
-            tensors.push((new, Arranged::tensor(name)));
-        }
-    }
-    let renamed = stored.arranged(tensors).unwrap();
-    let path = dir.join("model.safetensors");
-    Rewrite::of(&renamed)
-        .select(|name, _| name.contains(".experts."))
-        .save(&path, &SaveOptions::new())
-        .unwrap();
-    let settings = fs::read_to_string(fixture.directory.join("config.json")).unwrap_or("{}".into());
-    let model = settings.replacen('{', r#"{"model_type": "qwen3_moe", "#, 1).replace(", }", "}");
-    write(dir, "config.json", model);
-    let checkpoint = Checkpoint::open(&path).unwrap();
-    // Some settings and descriptions name modules.
-    let found = checkpoint.quantized_weights().unwrap_or_default();
-    (found.len() == 6 && found[0].scheme == weight.scheme).then_some(checkpoint)
-}
-
 #[test]
 fn experts_of_every_scheme_are_stacked_as_codes_or_as_numbers() {
     let (mut as_codes, mut refused) = (BTreeSet::new(), BTreeSet::new());
     for fixture in Quantized::all() {
         let dir = tempdir().unwrap();
-        let Some(checkpoint) = experts_of(&fixture, dir.path()) else { continue };
-        let scheme = checkpoint.quantized_weights().unwrap()[0].scheme;
+        if !fixture.write_experts(dir.path()) {
+            continue;
+        }
         let open = || Checkpoint::open(dir.path()).unwrap();
+        let scheme = open().quantized_weights().unwrap()[0].scheme;
         let none = ExpertOptions::new();
         let expected = open().dequantized().unwrap().experts(Stacked, &none).unwrap();
         let numbers = into_view(open(), &as_numbers(Stacked)).unwrap();

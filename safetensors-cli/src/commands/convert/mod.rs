@@ -400,6 +400,9 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         {
             return error;
         }
+        Quantization { problem: QuantizationProblem::Arrangement { .. } } => {
+            "--dequantize f32 makes numbers of the weights"
+        }
         Quantization { .. } if changes.quantize.is_some() => "--drop leaves a tensor out",
         Quantization { .. } => "--keep-quantized copies the tensors as they are stored",
         // An adapter for a weight that is not one of numbers.

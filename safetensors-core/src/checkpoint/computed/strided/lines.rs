@@ -35,7 +35,7 @@ pub(super) struct Run {
     pub(super) file: usize,
     /// The bytes of a unit.
     pub(super) unit: u64,
-    count: u64,
+    pub(super) count: u64,
     pub(super) columns: Range<u64>,
     /// The offset of column 0 in the file.
     pub(super) from: u64,
