@@ -32,7 +32,9 @@ impl Placement {
         // Distances that are not used may overflow.
         let used =
             shape.iter().zip(strides).map(|(&count, &stride)| if count > 1 { stride } else { 0 });
-        let strided = Strided::of_elements(width, shape, &used.collect::<Vec<_>>(), offset).ok()?;
+        let strided = Strided::of_elements(width, shape, &used.collect::<Vec<_>>(), offset);
+        // A shape that overflows is refused later.
+        let Ok(strided) = strided else { return Some(Self::Contiguous(0)) };
         Some(strided.contiguous().map_or(Self::Strided(strided), Self::Contiguous))
     }
 }
