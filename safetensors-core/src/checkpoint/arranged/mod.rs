@@ -10,7 +10,7 @@ mod value;
 use plan::Plan;
 use value::Value;
 
-use crate::checkpoint::{Checkpoint, Computed, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, Made, Replacement};
 use crate::file::io::ReadAt;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
@@ -165,14 +165,13 @@ impl<S: ReadAt> Checkpoint<S> {
         for (name, arranged) in tensors {
             plan.add(&name.into(), arranged.0.value(&self)?, arranged.0.names())?;
         }
-        let planned = plan.finish(&self)?;
-        let instead = planned.instead.iter();
+        let aliases = plan.finish(&self)?;
         self.computed(Replacement {
-            tensors: planned.tensors,
-            instead: instead.map(|(name, numbers)| (&**name, numbers.clone())).collect(),
+            tensors: plan.tensors.into_iter().map(Made::Strided).collect(),
+            instead: plan.instead.iter().map(|(name, it)| (&**name, it.clone())).collect(),
             added: Vec::new(),
             others: Vec::new(),
-            metadata: &|metadata| planned.aliases.change(metadata),
+            metadata: &|metadata| aliases.change(metadata),
         })
     }
 }

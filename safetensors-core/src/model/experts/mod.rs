@@ -108,14 +108,13 @@ impl ExpertPlan {
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         wanted: impl Fn(&QuantizedWeight) -> bool,
     ) -> Result<(Checkpoint<Box<dyn ReadAt + 'a>>, Vec<QuantizedWeight>)> {
-        let arranged = checkpoint.by_ref().arranged_weights(self.tensors.clone());
-        let refused = match arranged.map(drop) {
-            Err(error) if matches!(error.kind(), ErrorKind::Quantization { .. }) => error,
-            Err(error) => return Err(error),
-            Ok(()) => {
-                return Ok((checkpoint.arranged_weights(self.tensors)?.into_boxed(), Vec::new()));
-            }
+        let arranged = checkpoint.by_ref().arranged_weights(self.tensors.clone()).map(drop);
+        let Err(refused) = arranged else {
+            return Ok((checkpoint.arranged_weights(self.tensors)?.into_boxed(), Vec::new()));
         };
+        if !matches!(refused.kind(), ErrorKind::Quantization { .. }) {
+            return Err(refused);
+        }
         let weights = checkpoint.quantized_weights()?;
         let weights: HashMap<_, _> = weights.into_iter().map(|it| (it.name.clone(), it)).collect();
         let used: HashSet<_> = self.names.iter().map(|(old, _)| &**old).collect();
