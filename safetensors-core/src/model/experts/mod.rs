@@ -23,7 +23,9 @@
 //! layer when they are split; when they are made, from the architecture or
 //! [`ExpertOptions::transposed`].
 //!
-//! The tensors of quantised weights move together, see [`Checkpoint::arranged_weights`].
+//! The tensors of quantised weights move together, see [`Checkpoint::arranged_weights`]. If their
+//! scheme has no such form, a load with [`Numbers`](crate::load::QuantizedWeights::Numbers) computes
+//! the numbers first.
 
 mod config;
 mod find;
