@@ -126,7 +126,7 @@ impl<S> Computed<S> {
     fn below(
         &self,
         ranges: &mut dyn Iterator<Item = Range<u64>>,
-    ) -> (HashMap<usize, Vec<Range<u64>>>, HashMap<usize, Elements<'_>>) {
+    ) -> (HashMap<usize, Ranges>, HashMap<usize, Elements<'_>>) {
         let mut below = HashMap::<usize, Vec<_>>::new();
         let mut computed = HashMap::new();
         let mut strided = Vec::new();
@@ -156,8 +156,10 @@ impl<S> Computed<S> {
     }
 }
 
+type Ranges = Vec<Range<u64>>;
+
 /// A computed tensor, and ranges of its elements.
-type Elements<'t> = (&'t dyn ComputedTensor, Vec<Range<u64>>);
+type Elements<'t> = (&'t dyn ComputedTensor, Ranges);
 
 impl<S: ReadAt> ReadAt for Computed<S> {
     fn byte_len(&self) -> u64 {

@@ -47,6 +47,8 @@ use crate::file::io::ReadAt;
 use crate::file::load::{ExpertLayout, ExpertOptions};
 use crate::format::error::{ErrorKind, Result};
 
+type Boxed<'a> = Checkpoint<Box<dyn ReadAt + 'a>>;
+
 impl<S: ReadAt> Checkpoint<S> {
     /// Shows the experts of a mixture in this layout, see [the module](crate::experts). A layer that
     /// has it already stays as it is.
@@ -109,7 +111,7 @@ impl ExpertPlan {
         self,
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         wanted: impl Fn(&QuantizedWeight) -> bool,
-    ) -> Result<(Checkpoint<Box<dyn ReadAt + 'a>>, Vec<QuantizedWeight>)> {
+    ) -> Result<(Boxed<'a>, Vec<QuantizedWeight>)> {
         let arranged = checkpoint.by_ref().arranged_weights(self.tensors.clone()).map(drop);
         let Err(refused) = arranged else {
             return Ok((checkpoint.arranged_weights(self.tensors)?.into_boxed(), Vec::new()));
