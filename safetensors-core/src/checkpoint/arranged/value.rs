@@ -4,7 +4,7 @@ use crate::checkpoint::{Join, Piece, Span};
 use crate::file::load::LazyTensor;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
-use crate::format::slice::{Index, Positions, TakenDim};
+use crate::format::slice::{Index, TakenDim};
 use crate::format::tensor::shape::element_count;
 
 /// The elements of a tensor that is made of stored ones.
@@ -21,16 +21,9 @@ impl<'a, S> Value<'a, S> {
     /// All elements of a stored tensor.
     pub(super) fn of(tensor: LazyTensor<'a, S>) -> Self {
         let shape = tensor.shape().to_vec();
-        let mut spans = Vec::with_capacity(shape.len());
-        let mut stride = 1;
-        for &count in shape.iter().rev() {
-            spans.push(Span { places: Positions { start: 0, count, step: 1 }, stride });
-            stride *= count as u64;
-        }
-        spans.reverse();
-        let (file, offset) = (tensor.file_index(), tensor.file_offset());
-        let whole = Piece { file, offset, first: 0, spans };
-        let pieces = if tensor.byte_len() == 0 { Vec::new() } else { vec![whole] };
+        let places = shape.iter().map(|&count| (0, count));
+        let whole = Piece::contiguous(tensor.file_index(), tensor.file_offset(), places);
+        let pieces = whole.into_iter().collect();
         Self { first: tensor, dtype: tensor.dtype(), shape, pieces }
     }
 

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::checkpoint::{Piece, Span, Strided};
+use crate::checkpoint::{Piece, Strided};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, RankProblem, Result};
-use crate::format::slice::{BadTiles, Positions, Tile, check_tiles};
+use crate::format::slice::{BadTiles, Tile, check_tiles};
 use crate::format::tensor::shape::{byte_len, memory_count};
 
 /// A tensor of an [`Assembled`](crate::checkpoint::Assembled) file, and the pieces that make it up. Each of its
@@ -51,21 +51,6 @@ impl TensorPiece {
         let place = Tile { offsets: vec![first], sizes: vec![len] };
         Self { source, offset, place, is_flat: true }
     }
-
-    /// Returns the places of the elements, which are contiguous in the source. `None` if there are
-    /// no elements.
-    fn elements(&self) -> Option<Piece> {
-        let Tile { offsets, sizes } = &self.place;
-        let mut stride = 1;
-        let mut spans = Vec::with_capacity(sizes.len());
-        for (&start, &count) in offsets.iter().zip(sizes).rev() {
-            spans.push(Span { places: Positions { start, count, step: 1 }, stride });
-            stride *= count as u64;
-        }
-        spans.reverse();
-        let piece = Piece { file: self.source, offset: self.offset, first: 0, spans };
-        (stride > 0).then_some(piece)
-    }
 }
 
 impl WholeTensor {
@@ -89,7 +74,11 @@ impl WholeTensor {
         check_tiles(&tiled, &tiles).map_err(|BadTiles { tile, problem }| {
             in_source(tile.map(|number| pieces[number].source), problem)
         })?;
-        let elements: Vec<_> = pieces.iter().filter_map(TensorPiece::elements).collect();
+        let elements = pieces.iter().filter_map(|TensorPiece { source, offset, place, .. }| {
+            let places = place.offsets.iter().copied().zip(place.sizes.iter().copied());
+            Piece::contiguous(*source, *offset, places)
+        });
+        let elements: Vec<_> = elements.collect();
         let tensor = Strided::new(name, *dtype, tiled, &elements)?;
         for (number, offset, len) in tensor.stored() {
             let found = sources.get(number).map(|(_, source)| source.byte_len());
