@@ -16,7 +16,15 @@ pub(crate) const MOST: u64 = 16 << 20;
 
 /// The path and text of the file next to a checkpoint.
 pub(crate) fn config_of(checkpoint: &Checkpoint) -> anyhow::Result<Option<(PathBuf, String)>> {
-    let Some((path, bytes)) = checkpoint.read_beside(CONFIG, MOST)? else { return Ok(None) };
+    text_of(checkpoint, CONFIG)
+}
+
+/// The path and text of a file with this name.
+pub(crate) fn text_of(
+    checkpoint: &Checkpoint,
+    name: &str,
+) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let Some((path, bytes)) = checkpoint.read_beside(name, MOST)? else { return Ok(None) };
     let text = String::from_utf8(bytes).with_context(|| text::path(&path))?;
     Ok(Some((path, text)))
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use safetensors_core::ConvertOptions;
 use safetensors_testing::experts::Mixture;
+use safetensors_testing::quantized::Quantized;
 
 use crate::fixtures::*;
 
@@ -58,16 +60,23 @@ fn other_options_apply_to_the_new_tensors() {
         .stdout(contains("block_sparse_moe.experts.2.w1.weight  BF16   [6, 8]"))
         .stdout(contains("would write out"));
     assert!(!dir.at("out").exists());
-    let config = |module: &str| {
-        format!(
-            "{{\"model_type\": \"mixtral\",  \"quantization_config\": {{\"quant_method\": \"fp8\", \
-             \"modules_to_not_convert\": [\"model.layers.1.{module}.gate\"]}}}}\n"
-        )
-    };
-    dir.write("model/config.json", config("mlp"));
+    dir.write(
+        "model/config.json",
+        "{\"model_type\": \"mixtral\",  \"quantization_config\": {\"quant_method\": \"fp8\", \
+         \"modules_to_not_convert\": [\"model.layers.1.mlp.gate\"]}}\n",
+    );
+    let other = r#"{"quantization": {"exclude_modules": ["model.layers.1.mlp.gate"]}}"#;
+    dir.write("model/hf_quant_config.json", other);
     let cast = ["--dtype", "f32", "--drop", "*.w2.*", "--cast", "*.experts.0.*=keep"];
     dir.convert(&[&split[..], &cast].concat()).quiet();
-    assert_eq!(dir.text("out/config.json"), config("block_sparse_moe"));
+    assert_eq!(
+        dir.text("out/config.json"),
+        "{\"model_type\": \"mixtral\",  \"quantization_config\": {\n    \
+         \"modules_to_not_convert\": [\"model.layers.1.block_sparse_moe.gate\"],\n    \
+         \"quant_method\": \"fp8\"\n  }}\n"
+    );
+    let other = dir.text("out/hf_quant_config.json");
+    assert!(other.contains(r#"["model.layers.1.block_sparse_moe.gate"]"#), "{other}");
     let out = dir.open("out");
     let dtype = |name: &str| {
         out.get(&format!("model.layers.1.block_sparse_moe.{name}.weight")).map(|it| it.dtype())
@@ -148,4 +157,29 @@ fn what_is_not_known_is_refused_with_the_option_that_says_it() {
         "tensor \"model.layers.1.mlp.experts.1.up_proj.weight\" is missing, one of 3 experts",
     );
     assert!(!dir.at("new").exists());
+}
+
+/// GPTQ packs numbers of several inputs into a code, in another order.
+#[test]
+fn codes_that_cannot_be_stacked_become_numbers() {
+    let dir = temp_dir();
+    fs::create_dir(dir.at("model")).unwrap();
+    assert!(Quantized::named("gptq-v1-4bits").write_experts(&dir.at("model")));
+    let stacked = "model out --experts stacked";
+    let refused = "GPTQ cannot be arranged so: this form of it is not known; --dequantize f32 \
+                   makes numbers of the weights\n";
+    dir.convert(stacked).fails(1, refused);
+    let kept = "--dequantize bf16 --cast *.down_proj*=keep";
+    dir.convert(format!("{stacked} {kept}").as_str()).fails(1, refused);
+    dir.convert(format!("{stacked} --dequantize bf16").as_str()).success();
+    let out = dir.open("out");
+    let dequantized = dir.open("model").dequantized().unwrap();
+    let matrix = "model.layers.0.mlp.experts.1.down_proj.weight";
+    let matrix = dequantized.tensor(matrix).unwrap().read().unwrap();
+    let matrix = matrix.convert(Dtype::BF16, &ConvertOptions::new()).unwrap();
+    let down = out.tensor("model.layers.0.mlp.experts.down_proj").unwrap();
+    assert_eq!(down.slice((1,)).unwrap().read().unwrap().bytes(), matrix.bytes());
+    assert_eq!((out.len(), down.dtype()), (2, Dtype::BF16));
+    assert!(!dir.text("out/config.json").contains("quantization_config"));
+    dir.convert("model model out --experts stacked").fails(2, "--experts is for one IN");
 }

@@ -40,7 +40,8 @@ pub(crate) use boxed::Leaves;
 pub use computed::Computed;
 pub(crate) use computed::Made;
 pub(crate) use computed::files::Replacement;
-pub(crate) use computed::strided::Strided;
+#[doc(hidden)]
+pub use computed::strided::Strided;
 pub(crate) use computed::strided::piece::{Piece, Span};
 pub(crate) use computed::tensor::{ComputedTensor, failed, read_numbers};
 pub(crate) use index::Index;

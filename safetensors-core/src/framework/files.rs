@@ -51,12 +51,9 @@ pub fn view<'a>(
     checkpoint: &'a Checkpoint<impl ReadAt>,
     options: &LoadOptions,
 ) -> Result<Option<Checkpoint<Box<dyn ReadAt + 'a>>>> {
-    if let Some((layout, experts)) = options.expert_layout() {
-        let arranged = checkpoint.by_ref().experts(layout, &experts)?;
-        return Ok(Some(numbers(arranged, options)?));
-    }
-    let numbers = if options.reads_numbers() { checkpoint.numbers()? } else { None };
-    Ok(numbers.map(Checkpoint::into_boxed))
+    let has_numbers = options.reads_numbers() && !checkpoint.quantized_weights()?.is_empty();
+    let is_other = has_numbers || options.expert_layout().is_some();
+    is_other.then(|| into_view(checkpoint.by_ref(), options)).transpose()
 }
 
 /// Like [`view`], for a checkpoint that is not needed otherwise.
@@ -65,19 +62,15 @@ pub fn into_view<'a>(
     checkpoint: Checkpoint<impl ReadAt + 'a>,
     options: &LoadOptions,
 ) -> Result<Checkpoint<Box<dyn ReadAt + 'a>>> {
-    match options.expert_layout() {
-        Some((layout, experts)) => numbers(checkpoint.experts(layout, &experts)?, options),
-        None => numbers(checkpoint, options),
+    let mut checkpoint = checkpoint.into_boxed();
+    if let Some((layout, experts)) = options.expert_layout() {
+        let plan = checkpoint.expert_plan(layout, &experts)?;
+        // Codes that have no such form become numbers.
+        (checkpoint, _) = plan.arrange(checkpoint, |_| options.reads_numbers())?;
     }
-}
-
-fn numbers<'a>(
-    checkpoint: Checkpoint<impl ReadAt + 'a>,
-    options: &LoadOptions,
-) -> Result<Checkpoint<Box<dyn ReadAt + 'a>>> {
     match options.reads_numbers() {
         true => Ok(checkpoint.dequantized()?.into_boxed()),
-        false => Ok(checkpoint.into_boxed()),
+        false => Ok(checkpoint),
     }
 }
 

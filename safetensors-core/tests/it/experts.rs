@@ -1,10 +1,15 @@
 //! Experts of a mixture, split and stacked.
 
+use std::collections::BTreeSet;
+
 use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::framework::into_view;
+use safetensors_core::load::ExpertLayout;
 use safetensors_core::load::ExpertLayout::{Split, Stacked};
-use safetensors_core::load::{ExpertOptions, GateUp};
+use safetensors_core::load::{ExpertOptions, GateUp, QuantizedWeights};
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_testing::experts::Mixture;
+use safetensors_testing::quantized::Quantized;
 
 use crate::support::*;
 
@@ -256,6 +261,11 @@ fn a_rewrite_saves_experts_in_shards() {
     assert_equal(&saved, &Checkpoint::open(&stacked).unwrap(), "saved");
 }
 
+fn as_numbers(layout: ExpertLayout) -> LoadOptions {
+    let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
+    numbers.experts(layout, ExpertOptions::new())
+}
+
 /// Each scheme, and whether a stack of its weights is one that can be read.
 #[test]
 fn quantised_experts_move_with_their_scales() {
@@ -281,6 +291,11 @@ fn quantised_experts_move_with_their_scales() {
         write(dir.path(), "config.json", config);
         rewrite.save(&path, &SaveOptions::new()).unwrap();
         let open = || Checkpoint::open(&path).unwrap();
+        let numbers = open().dequantized().unwrap().experts(Stacked, &ExpertOptions::new());
+        let numbers = numbers.unwrap();
+        // Also if the codes have no such form.
+        let view = into_view(open(), &as_numbers(Stacked)).unwrap();
+        assert_equal(&view, &numbers, &how.to_string());
         let stacked = match open().experts(Stacked, &ExpertOptions::new()) {
             Ok(stacked) => stacked,
             Err(error) => {
@@ -290,9 +305,9 @@ fn quantised_experts_move_with_their_scales() {
             }
         };
         assert!(stacked.tensors().all(|it| it.shape().first() == Some(&2)), "{how}");
-        let numbers = stacked.clone().dequantized().unwrap();
-        let split = open().dequantized().unwrap().experts(Stacked, &ExpertOptions::new());
-        assert_equal(&numbers, &split.unwrap(), &how.to_string());
+        assert_equal(&stacked.clone().dequantized().unwrap(), &numbers, &how.to_string());
+        let split = into_view(stacked.clone(), &as_numbers(Split)).unwrap();
+        assert_equal(&split, &open().dequantized().unwrap(), &how.to_string());
         assert_equal(
             &stacked.experts(Split, &ExpertOptions::new()).unwrap(),
             &open(),
@@ -300,6 +315,36 @@ fn quantised_experts_move_with_their_scales() {
         );
     }
     assert_eq!(refused, [Quantization::Fp8Tensor, Quantization::Nvfp4]);
+}
+
+#[test]
+fn experts_of_every_scheme_are_stacked_as_codes_or_as_numbers() {
+    let (mut as_codes, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for fixture in Quantized::all() {
+        let dir = tempdir().unwrap();
+        if !fixture.write_experts(dir.path()) {
+            continue;
+        }
+        let open = || Checkpoint::open(dir.path()).unwrap();
+        let scheme = open().quantized_weights().unwrap()[0].scheme;
+        let none = ExpertOptions::new();
+        let expected = open().dequantized().unwrap().experts(Stacked, &none).unwrap();
+        let numbers = into_view(open(), &as_numbers(Stacked)).unwrap();
+        assert_equal(&numbers, &expected, &fixture.name);
+        let split = into_view(open(), &as_numbers(Split)).unwrap();
+        assert_equal(&split, &open().dequantized().unwrap(), &fixture.name);
+        match open().experts(Stacked, &none) {
+            Ok(codes) => {
+                assert_equal(&codes.dequantized().unwrap(), &expected, &fixture.name);
+                as_codes.insert(scheme);
+            }
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
+                refused.insert(scheme);
+            }
+        }
+    }
+    assert!(as_codes.len() > 3 && refused.len() > 9, "{as_codes:?} {refused:?}");
 }
 
 /// The blocks, scales and biases of gpt-oss, with a hidden size of 64 and 32 numbers inside.

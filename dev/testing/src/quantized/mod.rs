@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use cases::{Case, ONE, TWO, Tensors, floats, raw, words};
+use safetensors_core::checkpoint::Arranged;
 use safetensors_core::error::QuantizationProblem;
 use safetensors_core::quantized::QuantizedWeight;
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LoadOptions};
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Rewrite, SaveOptions};
 
 /// A checkpoint as its scheme stores it, and the result of the reference implementation.
 #[derive(Clone, Debug)]
@@ -83,6 +84,35 @@ impl Quantized {
     /// Returns the path of the checkpoint's only file.
     pub fn model(&self) -> PathBuf {
         self.directory.join("model.safetensors")
+    }
+
+    /// Writes a model of two experts with the first matrix in all places, next to the settings.
+    /// Returns `false` if there is no matrix, or if settings name modules.
+    pub fn write_experts(&self, directory: &Path) -> bool {
+        let stored = self.open();
+        let weights = stored.quantized_weights().unwrap();
+        let is_matrix = |it: &&QuantizedWeight| it.name.ends_with(".weight") && it.shape.len() == 2;
+        let Some(weight) = weights.iter().find(is_matrix) else { return false };
+        let module = weight.name.strip_suffix("weight").unwrap();
+        let mut tensors = Vec::new();
+        for (expert, part) in (0..2).flat_map(|i| ["gate", "up", "down"].map(|part| (i, part))) {
+            for name in &weight.tensors {
+                let Some(end) = name.strip_prefix(module) else { return false };
+                let new = format!("model.layers.0.mlp.experts.{expert}.{part}_proj.{end}");
+                tensors.push((new, Arranged::tensor(name)));
+            }
+        }
+        let renamed = stored.arranged(tensors).unwrap();
+        let experts =
+            Rewrite::from_checkpoint(&renamed).select(|name, _| name.contains(".experts."));
+        experts.save(directory.join("model.safetensors"), &SaveOptions::new()).unwrap();
+        let settings = fs::read_to_string(self.directory.join("config.json"));
+        let settings = settings.unwrap_or("{}".into());
+        let model =
+            settings.replacen('{', r#"{"model_type": "qwen3_moe", "#, 1).replace(", }", "}");
+        fs::write(directory.join("config.json"), model).unwrap();
+        let found = Checkpoint::open(directory).unwrap().quantized_weights().unwrap_or_default();
+        found.len() == 6 && found[0].scheme == weight.scheme
     }
 
     /// Returns the weights as the reference implementation dequantises them.

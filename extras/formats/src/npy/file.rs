@@ -36,7 +36,7 @@ pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tens
     let placement = Placement::new(&shape, &strides, 0, width, elements);
     let found = header.data_len()?;
     let placement = placement.ok_or(ErrorKind::DataLength { expected: found, found })?;
-    let data = Data::placed(place, placement, width, header.swapped());
+    let data = Data::placed(place, placement, header.swapped());
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 

@@ -236,7 +236,7 @@ fn one(
 ) -> Result<Tensor> {
     let TensorRef { kind, offset, shape, strides, .. } = tensor;
     values.budget.keep(name.len() + size_of::<Tensor>())?;
-    values.budget.keep_all::<[u64; 4]>(shape.len())?;
+    values.budget.keep_all::<[u64; 6]>(shape.len() + 4)?;
     let storage = &values.storages[tensor.storage as usize];
     // The size of data that only Python can read is checked where it is found.
     if storage.held.is_some() && kind.dtype().is_none() {
@@ -256,7 +256,7 @@ fn one(
     let Some(dtype) = kind.dtype() else { return Ok(without_dtype(name, *kind, shape.clone())) };
     let shape = shape_of(*kind, shape);
     let swapped = tensor.is_swapped.then(|| dtype.alignment());
-    let data = Data::placed(place.clone(), placement, width, swapped);
+    let data = Data::placed(place.clone(), placement, swapped);
     Ok(Tensor { name, dtype, shape, data, stored: None })
 }
 

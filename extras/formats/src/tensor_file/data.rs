@@ -3,9 +3,9 @@
 use std::io;
 
 use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::Strided;
 
 use super::blocks::Blocks;
-use super::strided::Strided;
 use super::undo::Undo;
 use super::{Container, Placement, Scratch};
 use crate::error::{ErrorKind, Result};
@@ -16,7 +16,7 @@ pub(crate) enum Data {
     /// Unchanged.
     Plain(Place),
     /// Elements in another order, or big-endian numbers of `swapped` bytes.
-    Moved { place: Place, elements: Elements, swapped: Option<usize> },
+    Moved { place: Place, strided: Option<Strided>, swapped: Option<usize> },
     /// Quantised.
     Blocks { place: Place, blocks: Blocks, scales: Option<Scales> },
     /// Stored in another form.
@@ -60,33 +60,16 @@ impl From<Reason> for ErrorKind {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Elements {
-    /// C order, elements of this many bytes.
-    InOrder(usize),
-    Strided(Strided),
-}
-
 impl Data {
-    /// The storage begins at `place`. Elements have `width` bytes; numbers of `swapped` bytes are
-    /// big-endian.
-    pub(crate) fn placed(
-        place: Place,
-        placement: Placement,
-        width: usize,
-        swapped: Option<usize>,
-    ) -> Self {
-        let elements = match placement {
+    /// The storage begins at `place`. Numbers of `swapped` bytes are big-endian.
+    pub(crate) fn placed(place: Place, placement: Placement, swapped: Option<usize>) -> Self {
+        match placement {
+            Placement::Contiguous(first) if swapped.is_none() => Self::Plain(place.after(first)),
             Placement::Contiguous(first) => {
-                let place = place.after(first * width as u64);
-                match swapped {
-                    None => return Self::Plain(place),
-                    _ => return Self::Moved { place, elements: Elements::InOrder(width), swapped },
-                }
+                Self::Moved { place: place.after(first), strided: None, swapped }
             }
-            Placement::Strided(strided) => Elements::Strided(strided),
-        };
-        Self::Moved { place, elements, swapped }
+            Placement::Strided(strided) => Self::Moved { place, strided: Some(strided), swapped },
+        }
     }
 
     pub(crate) fn inside(self, start: u64) -> Option<Self> {
@@ -97,8 +80,8 @@ impl Data {
         };
         Some(match self {
             Self::Plain(place) => Self::Plain(at(place)?),
-            Self::Moved { place, elements, swapped } => {
-                Self::Moved { place: at(place)?, elements, swapped }
+            Self::Moved { place, strided, swapped } => {
+                Self::Moved { place: at(place)?, strided, swapped }
             }
             other => other,
         })
@@ -112,22 +95,16 @@ impl Data {
     ) -> Result<()> {
         match self {
             Self::Plain(place) => Ok(container.opened(place)?.read(buf, offset)?),
-            Self::Moved { place, elements, swapped } => {
+            Self::Moved { place, strided, swapped } => {
                 let storage = container.opened(place)?;
-                let width = match elements {
-                    Elements::InOrder(width) => *width,
-                    Elements::Strided(strided) => strided.width(),
+                let read = |buf: &mut [u8], first| match strided {
+                    None => storage.read(buf, first),
+                    Some(strided) => strided.read(&|buf, at| storage.read(buf, at), first, buf),
                 };
+                let Some(width) = *swapped else { return Ok(read(buf, offset)?) };
                 in_units(buf, offset, width, |first, part| {
-                    match elements {
-                        Elements::InOrder(_) => storage.read(part, first * width as u64)?,
-                        Elements::Strided(strided) => {
-                            strided.read(&|buf, at| storage.read(buf, at), first, part)?;
-                        }
-                    }
-                    if let Some(width) = *swapped {
-                        swap(part, width);
-                    }
+                    read(part, first * width as u64)?;
+                    swap(part, width);
                     Ok(())
                 })
             }

@@ -1,7 +1,6 @@
 //! [`TensorFile`]: a file of another format that reads like a safetensors file.
 
 mod blocks;
-mod boxes;
 mod build;
 mod data;
 mod scratch;
@@ -41,7 +40,7 @@ use crate::zipped::Zipped;
 /// An open file of another format that reads like a safetensors file with the same tensors.
 ///
 /// Core opens it as a [`Checkpoint`](safetensors_core::Checkpoint). Only requested bytes are
-/// copied: from their place for C order, gathered in windows of at most 4 MiB for other strides, or
+/// copied: from their place for C order, gathered in windows of at most 16 MiB for other strides, or
 /// dequantised by block with [`Options::dequantize`](crate::Options::dequantize). A compressed
 /// member is unpacked to a temporary file at its first read.
 ///

@@ -1,45 +1,17 @@
-//! [`Strided`]: elements that are not in C order, gathered for any range of a tensor.
-//!
-//! A range is cut into boxes. Dimensions of a box with near neighbours in the file are read as one
-//! window, and elements are picked in memory. Other dimensions cost one read for each position.
+//! [`Placement`]: the places of elements in a storage.
 
-use std::io;
-use std::ops::Range;
+use safetensors_core::checkpoint::Strided;
 
-use super::boxes::{BoxAxis, Odometer, pick};
-
-/// Skipping these bytes costs less than another request.
-const NEAR: u64 = 4096;
-
-const WINDOW: u64 = 4 << 20;
-
-pub(super) type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
-
-/// Places of elements in a storage. Strides count elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Strided {
-    axes: Vec<Axis>,
-    offset: u64,
-    width: usize,
-}
-
-/// Positions, and elements between neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Axis {
-    count: u64,
-    stride: u64,
-}
-
-#[derive(Clone, Debug)]
 pub(crate) enum Placement {
-    /// In C order without gaps, from this element on.
+    /// In C order without gaps, from this byte on.
     Contiguous(u64),
     Strided(Strided),
 }
 
 impl Placement {
-    /// Places a tensor with elements of 1, 2, 4, 8 or 16 bytes. `None` if it reaches past
-    /// `available` elements, or past 2⁶⁴. `shape` and `strides` have one length.
+    /// Places a tensor with elements of `width` bytes. `None` if it reaches past `available`
+    /// elements, or past 2⁶⁴. `shape` and `strides`, in elements, have one length.
     pub(crate) fn new(
         shape: &[usize],
         strides: &[u64],
@@ -57,140 +29,20 @@ impl Placement {
         if last >= available || available.checked_mul(width as u64).is_none() {
             return None;
         }
-        // Dimensions with one position are skipped, and neighbours that form one run are joined.
-        let mut axes: Vec<Axis> = Vec::new();
-        for (&count, &stride) in shape.iter().zip(strides).filter(|&(&count, _)| count > 1) {
-            let axis = Axis { count: count as u64, stride };
-            match axes.last_mut() {
-                Some(outer) if Some(outer.stride) == stride.checked_mul(axis.count) => {
-                    *outer = Axis { count: outer.count.checked_mul(axis.count)?, stride };
-                }
-                _ => axes.push(axis),
-            }
-        }
-        match axes.as_slice() {
-            [] | [Axis { stride: 1, .. }] => Some(Self::Contiguous(offset)),
-            _ => Some(Self::Strided(Strided { axes, offset, width })),
-        }
-    }
-}
-
-impl Strided {
-    pub(super) fn width(&self) -> usize {
-        self.width
-    }
-
-    pub(super) fn read(&self, read: &ReadBytes<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
-        let elements = (out.len() / self.width) as u64;
-        self.fill(read, 0, self.offset, first..first + elements, out)
-    }
-
-    /// With the elements of the part that has the dimensions from `dim` on and begins at `base`.
-    fn fill(
-        &self,
-        read: &ReadBytes<'_>,
-        dim: usize,
-        base: u64,
-        elements: Range<u64>,
-        out: &mut [u8],
-    ) -> io::Result<()> {
-        let Some(axis) = self.axes.get(dim) else { return Ok(()) };
-        let inner: u64 = self.axes[dim + 1..].iter().map(|axis| axis.count).product();
-        let mut position = elements.start / inner;
-        let within = elements.start % inner;
-        let mut left = elements.end - elements.start;
-        let mut out = out;
-        if within > 0 {
-            let part = left.min(inner - within);
-            let (head, rest) = out.split_at_mut(part as usize * self.width);
-            let base = base + position * axis.stride;
-            self.fill(read, dim + 1, base, within..within + part, head)?;
-            (position, left, out) = (position + 1, left - part, rest);
-        }
-        let whole = left / inner;
-        if whole > 0 {
-            let (middle, rest) = out.split_at_mut((whole * inner) as usize * self.width);
-            let mut axes = vec![BoxAxis { count: whole, stride: axis.stride, out: inner }];
-            let mut below = inner;
-            for axis in &self.axes[dim + 1..] {
-                below /= axis.count;
-                axes.push(BoxAxis { count: axis.count, stride: axis.stride, out: below });
-            }
-            self.copy_box(read, base + position * axis.stride, axes, middle)?;
-            (position, left, out) = (position + whole, left - whole * inner, rest);
-        }
-        if left > 0 {
-            self.fill(read, dim + 1, base + position * axis.stride, 0..left, out)?;
-        }
-        Ok(())
-    }
-
-    fn copy_box(
-        &self,
-        read: &ReadBytes<'_>,
-        base: u64,
-        mut axes: Vec<BoxAxis>,
-        out: &mut [u8],
-    ) -> io::Result<()> {
-        let width = self.width as u64;
-        axes.sort_by_key(|axis| axis.stride);
-        // The window takes the nearest dimensions while they leave no large gaps. The last of them
-        // is cut if it is too long.
-        let mut span = width;
-        let mut near = 0;
-        let mut cut = None;
-        for axis in &axes {
-            let step = axis.stride * width;
-            if cut.is_some() || step.saturating_sub(span) > NEAR {
-                break;
-            }
-            let fitting = (WINDOW - span).checked_div(step).map_or(axis.count, |steps| steps + 1);
-            cut = Some(fitting).filter(|fitting| *fitting < axis.count);
-            span += (cut.unwrap_or(axis.count) - 1) * step;
-            near += 1;
-        }
-        let (inside, outside) = axes.split_at(near);
-        // Of the other dimensions, the nearest in the output is gathered, too: then complete lines
-        // of the cache are written.
-        let mut outside = outside.to_vec();
-        let nearest = (0..outside.len()).min_by_key(|&axis| outside[axis].out);
-        let gathered = nearest.map(|axis| outside.remove(axis));
-        let gathered = gathered.unwrap_or(BoxAxis { count: 1, stride: 0, out: 0 });
-        let at_once = (WINDOW / span).clamp(1, gathered.count);
-        let mut window = vec![0; (at_once * span) as usize];
-        let whole = inside.last().map_or(1, |axis| axis.count);
-        let step = cut.unwrap_or(whole).max(1);
-        let mut at = Odometer::over(&outside);
-        loop {
-            for first in (0..gathered.count).step_by(at_once as usize) {
-                let lines = at_once.min(gathered.count - first);
-                for start in (0..whole).step_by(step as usize) {
-                    let mut part = inside.to_vec();
-                    let mut from = base + at.from + first * gathered.stride;
-                    let mut to = at.to + first * gathered.out;
-                    if let Some(axis) = part.last_mut() {
-                        from += start * axis.stride;
-                        to += start * axis.out;
-                        axis.count = step.min(whole - start);
-                    }
-                    let reach: u64 = part.iter().map(|axis| (axis.count - 1) * axis.stride).sum();
-                    let len = ((reach + 1) * width) as usize;
-                    for (line, bytes) in (0..lines).zip(window.chunks_exact_mut(span as usize)) {
-                        read(&mut bytes[..len], (from + line * gathered.stride) * width)?;
-                    }
-                    part.push(BoxAxis { count: lines, stride: span / width, ..gathered });
-                    pick(self.width, &window, &part, &mut out[(to * width) as usize..]);
-                }
-            }
-            if !at.advance() {
-                return Ok(());
-            }
-        }
+        // Distances that are not used may overflow.
+        let used =
+            shape.iter().zip(strides).map(|(&count, &stride)| if count > 1 { stride } else { 0 });
+        let strided = Strided::of_elements(width, shape, &used.collect::<Vec<_>>(), offset);
+        // A shape that overflows is refused later.
+        let Ok(strided) = strided else { return Some(Self::Contiguous(0)) };
+        Some(strided.contiguous().map_or(Self::Strided(strided), Self::Contiguous))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -238,12 +90,12 @@ mod tests {
             };
             match Placement::new(&shape, &strides, offset, width, last + 1).unwrap() {
                 Placement::Contiguous(at) => {
-                    let start = (at + range.start) as usize * width;
+                    let start = at as usize + range.start as usize * width;
                     prop_assert_eq!(&storage[start..start + expected.len()], expected);
                 }
                 Placement::Strided(strided) => {
                     let mut out = vec![0; expected.len()];
-                    strided.read(&read, range.start, &mut out).unwrap();
+                    strided.read(&read, range.start * width as u64, &mut out).unwrap();
                     prop_assert_eq!(out, expected);
                 }
             }
@@ -275,7 +127,7 @@ mod tests {
             Placement::Contiguous(_) => read(&mut out, 0).unwrap(),
             Placement::Strided(strided) => {
                 for (number, part) in out.chunks_mut(block * width).enumerate() {
-                    strided.read(&read, (number * block) as u64, part).unwrap();
+                    strided.read(&read, (number * block * width) as u64, part).unwrap();
                 }
             }
         }
@@ -354,7 +206,7 @@ mod tests {
         }
         // A run along the rows for each column, for the whole rows and for the rest.
         assert!(reads.get() <= 2 * columns, "{}", reads.get());
-        assert!(most.get() as u64 <= WINDOW);
+        assert!(most.get() <= 1 << 10, "{}", most.get());
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub(super) fn save(
     let base = args.lora_format.lora_base.as_deref().map(input::open).transpose()?;
     let converted = adapter.adapter_as(format, base.as_ref()).context("--lora-format")?;
     let rewrite = converted.rewrite()?;
-    output.others.settings = converted.settings().map(str::to_owned);
+    let settings = converted.settings().map(|text| (SETTINGS, text.to_owned()));
+    output.others.settings.extend(settings);
     let plan = output.plan(&rewrite, false)?;
     let existing = output.existing()?;
     let is_input = existing.has_any(&files);

@@ -59,7 +59,7 @@ pub(super) fn config(
             // It is copied, if it can be. `stale_settings` warns.
             Err(_) => continue,
         };
-        let arranged = source.config.as_ref().unwrap_or(&text);
+        let arranged = source.settings.get(CONFIG).unwrap_or(&text);
         let config = match changes {
             true => rewrite.quantized_config(arranged),
             false => rewrite.config(arranged),

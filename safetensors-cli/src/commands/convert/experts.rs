@@ -1,23 +1,29 @@
 //! [`Experts`]: the `--experts` option, which splits or stacks the experts of a mixture.
 
+use std::collections::BTreeMap;
+use std::iter;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use safetensors_core::load::{ExpertLayout, ExpertOptions, GateUp};
+use safetensors_core::quantized::{QuantizedWeight, settings_files};
 
 use crate::input::Checkpoint;
-use crate::model::config::config_of;
+use crate::model::config::{CONFIG, text_of};
 
 /// The options for experts.
 #[derive(Debug, clap::Args)]
 pub(super) struct Experts {
     /// Store the experts of a mixture one by one, or all in one tensor
     ///
-    /// The model_type in config.json decides names and order, and other tensors of the module are
-    /// renamed with them. All other options apply to the new names. Codes and scales of quantised
-    /// experts move along. Modules that config.json lists as not quantised are renamed there
-    #[arg(long, value_name = "LAYOUT", value_enum)]
-    experts: Option<Layout>,
+    /// The model_type in config.json decides the names and the order, and other tensors of the
+    /// module are renamed with them. All other options apply to the new names. Codes and scales of
+    /// quantised experts move together; where they cannot, --dequantize and --dtype make numbers of
+    /// them first. Modules in the settings of quantised weights get their new names
+    #[arg(long, value_name = "LAYOUT", value_parser = layouts())]
+    experts: Option<ExpertLayout>,
     /// With --experts: where a stack has the gate, if config.json names no architecture
-    #[arg(long, value_name = "ORDER", value_enum, requires = "experts")]
-    gate_up: Option<Order>,
+    #[arg(long, value_name = "ORDER", value_parser = orders(), requires = "experts")]
+    gate_up: Option<GateUp>,
     /// With --experts stacked: store the outputs of an expert as columns
     ///
     /// Stacks of Llama 4 and gpt-oss always are like that
@@ -25,57 +31,78 @@ pub(super) struct Experts {
     transposed: bool,
 }
 
-/// How experts are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Layout {
-    /// mlp.experts.3.gate_proj.weight and so on, as most files and programs have them
-    Split,
-    /// mlp.experts.gate_up_proj and so on, as transformers 5 has them in memory
-    Stacked,
+fn layouts() -> impl TypedValueParser<Value = ExpertLayout> {
+    let split = "mlp.experts.3.gate_proj.weight and so on, as most files and programs have them";
+    let stacked = "mlp.experts.gate_up_proj and so on, as transformers 5 has them in memory";
+    let values = [("split", split), ("stacked", stacked)];
+    named(values).map(|name| match &*name {
+        "split" => ExpertLayout::Split,
+        _ => ExpertLayout::Stacked,
+    })
 }
 
-/// Where a stack has the gate.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Order {
-    /// In its first half
-    First,
-    /// In its second half
-    Last,
-    /// In every second output, from the first on
-    Interleaved,
+fn orders() -> impl TypedValueParser<Value = GateUp> {
+    let interleaved = "In every second output, from the first on";
+    let halves = [("first", "In its first half"), ("last", "In its second half")];
+    named(halves.into_iter().chain([("interleaved", interleaved)])).map(|name| match &*name {
+        "first" => GateUp::First,
+        "last" => GateUp::Last,
+        _ => GateUp::Interleaved,
+    })
+}
+
+/// Takes these names, each with its help.
+fn named(
+    values: impl IntoIterator<Item = (&'static str, &'static str)>,
+) -> impl TypedValueParser<Value = String> {
+    let values = values.into_iter().map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values.collect::<Vec<_>>())
+}
+
+/// A checkpoint with experts in the layout.
+pub(super) struct Arranged {
+    pub(super) checkpoint: Checkpoint,
+    /// The weights that are numbers now.
+    pub(super) numbers: Vec<QuantizedWeight>,
+    /// The new texts of files with settings.
+    pub(super) settings: BTreeMap<&'static str, String>,
 }
 
 impl Experts {
     /// Returns the layout, for the end of the summary.
     pub(super) fn summary(&self) -> &'static str {
         match self.experts {
-            Some(Layout::Split) => ", experts split",
-            Some(Layout::Stacked) => ", experts stacked",
+            Some(ExpertLayout::Split) => ", experts split",
+            Some(ExpertLayout::Stacked) => ", experts stacked",
             None => "",
         }
     }
 
-    /// Returns the checkpoint with experts in the layout, and its new `config.json`, if it has one.
+    pub(super) fn is_given(&self) -> bool {
+        self.experts.is_some()
+    }
+
+    /// Arranges experts. Weights that are `wanted` as numbers may become these.
     pub(super) fn arrange(
         &self,
         checkpoint: Checkpoint,
-    ) -> anyhow::Result<(Checkpoint, Option<String>)> {
-        let layout = match self.experts {
-            Some(Layout::Split) => ExpertLayout::Split,
-            Some(Layout::Stacked) => ExpertLayout::Stacked,
-            None => return Ok((checkpoint, None)),
+        wanted: impl Fn(&QuantizedWeight) -> bool,
+    ) -> anyhow::Result<Arranged> {
+        let mut settings = BTreeMap::new();
+        let Some(layout) = self.experts else {
+            return Ok(Arranged { checkpoint, numbers: Vec::new(), settings });
         };
         let mut options = ExpertOptions::new().transposed(self.transposed);
         if let Some(order) = self.gate_up {
-            options = options.gate_up(match order {
-                Order::First => GateUp::First,
-                Order::Last => GateUp::Last,
-                Order::Interleaved => GateUp::Interleaved,
-            });
+            options = options.gate_up(order);
         }
-        let config = config_of(&checkpoint)?;
-        let config = config.map(|(_, text)| checkpoint.experts_config(layout, &options, &text));
-        let config = config.transpose()?;
-        Ok((checkpoint.experts(layout, &options)?.into_boxed(), config))
+        let plan = checkpoint.expert_plan(layout, &options)?;
+        for name in iter::once(CONFIG).chain(settings_files()) {
+            if let Some((_, text)) = text_of(&checkpoint, name)? {
+                settings.insert(name, plan.settings(name, &text));
+            }
+        }
+        let (checkpoint, numbers) = plan.arrange(checkpoint, wanted)?;
+        Ok(Arranged { checkpoint, numbers, settings })
     }
 }

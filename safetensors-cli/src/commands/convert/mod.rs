@@ -307,6 +307,10 @@ fn open(
     if !adapters.is_empty() && inputs.len() > 1 {
         return Err(wrong_usage("--lora needs exactly one IN"));
     }
+    if change.changes.experts.is_given() && inputs.len() > 1 {
+        let problem = "--experts is for one IN: convert several into one first";
+        return Err(wrong_usage(problem));
+    }
     let open = |path: &PathBuf| Source::open(path, change, adapters);
     let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(other) =
@@ -395,6 +399,9 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
             if cause.tensor().is_none() =>
         {
             return error;
+        }
+        Quantization { problem: QuantizationProblem::Arrangement { .. } } => {
+            "--dequantize f32 makes numbers of the weights"
         }
         Quantization { .. } if changes.quantize.is_some() => "--drop leaves a tensor out",
         Quantization { .. } => "--keep-quantized copies the tensors as they are stored",

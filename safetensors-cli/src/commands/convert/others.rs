@@ -1,5 +1,6 @@
 //! [`Others`]: files without tensors, from a directory IN to a directory OUT.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::OtherFiles;
@@ -27,8 +28,8 @@ pub(super) struct Others {
     /// The path that was read, and the text that is written.
     pub(super) config: Option<(PathBuf, String)>,
     pub(super) files: OtherFiles,
-    /// The settings of an adapter.
-    pub(super) settings: Option<String>,
+    /// Other files that are written, by their names.
+    pub(super) settings: BTreeMap<&'static str, String>,
 }
 
 impl Others {
@@ -80,6 +81,14 @@ impl Others {
         if config::outdates_settings(sources, rewrite) {
             others.files.leave(|name| settings_files().any(|it| it == name));
         }
+        // Only files of the one directory are copied.
+        let copied: Vec<_> = others.files.names().map(str::to_owned).collect();
+        for (&name, text) in sources.iter().flat_map(|source| &source.settings) {
+            if name != CONFIG && copied.iter().any(|it| it == name) {
+                others.files.remove(name);
+                others.settings.insert(name, text.clone());
+            }
+        }
         if address::in_path(out).is_none() {
             others.files.remove_equal(out);
         }
@@ -107,7 +116,7 @@ impl Others {
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let settings = self.settings.iter().map(|_| SETTINGS);
+        let settings = self.settings.keys().copied();
         self.config.iter().map(|_| CONFIG).chain(settings).chain(self.files.names())
     }
 

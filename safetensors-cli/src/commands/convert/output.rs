@@ -18,7 +18,7 @@ use super::casts::Scheme;
 use super::config;
 use super::divided::Divided;
 use super::form::{Form, form};
-use super::others::{self, Others, SETTINGS};
+use super::others::{self, Others};
 use super::preview::Preview;
 use super::source::{CONFIG, Source};
 use crate::input;
@@ -343,13 +343,10 @@ impl Output {
             .other_files(self.others.files.clone())
             .contention(self.contention)
             .save_options(options);
-        let shards = match &self.others.settings {
-            Some(settings) => shards.beside(SETTINGS, settings.as_str()),
-            None => shards,
-        };
-        match &self.others.config {
-            Some((_, config)) => shards.beside(CONFIG, config.as_str()),
-            None => shards,
-        }
+        let config = self.others.config.iter().map(|(_, text)| (CONFIG, text));
+        let settings = self.others.settings.iter().map(|(name, text)| (*name, text));
+        config
+            .chain(settings)
+            .fold(shards, |shards, (name, text)| shards.beside(name, text.as_str()))
     }
 }

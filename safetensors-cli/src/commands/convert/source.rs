@@ -1,6 +1,6 @@
 //! [`Source`]: an open input.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use safetensors_core::framework::Quoted;
@@ -10,6 +10,7 @@ use safetensors_core::{Dtype, Error};
 use safetensors_formats::{Format, Stored};
 
 use super::changes::Change;
+use super::experts::Arranged;
 use super::lora;
 use crate::input;
 use crate::input::find;
@@ -33,8 +34,8 @@ pub(super) struct Source {
     pub(super) kept: Vec<String>,
     /// The dtypes of merged tensors before the merge.
     pub(super) merged: HashMap<String, Dtype>,
-    /// The `config.json` for experts in another layout.
-    pub(super) config: Option<String>,
+    /// The files with settings for experts in another layout.
+    pub(super) settings: BTreeMap<&'static str, String>,
 }
 
 impl Source {
@@ -57,12 +58,12 @@ impl Source {
         let transformers = change.changes.names.is_some();
         let opening = Opening { optimizer_state, dequantize, transformers, ..Opening::default() };
         let checkpoint = input::open_with(path, opening)?;
-        let (mut checkpoint, config) = change.changes.experts.arrange(checkpoint)?;
-        let mut numbers = Vec::new();
+        let layers = layers_of(change, &checkpoint, LinearLayers::new())?;
+        let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
+        let Arranged { mut checkpoint, mut numbers, settings } =
+            change.changes.experts.arrange(checkpoint, makes)?;
         let mut kept = Vec::new();
         if change.may_make_numbers() {
-            let layers = layers_of(change, &checkpoint, LinearLayers::new())?;
-            let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
             let mut left = BTreeSet::new();
             let mut leaves = |error: &Error| {
                 let start = change.left_by(error);
@@ -73,11 +74,13 @@ impl Source {
             };
             let weights = checkpoint.quantized_weights_but(&mut leaves)?;
             let others: Vec<_>;
-            (numbers, others) = weights.into_iter().partition(makes);
+            let wanted: Vec<_>;
+            (wanted, others) = weights.into_iter().partition(makes);
             refuse_two_schemes(path, change, &others)?;
-            if !numbers.is_empty() {
+            if !wanted.is_empty() {
                 checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();
             }
+            numbers.extend(wanted);
             kept.extend(others.into_iter().flat_map(|it| [it.tensors, vec![it.name]].concat()));
             let is_left = |name: &&str| left.iter().any(|start| name.starts_with(start));
             let names = checkpoint.tensors().map(|tensor| tensor.name()).filter(is_left);
@@ -85,7 +88,7 @@ impl Source {
             kept.retain(|name| change.takes(name));
         }
         let (checkpoint, merged) = lora::merged(adapters, checkpoint)?;
-        Ok(Self { path: path.into(), checkpoint, numbers, kept, merged, config })
+        Ok(Self { path: path.into(), checkpoint, numbers, kept, merged, settings })
     }
 
     pub(super) fn name(&self) -> String {

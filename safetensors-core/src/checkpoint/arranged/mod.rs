@@ -10,7 +10,7 @@ mod value;
 use plan::Plan;
 use value::Value;
 
-use crate::checkpoint::{Checkpoint, Computed, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, Made, Replacement};
 use crate::file::io::ReadAt;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
@@ -99,30 +99,24 @@ impl Arranged {
 }
 
 impl Form {
-    /// Finds the elements, and passes each name to `uses`.
-    fn value<'a, S>(
-        &self,
-        checkpoint: &'a Checkpoint<S>,
-        uses: &mut dyn FnMut(&str),
-    ) -> Result<Value<'a, S>>
-    where
-        S: ReadAt,
-    {
+    /// Returns the names of the tensors.
+    pub(crate) fn names(&self) -> Vec<&str> {
         match self {
-            Self::Tensor(name) => {
-                uses(name);
-                Ok(Value::new(checkpoint.tensor(name)?))
-            }
-            Self::Slice(form, dim, index) => form.value(checkpoint, uses)?.slice(*dim, *index),
-            Self::Transposed(form) => form.value(checkpoint, uses)?.transposed(),
+            Self::Tensor(name) => vec![name],
+            Self::Slice(form, ..) | Self::Transposed(form) => form.names(),
+            Self::Joined(.., forms) => forms.iter().flat_map(Self::names).collect(),
+        }
+    }
+
+    /// Finds the elements.
+    fn value<'a, S: ReadAt>(&self, checkpoint: &'a Checkpoint<S>) -> Result<Value<'a, S>> {
+        match self {
+            Self::Tensor(name) => Ok(Value::new(checkpoint.tensor(name)?)),
+            Self::Slice(form, dim, index) => form.value(checkpoint)?.slice(*dim, *index),
+            Self::Transposed(form) => form.value(checkpoint)?.transposed(),
             Self::Joined(join, dim, forms) => {
-                let members = forms.iter().map(|form| form.value(checkpoint, uses));
-                let members = members.collect::<Result<Vec<_>>>()?;
-                match join {
-                    Join::OneAfterAnother => Value::concat(*dim, members),
-                    Join::Interleaved => Value::interleaved(*dim, members),
-                    Join::Stacked => Value::stack(members),
-                }
+                let members = forms.iter().map(|form| form.value(checkpoint));
+                Value::join(*join, *dim, members.collect::<Result<_>>()?)
             }
         }
     }
@@ -169,19 +163,15 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Checkpoint<Computed<S>>> {
         let mut plan = Plan::default();
         for (name, arranged) in tensors {
-            let name = name.into();
-            let mut used = Vec::new();
-            let value = arranged.0.value(&self, &mut |name| used.push(name.to_owned()))?;
-            plan.add(&name, value, used)?;
+            plan.add(&name.into(), arranged.0.value(&self)?, arranged.0.names())?;
         }
-        let planned = plan.finish(&self)?;
-        let instead = planned.instead.iter();
+        let aliases = plan.finish(&self)?;
         self.computed(Replacement {
-            tensors: planned.tensors,
-            instead: instead.map(|(name, numbers)| (&**name, numbers.clone())).collect(),
+            tensors: plan.tensors.into_iter().map(Made::Strided).collect(),
+            instead: plan.instead.iter().map(|(name, it)| (&**name, it.clone())).collect(),
             added: Vec::new(),
             others: Vec::new(),
-            metadata: &|metadata| planned.aliases.change(metadata),
+            metadata: &|metadata| aliases.change(metadata),
         })
     }
 }

@@ -3,25 +3,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::value::Value;
-use crate::checkpoint::{Checkpoint, Made, Strided};
+use crate::checkpoint::{Checkpoint, Strided};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{METADATA_KEY, Metadata};
 
 /// The arranged tensors.
 #[derive(Default)]
 pub(super) struct Plan {
-    tensors: Vec<Strided>,
+    pub(super) tensors: Vec<Strided>,
     /// By the name of a stored tensor, the numbers of the tensors that take its place.
-    instead: HashMap<String, Vec<usize>>,
+    pub(super) instead: HashMap<String, Vec<usize>>,
     /// The names that are used up.
     used: HashSet<String>,
-}
-
-/// The tensors to replace, and the other names to change.
-pub(super) struct Planned {
-    pub(super) tensors: Vec<Made>,
-    pub(super) instead: HashMap<String, Vec<usize>>,
-    pub(super) aliases: Aliases,
 }
 
 /// By alias, the new name of its tensor; `None` for one that is gone.
@@ -46,19 +39,19 @@ impl Plan {
         &mut self,
         name: &str,
         value: Value<'_, S>,
-        used: impl IntoIterator<Item = String>,
+        used: Vec<&str>,
     ) -> Result<()> {
         let Value { first, dtype, shape, pieces } = value;
         let tensor = Strided::new(name, dtype, shape, &pieces);
         let tensor = tensor.map_err(|error| first.locate(error.in_tensor(name)))?;
         self.instead.entry(first.name().to_owned()).or_default().push(self.tensors.len());
         self.tensors.push(tensor);
-        self.used.extend(used);
+        self.used.extend(used.into_iter().map(str::to_owned));
         Ok(())
     }
 
-    /// Finds the names that stay.
-    pub(super) fn finish<S>(mut self, checkpoint: &Checkpoint<S>) -> Result<Planned> {
+    /// Adds the tensors with other names that stay, and returns the aliases to change.
+    pub(super) fn finish<S>(&mut self, checkpoint: &Checkpoint<S>) -> Result<Aliases> {
         self.check_names(checkpoint)?;
         let mut aliases = Aliases::default();
         let used: Vec<_> = self.used.iter().filter_map(|name| checkpoint.get(name)).collect();
@@ -78,14 +71,13 @@ impl Plan {
                 self.tensors.push(Strided::new(name, dtype, shape, &pieces)?);
             }
         }
-        let Self { tensors, instead, .. } = self;
-        Ok(Planned { tensors: tensors.into_iter().map(Made::Strided).collect(), instead, aliases })
+        Ok(aliases)
     }
 
     /// Checks that no name is given twice, nor stays the name of a stored tensor.
     fn check_names<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
         let mut names = HashSet::new();
-        for name in self.tensors.iter().map(Strided::name) {
+        for name in self.tensors.iter().map(|tensor| &*tensor.name) {
             let stays = checkpoint.get(name).is_some() && !self.used.contains(name);
             let kind = match name {
                 METADATA_KEY => ErrorKind::ReservedName,

@@ -1,10 +1,10 @@
 //! [`Value`]: the elements of a tensor that is made of stored ones.
 
-use crate::checkpoint::{Piece, Span};
+use crate::checkpoint::{Join, Piece, Span};
 use crate::file::load::LazyTensor;
 use crate::format::dtype::Dtype;
-use crate::format::error::{Error, ErrorKind, Result};
-use crate::format::slice::{Index, Positions, TakenDim};
+use crate::format::error::{ErrorKind, Result};
+use crate::format::slice::{Index, TakenDim};
 use crate::format::tensor::shape::element_count;
 
 /// The elements of a tensor that is made of stored ones.
@@ -21,16 +21,9 @@ impl<'a, S> Value<'a, S> {
     /// All elements of a stored tensor.
     pub(super) fn new(tensor: LazyTensor<'a, S>) -> Self {
         let shape = tensor.shape().to_vec();
-        let mut spans = Vec::with_capacity(shape.len());
-        let mut stride = 1;
-        for &count in shape.iter().rev() {
-            spans.push(Span { places: Positions { start: 0, count, step: 1 }, stride });
-            stride *= count as u64;
-        }
-        spans.reverse();
-        let (file, offset) = (tensor.file_index(), tensor.file_offset());
-        let whole = Piece { file, offset, first: 0, spans };
-        let pieces = if tensor.byte_len() == 0 { Vec::new() } else { vec![whole] };
+        let places = shape.iter().map(|&count| (0, count));
+        let whole = Piece::contiguous(tensor.file_index(), tensor.file_offset(), places);
+        let pieces = whole.into_iter().collect();
         Self { first: tensor, dtype: tensor.dtype(), shape, pieces }
     }
 
@@ -60,40 +53,15 @@ impl<'a, S> Value<'a, S> {
         Ok(self)
     }
 
-    pub(super) fn stack(mut members: Vec<Self>) -> Result<Self> {
-        for member in &mut members {
-            member.shape.insert(0, 1);
-            for piece in &mut member.pieces {
-                piece.spans.insert(0, Span::one(0));
+    /// Joins members in a dimension.
+    pub(super) fn join(join: Join, dim: usize, mut members: Vec<Self>) -> Result<Self> {
+        if join == Join::Stacked {
+            for member in &mut members {
+                member.shape.insert(0, 1);
+                member.pieces.iter_mut().for_each(|piece| piece.spans.insert(0, Span::one(0)));
             }
         }
-        Self::concat(0, members)
-    }
-
-    pub(super) fn concat(dim: usize, members: Vec<Self>) -> Result<Self> {
-        Self::join(dim, members, |places, before, _| places.start += before)
-    }
-
-    pub(super) fn interleaved(dim: usize, members: Vec<Self>) -> Result<Self> {
         let count = members.len();
-        if let [first, others @ ..] = &members[..]
-            && let Some(other) = others.iter().find(|other| other.shape != first.shape)
-        {
-            return Err(other.differs(&first.shape));
-        }
-        Self::join(dim, members, |places, _, number| {
-            places.start = places.start * count + number;
-            places.step *= if places.count == 1 { 1 } else { count };
-        })
-    }
-
-    /// Joins members in a dimension. `change` gets the places of a piece in the dimension, the
-    /// length of the members before, and the number of the member.
-    fn join(
-        dim: usize,
-        members: Vec<Self>,
-        change: impl Fn(&mut Positions, usize, usize),
-    ) -> Result<Self> {
         let mut members = members.into_iter();
         let mut joined = members.next().ok_or(ErrorKind::NoMembers)?;
         let ndim = joined.shape.len();
@@ -103,17 +71,21 @@ impl<'a, S> Value<'a, S> {
         }
         // Pieces are changed once it is known that the dimension does not overflow.
         let mut parts = vec![(0, std::mem::take(&mut joined.pieces))];
-        for member in members {
+        for (number, member) in (1..).zip(members) {
             if member.dtype != joined.dtype {
                 let kind = ErrorKind::WrongDtype { expected: joined.dtype, found: member.dtype };
                 return Err(member.first.locate(kind.into()));
             }
-            let mut expected = joined.shape.clone();
-            expected[dim] = *member.shape.get(dim).unwrap_or(&0);
-            if expected != member.shape {
-                return Err(member.differs(&expected));
-            }
             let before = joined.shape[dim];
+            let mut expected = joined.shape.clone();
+            expected[dim] = match join {
+                Join::Interleaved => before / number,
+                Join::OneAfterAnother | Join::Stacked => *member.shape.get(dim).unwrap_or(&0),
+            };
+            if expected != member.shape {
+                let found = member.shape;
+                return Err(member.first.locate(ErrorKind::WrongShape { expected, found }.into()));
+            }
             let len = before.checked_add(member.shape[dim]);
             joined.shape[dim] = len.unwrap_or(usize::MAX);
             element_count(&joined.shape)
@@ -123,15 +95,16 @@ impl<'a, S> Value<'a, S> {
         }
         for (number, (before, pieces)) in parts.into_iter().enumerate() {
             for mut piece in pieces {
-                change(&mut piece.spans[dim].places, before, number);
+                let places = &mut piece.spans[dim].places;
+                if join == Join::Interleaved {
+                    places.start = places.start * count + number;
+                    places.step *= if places.count == 1 { 1 } else { count };
+                } else {
+                    places.start += before;
+                }
                 joined.pieces.push(piece);
             }
         }
         Ok(joined)
-    }
-
-    fn differs(&self, expected: &[usize]) -> Error {
-        let (expected, found) = (expected.to_vec(), self.shape.clone());
-        self.first.locate(ErrorKind::WrongShape { expected, found }.into())
     }
 }

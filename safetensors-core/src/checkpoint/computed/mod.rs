@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::{fmt, io};
+use std::{fmt, io, iter};
 
 use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{Checkpoint, CheckpointFile};
@@ -21,7 +21,7 @@ use crate::format::dtype::Dtype;
 use crate::format::error::Error;
 use crate::format::slice::read_range::Files;
 use strided::Strided;
-use strided::read::{self, Batch, Part};
+use strided::read::{self, Failed, Part};
 use tensor::{Ahead, ComputedTensor, MOST, failed, round};
 
 /// A file of a checkpoint in which some tensors are [quantised weights as
@@ -74,7 +74,7 @@ impl Made {
     fn spec(&self) -> Spec<'_> {
         match self {
             Self::Numbers(it) => Spec { name: it.name(), dtype: it.dtype(), shape: it.shape() },
-            Self::Strided(it) => Spec { name: it.name(), dtype: it.dtype, shape: &it.shape },
+            Self::Strided(it) => Spec { name: &it.name, dtype: it.dtype, shape: &it.shape },
         }
     }
 
@@ -86,7 +86,7 @@ impl Made {
     fn files(&self) -> Vec<usize> {
         match self {
             Self::Numbers(tensor) => tensor.files(),
-            Self::Strided(tensor) => tensor.files().collect(),
+            Self::Strided(tensor) => tensor.stored().map(|(file, ..)| file).collect(),
         }
     }
 }
@@ -121,29 +121,45 @@ impl<S> Computed<S> {
         self.shared.files[self.file].archive.source()
     }
 
-    /// Returns the parts of tensors that are in a range: bytes in the stored file, or elements or
-    /// bytes of another tensor.
-    fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Wanted<'_>> {
-        self.segments.within(range).map(|(content, bytes)| match *content {
-            Content::Copied(offset) => Wanted::Copied(offset + bytes.start..offset + bytes.end),
-            Content::Computed(number) => match &self.shared.tensors[number] {
+    /// Returns the bytes of files that are read for ranges, by the number of the file, and the
+    /// elements of computed tensors, by the number of the tensor.
+    fn below(
+        &self,
+        ranges: &mut dyn Iterator<Item = Range<u64>>,
+    ) -> (HashMap<usize, Ranges>, HashMap<usize, Elements<'_>>) {
+        let mut below = HashMap::<usize, Vec<_>>::new();
+        let mut computed = HashMap::new();
+        let mut strided = Vec::new();
+        let mut add = |file, bytes| below.entry(file).or_default().push(bytes);
+        for (content, bytes) in ranges.flat_map(|range| self.segments.within(range)) {
+            let number = match *content {
+                Content::Copied(offset) => {
+                    add(self.file, offset + bytes.start..offset + bytes.end);
+                    continue;
+                }
+                Content::Computed(number) => number,
+            };
+            match &self.shared.tensors[number] {
+                Made::Strided(tensor) => strided.push((tensor, bytes)),
                 Made::Numbers(tensor) => {
                     let size = bytes_of(tensor.dtype(), 1) as u64;
                     let elements = bytes.start / size..bytes.end.div_ceil(size);
-                    Wanted::Numbers(number, &**tensor, elements)
+                    if let Some((file, bytes)) = tensor.source_bytes(elements.clone()) {
+                        add(file, bytes);
+                    }
+                    computed.entry(number).or_insert((&**tensor, vec![])).1.push(elements);
                 }
-                Made::Strided(tensor) => Wanted::Strided(tensor, bytes),
-            },
-        })
+            }
+        }
+        read::below(strided.into_iter(), &mut add);
+        (below, computed)
     }
 }
 
-/// A part of a tensor.
-enum Wanted<'t> {
-    Copied(Range<u64>),
-    Numbers(usize, &'t dyn ComputedTensor, Range<u64>),
-    Strided(&'t Strided, Range<u64>),
-}
+type Ranges = Vec<Range<u64>>;
+
+/// A computed tensor, and ranges of its elements.
+type Elements<'t> = (&'t dyn ComputedTensor, Ranges);
 
 impl<S: ReadAt> ReadAt for Computed<S> {
     fn byte_len(&self) -> u64 {
@@ -172,7 +188,7 @@ impl<S: ReadAt> ReadAt for Computed<S> {
                 }
             }
         }
-        let failed = |(file, error): (usize, io::Error)| match file == self.file {
+        let failed = |Failed { file, error, .. }: Failed<'_>| match file == self.file {
             true => error,
             false => Error::io(error, self.shared.files[file].path()).through_io(),
         };
@@ -184,24 +200,8 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        let mut below: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
-        let mut wanted: HashMap<usize, (&dyn ComputedTensor, Vec<Range<u64>>)> = HashMap::new();
-        let mut batch = Batch::default();
-        let mut add = |file: usize, bytes| below.entry(file).or_default().push(bytes);
-        for part in ranges.flat_map(|range| self.parts(range)) {
-            match part {
-                Wanted::Copied(bytes) => add(self.file, bytes),
-                Wanted::Numbers(number, tensor, elements) => {
-                    wanted.entry(number).or_insert((tensor, Vec::new())).1.push(elements);
-                }
-                Wanted::Strided(tensor, bytes) => batch.announce(tensor, bytes),
-            }
-        }
-        batch.below().for_each(|(file, bytes)| add(file, bytes));
-        for (tensor, elements) in wanted.into_values() {
-            for (file, bytes) in elements.iter().filter_map(|it| tensor.source_bytes(it.clone())) {
-                add(file, bytes);
-            }
+        let (below, computed) = self.below(ranges);
+        for (tensor, elements) in computed.into_values() {
             tensor.will_read(&elements);
         }
         for (file, ranges) in below {
@@ -210,21 +210,14 @@ impl<S: ReadAt> ReadAt for Computed<S> {
     }
 
     fn has_read(&self, range: Range<u64>) {
-        let has_read = |(file, bytes): (usize, Range<u64>)| {
-            self.shared.files[file].archive.source().has_read(bytes);
-        };
-        let mut batch = Batch::default();
-        for part in self.parts(range) {
-            match part {
-                Wanted::Copied(bytes) => has_read((self.file, bytes)),
-                Wanted::Numbers(_, tensor, elements) => {
-                    tensor.has_read(elements.clone());
-                    tensor.source_bytes(elements).into_iter().for_each(has_read);
-                }
-                Wanted::Strided(tensor, bytes) => batch.announce(tensor, bytes),
-            }
+        let (below, computed) = self.below(&mut iter::once(range));
+        for (tensor, elements) in computed.into_values() {
+            elements.into_iter().for_each(|elements| tensor.has_read(elements));
         }
-        batch.below().for_each(has_read);
+        for (file, ranges) in below {
+            let source = self.shared.files[file].archive.source();
+            ranges.into_iter().for_each(|range| source.has_read(range));
+        }
     }
 
     fn requests(&self) -> Option<Requests> {

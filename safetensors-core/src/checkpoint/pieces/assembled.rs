@@ -5,15 +5,16 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use super::whole_tensor::{Placed, WholeTensor};
+use super::whole_tensor::WholeTensor;
+use crate::checkpoint::Strided;
+use crate::checkpoint::computed::strided::read::{self, Failed, Part};
 use crate::checkpoint::index::Index;
 use crate::checkpoint::segments::Segments;
 use crate::file::io::{FileSource, ReadAt, ReadRange, Requests};
-use crate::file::load::streaming::PIECE;
-use crate::file::load::tiled::TiledBlock;
 use crate::file::save::spec::Spec;
 use crate::format::error::{Error, Result};
 use crate::format::header::Metadata;
+use crate::format::slice::read_range::Files;
 
 /// A file with tensors that are made of pieces of other files, or a stored file itself. It reads as
 /// a safetensors file. For a part of a tensor, only the bytes of the needed pieces are read.
@@ -35,12 +36,7 @@ struct Whole<S> {
     sources: Vec<(PathBuf, S)>,
     /// The index of the sources, if there is one.
     index: Option<Index>,
-    segments: Segments<PlacedTensor>,
-}
-
-struct PlacedTensor {
-    name: String,
-    placed: Placed,
+    segments: Segments<Strided>,
 }
 
 impl<S> fmt::Debug for Assembled<S> {
@@ -133,8 +129,8 @@ impl<S: ReadAt> Assembled<S> {
         for tensor in &tensors {
             let WholeTensor { name, dtype, shape, .. } = tensor;
             let spec = Spec { name, dtype: *dtype, shape };
-            let tensor = Placed::new(tensor, &sources).map_err(|error| error.in_tensor(name))?;
-            placed.push((spec, PlacedTensor { name: name.clone(), placed: tensor }));
+            let tensor = tensor.placed(&sources).map_err(|error| error.in_tensor(name))?;
+            placed.push((spec, tensor));
         }
         let segments = Segments::new(placed, metadata)?;
         let whole = Whole { sources, index: None, segments };
@@ -146,37 +142,12 @@ impl<S: ReadAt> Assembled<S> {
     }
 }
 
-impl<S: ReadAt> Whole<S> {
-    /// Returns the bytes of the sources that are read for a range: at most one range of each piece,
-    /// with the number of its source.
-    fn below(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
-        self.segments.within(range).flat_map(|(tensor, part)| tensor.placed.sources_of(part))
-    }
-
-    /// Reads blocks of tensors, with one call for each source.
-    fn read_blocks(&self, mut blocks: Vec<(&PlacedTensor, TiledBlock<'_, '_>)>) -> io::Result<()> {
-        let mut wanted: BTreeMap<usize, (&str, Vec<ReadRange<'_>>)> = BTreeMap::new();
-        for (tensor, block) in &mut blocks {
-            for (tile, range) in block.ranges()? {
-                let (source, offset) = tensor.placed.starts[tile];
-                let range = ReadRange { offset: offset + range.offset, ..range };
-                let (_, ranges) = wanted.entry(source).or_insert((&tensor.name, Vec::new()));
-                ranges.push(range);
-            }
-        }
-        for (source, (tensor, mut ranges)) in wanted {
-            let (path, source) = &self.sources[source];
-            source
-                .read_ranges_at(&mut ranges)
-                .map_err(|error| Error::io(error, path).in_tensor(tensor).through_io())?;
-        }
-        blocks.into_iter().for_each(|(_, block)| block.finish());
-        Ok(())
+/// Reads from the sources by their numbers.
+impl<S: ReadAt> Files for Vec<(PathBuf, S)> {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self[file].1.read_ranges_at(ranges)
     }
 }
-
-/// The most ranges of the sources that are held to announce them.
-const MOST_HELD: usize = 1 << 10;
 
 impl<S: ReadAt> ReadAt for Whole<S> {
     fn byte_len(&self) -> u64 {
@@ -188,48 +159,30 @@ impl<S: ReadAt> ReadAt for Whole<S> {
     }
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        // Copied bytes are in memory twice, so this limits them.
-        let most = self.requests().map_or(PIECE, |requests| requests.byte_len);
-        let mut blocks = Vec::new();
-        let mut held = 0;
+        let mut parts = Vec::new();
         for range in ranges {
             for (tensor, part, bytes) in self.segments.divide(range)? {
-                for (number, bytes) in bytes.chunks_mut(most).enumerate() {
-                    let start = part.start + (number * most) as u64;
-                    held += bytes.len();
-                    blocks.push((tensor, TiledBlock::new(&tensor.placed.tiles, start, bytes)));
-                    if held >= most {
-                        self.read_blocks(std::mem::take(&mut blocks))?;
-                        held = 0;
-                    }
-                }
+                parts.push(Part { tensor, start: part.start, bytes });
             }
         }
-        self.read_blocks(blocks)
+        let failed = |Failed { file, tensor, error }: Failed<'_>| {
+            Error::io(error, &self.sources[file].0).in_tensor(tensor).through_io()
+        };
+        read::read(&self.sources, &mut parts).map_err(failed)
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        let mut below = ranges.flat_map(|range| self.below(range));
-        loop {
-            let mut wanted = BTreeMap::<usize, Vec<Range<u64>>>::new();
-            for (source, range) in below.by_ref().take(MOST_HELD) {
-                let ranges = wanted.entry(source).or_default();
-                match ranges.last_mut() {
-                    Some(last) if last.end == range.start => last.end = range.end,
-                    _ => ranges.push(range),
-                }
-            }
-            if wanted.is_empty() {
-                return;
-            }
-            for (source, ranges) in wanted {
-                self.sources[source].1.will_read(&mut ranges.into_iter());
-            }
+        let mut below = BTreeMap::<_, Vec<_>>::new();
+        let ranges = ranges.flat_map(|range| self.segments.within(range));
+        read::below(ranges, &mut |source, range| below.entry(source).or_default().push(range));
+        for (source, ranges) in below {
+            self.sources[source].1.will_read(&mut ranges.into_iter());
         }
     }
 
     fn has_read(&self, range: Range<u64>) {
-        self.below(range).for_each(|(source, bytes)| self.sources[source].1.has_read(bytes));
+        let has_read = &mut |source: usize, range| self.sources[source].1.has_read(range);
+        read::below(self.segments.within(range), has_read);
     }
 
     fn requests(&self) -> Option<Requests> {

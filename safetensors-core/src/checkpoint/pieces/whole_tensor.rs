@@ -1,13 +1,13 @@
 //! [`WholeTensor`]: a tensor, and the [`TensorPiece`]s of files that make it up.
 
-use std::ops::Range;
 use std::path::PathBuf;
 
+use crate::checkpoint::{Piece, Strided};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, RankProblem, Result};
-use crate::format::slice::{BadTiles, Tile, Tiles};
-use crate::format::tensor::shape::memory_count;
+use crate::format::slice::{BadTiles, Tile, check_tiles};
+use crate::format::tensor::shape::{byte_len, memory_count};
 
 /// A tensor of an [`Assembled`](crate::checkpoint::Assembled) file, and the pieces that make it up. Each of its
 /// elements is in one of them. Their order does not matter.
@@ -53,73 +53,46 @@ impl TensorPiece {
     }
 }
 
-/// The places of a tensor's bytes.
-#[derive(Debug)]
-pub(crate) struct Placed {
-    pub(crate) tiles: Tiles,
-    /// For each piece, the number of its source, and its first byte there.
-    pub(crate) starts: Vec<(usize, u64)>,
-}
-
-impl Placed {
-    /// Checks the pieces of a tensor.
-    pub(crate) fn new<S: ReadAt>(tensor: &WholeTensor, sources: &[(PathBuf, S)]) -> Result<Self> {
-        let WholeTensor { dtype, shape, pieces, .. } = tensor;
-        let of_piece = |number: usize, error: Error| {
-            let source = pieces.get(number).and_then(|piece| sources.get(piece.source));
-            match source {
+impl WholeTensor {
+    /// Checks the pieces, and finds their bytes.
+    pub(super) fn placed<S: ReadAt>(&self, sources: &[(PathBuf, S)]) -> Result<Strided> {
+        let Self { name, dtype, shape, pieces } = self;
+        let in_source = |number: Option<usize>, problem: String| {
+            let error = Error::from(RankProblem::BadParts { problem });
+            match number.and_then(|number| sources.get(number)) {
                 Some((path, _)) => error.in_path(path),
                 None => error,
             }
         };
         let is_flat = pieces.first().is_some_and(|piece| piece.is_flat);
-        let count = if is_flat { vec![memory_count(shape)?] } else { Vec::new() };
-        let tiled = if is_flat { &count } else { shape };
-        if let Some(number) = pieces.iter().position(|piece| piece.is_flat != is_flat) {
-            return Err(of_piece(number, bad("a flat piece beside a box".into())));
+        let tiled = if is_flat { vec![memory_count(shape)?] } else { shape.clone() };
+        byte_len(*dtype, &tiled)?;
+        if let Some(piece) = pieces.iter().find(|piece| piece.is_flat != is_flat) {
+            return Err(in_source(Some(piece.source), "a flat piece beside a box".into()));
         }
-        let places: Vec<_> = pieces.iter().map(|piece| piece.place.clone()).collect();
-        let tiles = Tiles::new(*dtype, tiled, &places).map_err(|BadTiles { tile, kind }| {
-            let error = Error::from(kind);
-            match tile {
-                Some(number) => of_piece(number, error),
-                None => error,
-            }
+        let tiles: Vec<_> = pieces.iter().map(|piece| &piece.place).collect();
+        check_tiles(&tiled, &tiles).map_err(|BadTiles { tile, problem }| {
+            in_source(tile.map(|number| pieces[number].source), problem)
         })?;
-        let starts = pieces.iter().map(|piece| (piece.source, piece.offset)).collect();
-        let placed = Self { tiles, starts };
-        for (number, len) in placed.tiles.byte_lens() {
-            let (source, offset) = placed.starts[number];
-            let found = sources.get(source).map(|(_, source)| source.byte_len());
+        let elements = pieces.iter().filter_map(|TensorPiece { source, offset, place, .. }| {
+            let places = place.offsets.iter().copied().zip(place.sizes.iter().copied());
+            Piece::contiguous(*source, *offset, places)
+        });
+        let elements: Vec<_> = elements.collect();
+        let tensor = Strided::new(name, *dtype, tiled, &elements)?;
+        for (number, offset, len) in tensor.stored() {
+            let found = sources.get(number).map(|(_, source)| source.byte_len());
             let end = offset.checked_add(len);
             if end.zip(found).is_none_or(|(end, found)| end > found) {
                 let problem = match found {
-                    None => format!("there is no source {source}"),
+                    None => format!("there is no source {number}"),
                     Some(found) => format!(
                         "a piece of {len} bytes from byte {offset} on, in a file of {found}"
                     ),
                 };
-                return Err(of_piece(number, bad(problem)));
+                return Err(in_source(Some(number), problem));
             }
         }
-        Ok(placed)
+        Ok(tensor)
     }
-
-    /// Returns the bytes of the sources that a range of the tensor is read from, with the number of
-    /// each source.
-    pub(crate) fn sources_of(
-        &self,
-        range: Range<u64>,
-    ) -> impl Iterator<Item = (usize, Range<u64>)> {
-        let of_tiles = self.tiles.within(range.clone()).map(move |tile| {
-            let (source, offset) = self.starts[tile.number];
-            let before = |position| offset + tile.runs.selected_before(position);
-            (source, before(range.start)..before(range.end))
-        });
-        of_tiles.filter(|(_, bytes)| !bytes.is_empty())
-    }
-}
-
-fn bad(problem: String) -> Error {
-    RankProblem::BadParts { problem }.into()
 }

@@ -16,7 +16,6 @@ mod plan;
 mod size;
 pub(crate) mod slice;
 pub(crate) mod streaming;
-pub(crate) mod tiled;
 pub(crate) mod wanted;
 
 use std::slice::from_ref;

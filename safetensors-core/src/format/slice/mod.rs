@@ -24,5 +24,5 @@ pub(crate) use selection::Selection;
 #[cfg(feature = "std")]
 pub(crate) use selection::{Positions, TakenDim};
 #[cfg(feature = "std")]
-pub(crate) use tiles::{BadTiles, Tile, Tiles};
+pub(crate) use tiles::{BadTiles, Tile, check_tiles};
 pub use view::SliceView;

@@ -14,3 +14,9 @@ pub struct ReadRange<'a> {
 pub(crate) trait Files {
     fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()>;
 }
+
+impl<F: Fn(usize, &mut [ReadRange<'_>]) -> io::Result<()>> Files for F {
+    fn read(&self, file: usize, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        self(file, ranges)
+    }
+}

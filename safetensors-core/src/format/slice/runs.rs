@@ -110,13 +110,6 @@ impl Runs {
         last * self.piece + (position - self.start_of(last)).min(self.piece)
     }
 
-    /// Returns the parts of pieces in a range, ascending.
-    pub(crate) fn pieces_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let first = self.selected_before(range.start) / self.piece.max(1);
-        let cut = move |piece: Range<u64>| piece.start.max(range.start)..piece.end.min(range.end);
-        self.pieces_from(first).map(cut).take_while(|piece| !piece.is_empty())
-    }
-
     pub(crate) fn start_of(&self, mut piece: u64) -> u64 {
         let mut start = self.start;
         for repeat in self.repeats.iter().rev() {
@@ -260,11 +253,8 @@ mod tests {
             let all = bytes(&runs);
             prop_assert_eq!(all.last().map(|last| last + 1), Some(runs.end()));
             for range in [0..most, 5..6, most..most * 3, 7..runs.end(), runs.end()..u64::MAX] {
-                let inside = |byte: &&u64| range.contains(byte);
-                let expected: Vec<_> = all.iter().filter(inside).copied().collect();
                 let before = all.iter().filter(|byte| **byte < range.start).count() as u64;
                 prop_assert_eq!(runs.selected_before(range.start), before);
-                prop_assert_eq!(runs.pieces_in(range).flatten().collect::<Vec<_>>(), expected);
             }
         }
     }

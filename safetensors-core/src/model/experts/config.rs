@@ -1,64 +1,89 @@
-//! The lists of modules in a `config.json` that are not quantised, with the names of another layout.
+//! The names of modules in the settings of a model, with the names of another layout.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
 
-use super::plan::Plan;
+use super::plan::ExpertPlan;
 use crate::format::python_json;
+use crate::model::quantized::object;
 use crate::weights::KEYS;
 
-/// The settings that list modules.
-const LISTS: [&str; 2] = ["ignore", "modules_to_not_convert"];
-
-/// Renames modules in the lists of a `config.json`. The rest of the text stays as it is.
-pub(super) fn renamed(plan: &Plan, config: &str) -> String {
-    let mut modules: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+/// Renames modules in lists and in the keys of objects. In a `config.json`, these are in the
+/// settings of quantised weights. The rest of the text stays as it is.
+pub(super) fn renamed(plan: &ExpertPlan, file: &str, text: &str) -> String {
+    let mut modules = Modules { plan, names: BTreeMap::new() };
     for (old, new) in &plan.names {
         for old in [module(old), owner(old)] {
-            modules.entry(old).or_default().insert(owner(new));
+            modules.names.entry(old).or_default().insert(owner(new));
         }
     }
-    let mut lists = lists(config);
+    if file != "config.json" {
+        return modules.within(text, "  ").unwrap_or_else(|| text.to_owned());
+    }
+    let Ok(entries) = python_json::entries(text) else { return text.to_owned() };
+    let inner = entries.get("text_config").and_then(|inner| python_json::entries(inner).ok());
+    let keys = || ["quantization"].into_iter().chain(KEYS);
+    let places = [Some(entries), inner].into_iter().flatten();
+    let places = places.flat_map(|of| keys().filter_map(move |key| of.get(key).copied()));
+    let mut places: Vec<_> = places.collect();
     // From the last on, so that the places of the others hold.
-    lists.sort_by_key(|list| Reverse(list.as_ptr()));
-    let mut changed = config.to_owned();
-    for list in lists {
-        let Ok(old) = serde_json::from_str::<Vec<String>>(list) else { continue };
-        let mut new = Vec::new();
-        for name in &old {
-            let names = modules.get(&**name).into_iter().flatten().map(|&name| name.to_owned());
-            new.extend(names);
-            if !modules.contains_key(&**name) {
-                let start = format!("{name}.");
-                let mut inside = modules.range::<str, _>((Included(&*start), Unbounded));
-                let has_experts = inside.next().is_some_and(|(name, _)| name.starts_with(&start));
-                let is_renamed = has_experts || is_pattern(name);
-                new.push(if is_renamed { plan.in_pattern(name) } else { name.clone() });
-            }
-        }
-        let mut seen = BTreeSet::new();
-        new.retain(|name| seen.insert(name.clone()));
-        if new != old {
-            let start = list.as_ptr().addr() - config.as_ptr().addr();
-            let json = serde_json::Value::from(new).to_string();
-            changed.replace_range(start..start + list.len(), &json);
+    places.sort_by_key(|place| Reverse(place.as_ptr()));
+    let mut changed = text.to_owned();
+    for place in places {
+        let start = place.as_ptr().addr() - text.as_ptr().addr();
+        if let Some(new) = modules.within(place, "    ") {
+            changed.replace_range(start..start + place.len(), &new);
         }
     }
     changed
 }
 
-/// Returns the lists of modules in the text of settings.
-fn lists(config: &str) -> Vec<&str> {
-    let Ok(entries) = python_json::entries(config) else { return Vec::new() };
-    let inner = entries.get("text_config").and_then(|inner| python_json::entries(inner).ok());
-    let mut lists = Vec::new();
-    for entries in [Some(entries), inner].into_iter().flatten() {
-        let of_weights =
-            KEYS.iter().filter_map(|key| python_json::entries(entries.get(*key)?).ok());
-        lists.extend(of_weights.flat_map(|of| LISTS.map(|key| of.get(key).copied())).flatten());
+struct Modules<'p> {
+    plan: &'p ExpertPlan,
+    /// By the old name, the new ones.
+    names: BTreeMap<&'p str, BTreeSet<&'p str>>,
+}
+
+impl Modules<'_> {
+    /// Returns the new text of a list or of an object. `None` if nothing changes.
+    fn within(&self, json: &str, indent: &str) -> Option<String> {
+        if let Ok(names) = serde_json::from_str::<Vec<String>>(json) {
+            let mut seen = BTreeSet::new();
+            let new = names.iter().flat_map(|name| self.renamed(name));
+            let new: Vec<_> = new.filter(|name| seen.insert(name.clone())).collect();
+            return (new != names).then(|| serde_json::Value::from(new).to_string());
+        }
+        let entries = python_json::entries(json).ok()?;
+        let mut new = BTreeMap::new();
+        for (key, value) in &entries {
+            let inner = self.within(value, &format!("{indent}  "));
+            let value = inner.map_or(Cow::Borrowed(*value), Cow::Owned);
+            for name in self.renamed(key) {
+                new.entry(name).or_insert_with(|| value.clone());
+            }
+        }
+        let is_same = new
+            .iter()
+            .map(|(key, value)| (key, &**value))
+            .eq(entries.iter().map(|(key, value)| (key, *value)));
+        (!is_same).then(|| object(&new, indent))
     }
-    lists
+
+    /// Returns the new names of a module, a start of names, or an expression.
+    fn renamed(&self, name: &str) -> Vec<String> {
+        if let Some(new) = self.names.get(name) {
+            return new.iter().map(|&name| name.to_owned()).collect();
+        }
+        let start = format!("{name}.");
+        let mut inside = self.names.range::<str, _>((Included(&*start), Unbounded));
+        let has_experts = inside.next().is_some_and(|(name, _)| name.starts_with(&start));
+        match has_experts || is_pattern(name) {
+            true => vec![self.plan.in_pattern(name)],
+            false => vec![name.to_owned()],
+        }
+    }
 }
 
 /// Returns whether an entry is an expression rather than the name of a module.
@@ -83,7 +108,7 @@ fn owner(name: &str) -> &str {
     }
 }
 
-impl Plan {
+impl ExpertPlan {
     /// Renames the mixture's module, a whole part of a name, in an expression or a start of names.
     fn in_pattern(&self, entry: &str) -> String {
         let [old, new] = self.module.map(|module| module.trim_end_matches('.'));
@@ -104,9 +129,9 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(names: &[(&str, &str)], module: [&'static str; 2]) -> Plan {
+    fn plan(names: &[(&str, &str)], module: [&'static str; 2]) -> ExpertPlan {
         let names = names.iter().map(|(old, new)| ((*old).to_owned(), (*new).to_owned()));
-        Plan { tensors: Vec::new(), names: names.collect(), module }
+        ExpertPlan { tensors: Vec::new(), names: names.collect(), module }
     }
 
     #[test]
@@ -122,10 +147,11 @@ mod tests {
         let config = r#"{"a": NaN, "quantization_config": {"ignore": ["l.0.moe.experts.0.w1",
             "l.0.moe.experts.1.w1", "l.0.moe.gate", "re:.*moe.gate$", "lm_head", "l.0.moe",
             "l.1.moe.up", "re:.*shared_moe$"], "b": [1]}}"#;
-        assert_eq!(
-            renamed(&stacked, config),
-            r#"{"a": NaN, "quantization_config": {"ignore": ["l.0.mlp.experts","l.0.mlp.gate","re:.*mlp.gate$","lm_head","l.0.mlp","l.1.moe.up","re:.*shared_moe$"], "b": [1]}}"#
-        );
+        let expected = r#"{"a": NaN, "quantization_config": {
+    "b": [1],
+    "ignore": ["l.0.mlp.experts","l.0.mlp.gate","re:.*mlp.gate$","lm_head","l.0.mlp","l.1.moe.up","re:.*shared_moe$"]
+  }}"#;
+        assert_eq!(renamed(&stacked, "config.json", config), expected);
         let split = plan(
             &[
                 ("mlp.experts.up", "mlp.experts.0.up.weight"),
@@ -133,25 +159,56 @@ mod tests {
             ],
             ["", ""],
         );
-        for listed in ["mlp.experts", "mlp.experts.up"] {
-            let config = |list: &str| {
-                format!(
-                    r#"{{"text_config": {{"quantization_config": {{"modules_to_not_convert": {list}}}}}}}"#
-                )
-            };
-            assert_eq!(
-                renamed(&split, &config(&format!("[\"{listed}\"]"))),
-                config(r#"["mlp.experts.0.up","mlp.experts.1.up"]"#)
+        let lists = ["modules_to_not_convert", "llm_int8_skip_modules", "exclude", "new_list"];
+        for (listed, list) in ["mlp.experts", "mlp.experts.up"].into_iter().zip(lists) {
+            let config = format!(
+                r#"{{"text_config": {{"quantization_config": {{"{list}": ["{listed}"]}}}}}}"#
             );
+            let expected = format!(
+                r#"{{"text_config": {{"quantization_config": {{
+    "{list}": ["mlp.experts.0.up","mlp.experts.1.up"]
+  }}}}}}"#
+            );
+            assert_eq!(renamed(&split, "config.json", &config), expected);
         }
         for same in [
-            r#"{"quantization_config": {"ignore": ["head", "re:x"]}}"#,
+            r#"{"quantization_config": {"ignore": ["head", "re:x"], "bits": 4}}"#,
             "[]",
             "",
-            "{\"ignore\": 1}",
+            "{\"ignore\": [\"mlp.experts\"]}",
             r#"{"text_config": {"text_config": {"quantization_config": {"ignore": ["mlp.experts"]}}}}"#,
         ] {
-            assert_eq!(renamed(&split, same), same);
+            assert_eq!(renamed(&split, "config.json", same), same);
         }
+    }
+
+    /// Settings of each module, as GPTQModel, MLX, Quark and ModelOpt have them.
+    #[test]
+    fn settings_of_modules_have_their_new_names() {
+        let split = plan(
+            &[
+                ("moe.experts.up", "mlp.experts.0.up.weight"),
+                ("moe.experts.up", "mlp.experts.1.up.weight"),
+                ("moe.gate.weight", "mlp.gate.weight"),
+            ],
+            ["moe.", "mlp."],
+        );
+        let settings = r#"{"quantization": {"quantized_layers": {"moe.experts": {"a": "FP8"},
+            "moe.gate": {"a": [NaN]}, "-:.*moe.x": {}}, "exclude_modules": ["moe.experts*"]}}"#;
+        let expected = r#"{
+  "quantization": {
+    "exclude_modules": ["mlp.experts*"],
+    "quantized_layers": {
+      "-:.*mlp.x": {},
+      "mlp.experts.0.up": {"a": "FP8"},
+      "mlp.experts.1.up": {"a": "FP8"},
+      "mlp.gate": {"a": [NaN]}
+    }
+  }
+}"#;
+        assert_eq!(renamed(&split, "hf_quant_config.json", settings), expected);
+        let config = renamed(&split, "config.json", &format!("{{\"a\": 1,  {}", &settings[1..]));
+        assert!(config.starts_with("{\"a\": 1,  \"quantization\": {\n"), "{config}");
+        assert!(config.contains("\"mlp.experts.1.up\": {\"a\": \"FP8\"}"), "{config}");
     }
 }

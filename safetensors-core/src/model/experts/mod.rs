@@ -23,7 +23,9 @@
 //! layer when they are split; when they are made, from the architecture or
 //! [`ExpertOptions::transposed`].
 //!
-//! The tensors of quantised weights move together, see [`Checkpoint::arranged_weights`].
+//! The tensors of quantised weights move together, see [`Checkpoint::arranged_weights`]. If their
+//! scheme has no such form, a load with [`Numbers`](crate::load::QuantizedWeights::Numbers) computes
+//! the numbers first.
 
 mod config;
 mod find;
@@ -31,16 +33,21 @@ mod plan;
 mod stack;
 mod table;
 
-use plan::Plan;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+#[doc(hidden)]
+pub use plan::ExpertPlan;
+use plan::shapes;
 pub(in crate::model) use stack::Stack;
 use table::ROWS;
 
+use super::quantized::QuantizedWeight;
 use crate::checkpoint::{Checkpoint, Computed};
 use crate::file::io::ReadAt;
 use crate::file::load::{ExpertLayout, ExpertOptions};
-#[cfg(doc)]
-use crate::format::error::ErrorKind;
-use crate::format::error::Result;
+use crate::format::error::{ErrorKind, Result};
+
+type Boxed<'a> = Checkpoint<Box<dyn ReadAt + 'a>>;
 
 impl<S: ReadAt> Checkpoint<S> {
     /// Shows the experts of a mixture in this layout, see [the module](crate::experts). A layer that
@@ -75,28 +82,65 @@ impl<S: ReadAt> Checkpoint<S> {
         layout: ExpertLayout,
         options: &ExpertOptions,
     ) -> Result<Checkpoint<Computed<S>>> {
-        let plan = Plan::new(&self, layout, options).map_err(|error| self.in_first_path(error))?;
+        let plan = self.expert_plan(layout, options)?;
         self.arranged_weights(plan.tensors)
+    }
+
+    /// Returns the tensors of [`experts`](Checkpoint::experts).
+    #[doc(hidden)]
+    pub fn expert_plan(&self, layout: ExpertLayout, options: &ExpertOptions) -> Result<ExpertPlan> {
+        ExpertPlan::new(self, layout, options).map_err(|error| self.in_first_path(error))
     }
 
     /// Returns `true` if some tensors have the names of experts in this layout, of any
     /// architecture.
     #[doc(hidden)]
     pub fn stores_experts(&self, layout: ExpertLayout) -> bool {
-        let shapes = self.tensors().map(|tensor| (tensor.name(), tensor.shape())).collect();
+        let weights = self.quantized_weights().unwrap_or_default();
+        let shapes = shapes(self, &weights);
         ROWS.iter().any(|row| !row.find(layout, &shapes).is_empty())
     }
+}
 
-    /// Returns the text of a `config.json` for [`experts`](Checkpoint::experts): the modules that
-    /// are not quantised have their new names. Nothing else changes.
+impl ExpertPlan {
+    /// Shows the experts of the checkpoint of this plan. If their scheme has no such form, they
+    /// become numbers first, unless `wanted` is `false` for one. Also returns these weights, with
+    /// their new names and shapes.
     #[doc(hidden)]
-    pub fn experts_config(
-        &self,
-        layout: ExpertLayout,
-        options: &ExpertOptions,
-        config: &str,
-    ) -> Result<String> {
-        let plan = Plan::new(self, layout, options).map_err(|error| self.in_first_path(error))?;
-        Ok(config::renamed(&plan, config))
+    pub fn arrange<'a>(
+        self,
+        checkpoint: Checkpoint<impl ReadAt + 'a>,
+        wanted: impl Fn(&QuantizedWeight) -> bool,
+    ) -> Result<(Boxed<'a>, Vec<QuantizedWeight>)> {
+        let arranged = checkpoint.by_ref().arranged_weights(self.tensors.clone()).map(drop);
+        let Err(refused) = arranged else {
+            return Ok((checkpoint.arranged_weights(self.tensors)?.into_boxed(), Vec::new()));
+        };
+        if !matches!(refused.kind(), ErrorKind::Quantization { .. }) {
+            return Err(refused);
+        }
+        let weights = checkpoint.quantized_weights()?;
+        let weights: HashMap<_, _> = weights.into_iter().map(|it| (it.name.clone(), it)).collect();
+        let used: HashSet<_> = self.names.iter().map(|(old, _)| &**old).collect();
+        let numbers = checkpoint.dequantized_but(&mut |_| false, |it| used.contains(&*it.name))?;
+        let arranged = numbers.arranged(self.tensors)?;
+        let mut found = BTreeMap::new();
+        for (old, new) in &self.names {
+            if let Some(weight) = weights.get(old) {
+                let shape = arranged.tensor(new)?.shape().to_vec();
+                found.insert(new, QuantizedWeight { name: new.clone(), shape, ..weight.clone() });
+            }
+        }
+        match !found.is_empty() && found.values().all(wanted) {
+            true => Ok((arranged.into_boxed(), found.into_values().collect())),
+            false => Err(refused),
+        }
+    }
+
+    /// Returns the text of a file with settings of the model, such as `config.json`, in which
+    /// modules with settings of their own have their new names. Nothing else changes.
+    #[doc(hidden)]
+    pub fn settings(&self, file: &str, text: &str) -> String {
+        config::renamed(self, file, text)
     }
 }

@@ -1,4 +1,4 @@
-//! [`Plan`]: the tensors that replace experts in another layout.
+//! [`ExpertPlan`]: the tensors that replace experts in another layout.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,6 +11,7 @@ use crate::file::load::{ExpertOptions, GateUp};
 use crate::format::error::{Error, ExpertProblem, Result};
 use crate::format::python_json;
 use crate::format::slice::Index;
+use crate::model::quantized::QuantizedWeight;
 use crate::weights::model_types;
 
 /// The largest `config.json` that is read.
@@ -24,7 +25,8 @@ const MOST_MATRICES: usize = 1 << 18;
 
 /// The tensors that replace experts in another layout.
 #[derive(Debug)]
-pub(super) struct Plan {
+#[doc(hidden)]
+pub struct ExpertPlan {
     /// The new tensors. None if the experts have the layout already.
     pub(super) tensors: Vec<(String, Arranged)>,
     /// The old name and the new name of each matrix, stack and renamed tensor.
@@ -33,19 +35,14 @@ pub(super) struct Plan {
     pub(super) module: [&'static str; 2],
 }
 
-impl Plan {
+impl ExpertPlan {
     pub(super) fn new<S: ReadAt>(
         checkpoint: &Checkpoint<S>,
         layout: ExpertLayout,
         options: &ExpertOptions,
     ) -> Result<Self> {
         let weights = checkpoint.quantized_weights()?;
-        let members = weights.iter().flat_map(|weight| &weight.tensors);
-        let members: HashSet<_> = members.map(String::as_str).collect();
-        let names = checkpoint.tensors().map(|it| (it.name(), it)).chain(checkpoint.aliases());
-        let plain = names.filter(|(_, tensor)| !members.contains(tensor.name()));
-        let mut shapes: Shapes<'_> = plain.map(|(name, it)| (name, it.shape())).collect();
-        shapes.extend(weights.iter().map(|weight| (&*weight.name, &*weight.shape)));
+        let shapes = shapes(checkpoint, &weights);
         let (rows, unknown) = rows(checkpoint, options)?;
         let other = if layout == Split { Stacked } else { Split };
         let mut is_done = false;
@@ -138,6 +135,19 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Returns the shapes of quantised weights and of other tensors, also by aliases.
+pub(super) fn shapes<'a, S>(
+    checkpoint: &'a Checkpoint<S>,
+    weights: &'a [QuantizedWeight],
+) -> Shapes<'a> {
+    let members = weights.iter().flat_map(|weight| &weight.tensors);
+    let members: HashSet<_> = members.map(String::as_str).collect();
+    let names = checkpoint.tensors().map(|it| (it.name(), it)).chain(checkpoint.aliases());
+    let plain = names.filter(|(_, tensor)| !members.contains(tensor.name()));
+    let plain = plain.map(|(name, it)| (name, it.shape()));
+    plain.chain(weights.iter().map(|it| (&*it.name, &*it.shape))).collect()
 }
 
 /// The dimensions of a module's stacks.

@@ -22,7 +22,7 @@ mod source;
 
 use std::collections::HashSet;
 
-pub(crate) use quantize::{Fused, QuantizedPart, fused_with, with_dtype, with_settings};
+pub(crate) use quantize::{Fused, QuantizedPart, fused_with, object, with_dtype, with_settings};
 pub use quantize::{LinearLayers, Quantization, QuantizationError};
 
 use crate::checkpoint::{Checkpoint, Computed, Leaves};
@@ -130,17 +130,6 @@ impl<S: ReadAt> Checkpoint<S> {
     /// Returns the stored tensors as the type of [`dequantized`](Checkpoint::dequantized).
     pub(crate) fn without_numbers(self) -> Result<Checkpoint<Computed<S>>> {
         source::dequantized(self, Vec::new())
-    }
-
-    /// Like [`dequantized`](Checkpoint::dequantized), for a borrowed checkpoint; `None` without
-    /// quantised weights.
-    #[doc(hidden)]
-    pub fn numbers(&self) -> Result<Option<Checkpoint<Computed<&dyn ReadAt>>>> {
-        let weights = self.find_weights(&mut |_| false)?;
-        if weights.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(source::dequantized(self.by_ref(), weights)?.without_codes()))
     }
 
     fn find_weights(&self, leaves: Leaves<'_>) -> Result<Vec<(QuantizedWeight, Weight)>> {

@@ -52,6 +52,26 @@ impl Span {
 }
 
 impl Piece {
+    /// Makes a piece of elements that are contiguous in a file, from their first places and numbers
+    /// in each dimension. `None` if there are no elements.
+    pub(crate) fn contiguous(
+        file: usize,
+        offset: u64,
+        places: impl DoubleEndedIterator<Item = (usize, usize)> + Clone,
+    ) -> Option<Self> {
+        if places.clone().any(|(_, count)| count == 0) {
+            return None;
+        }
+        let mut stride = 1;
+        let mut spans = Vec::new();
+        for (start, count) in places.rev() {
+            spans.push(Span { places: Positions { start, count, step: 1 }, stride });
+            stride *= count as u64;
+        }
+        spans.reverse();
+        Some(Self { file, offset, first: 0, spans })
+    }
+
     /// Keeps the elements at some positions of a dimension. `None` if there are none.
     pub(crate) fn take(mut self, dim: usize, taken: TakenDim) -> Option<Self> {
         let span = self.spans.get_mut(dim)?;

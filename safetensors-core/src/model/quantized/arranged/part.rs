@@ -15,15 +15,9 @@ pub(super) enum Role {
     OfModule(String),
 }
 
-/// The codes, or a plain tensor.
-impl Default for Role {
-    fn default() -> Self {
-        Self::OfWeight(String::new())
-    }
-}
-
-/// The ends of the names of gpt-oss, and of the same tensors of the transposed weight.
-const BLOCKS: [[&str; 2]; 2] = [["_blocks", ".blocks"], ["_scales", ".scales"]];
+/// The ends of the names of gpt-oss's blocks of 32 columns, and of their scales. The first two mean
+/// the transposed weight.
+const BLOCKS: [&str; 4] = ["_blocks", "_scales", ".blocks", ".scales"];
 
 impl Role {
     /// Returns the role of a tensor of a weight. `None` if it does not have its name from the
@@ -53,18 +47,11 @@ impl Role {
         }
     }
 
-    /// Returns whether this is a tensor of gpt-oss's blocks, which have a name for each of two
-    /// orders of the dimensions.
-    pub(super) fn is_of_blocks(&self) -> bool {
-        matches!(self, Self::OfWeight(end) if BLOCKS.as_flattened().contains(&&**end))
-    }
-
-    /// Returns the role in the transposed weight.
-    pub(super) fn transposed(self) -> Self {
-        let Self::OfWeight(end) = &self else { return self };
-        let pair = BLOCKS.into_iter().find(|pair| pair.contains(&&**end));
-        let other = pair.and_then(|pair| pair.into_iter().find(|other| other != end));
-        other.map_or(self.clone(), |other| Self::OfWeight(other.to_owned()))
+    /// Returns the role of a tensor of blocks in the transposed weight. `None` for other tensors.
+    fn of_transposed(&self) -> Option<Self> {
+        let Self::OfWeight(end) = self else { return None };
+        let at = BLOCKS.iter().position(|block| block == end)?;
+        Some(Self::OfWeight(BLOCKS[(at + 2) % 4].to_owned()))
     }
 }
 
@@ -82,7 +69,10 @@ enum Axis {
 /// A tensor that stores an arranged weight.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
+    pub(super) role: Role,
     pub(super) form: Arranged,
+    /// The shape of the weight.
+    pub(super) shape: Vec<usize>,
     /// One for each dimension of the weight.
     axes: Vec<Axis>,
 }
@@ -96,23 +86,23 @@ pub(super) fn parts_of(weight: &Weight) -> Option<BTreeMap<Role, Part>> {
     let mut parts = BTreeMap::new();
     for tensor in &weight.tensors {
         let Some(role) = Role::find(&weight.name, &tensor.name) else { continue };
-        let axes = match role.is_of_blocks() {
-            true => axes_of_blocks(&role, tensor.shape.len(), weight.shape.len())?,
-            false => axes(&weight.shape, &tensor.shape, sizes)?,
+        let axes = match role.of_transposed() {
+            Some(_) => axes_of_blocks(&role, tensor.shape.len(), weight.shape.len())?,
+            None => axes(&weight.shape, &tensor.shape, sizes)?,
         };
-        parts.insert(role, Part { form: Arranged::tensor(&*tensor.name), axes });
+        let (form, shape) = (Arranged::tensor(&*tensor.name), weight.shape.clone());
+        parts.insert(role.clone(), Part { role, form, shape, axes });
     }
     // The codes of other schemes have their own names, and their own order.
     parts.keys().any(|role| matches!(role, Role::OfWeight(_))).then_some(parts)
 }
 
-/// Returns the dimensions of gpt-oss's blocks: `[.., rows, groups, 16]` of groups of 32 columns, and
-/// their scales. transformers' names mean the transposed weight.
+/// Returns the dimensions of blocks, `[.., rows, groups, 16]`, or of their scales.
 fn axes_of_blocks(role: &Role, stored: usize, ndim: usize) -> Option<Vec<Axis>> {
     let lead = ndim.checked_sub(2)?;
     let mut axes: Vec<_> = (0..lead + 1).map(|dim| Axis::Groups { dim, size: 1 }).collect();
     axes.push(Axis::Groups { dim: lead + 1, size: 32 });
-    if *role != role.clone().transposed() && BLOCKS.iter().any(|[end, _]| role.name("") == *end) {
+    if role.name("").starts_with('_') {
         axes.swap(lead, lead + 1);
     }
     (stored == ndim || stored == ndim + 1).then_some(axes)
@@ -150,24 +140,18 @@ fn groups(dim: usize, [len, count, size]: [usize; 3]) -> Axis {
 }
 
 impl Part {
-    /// A plain tensor.
-    pub(super) fn plain(name: &str, ndim: usize) -> Self {
-        let axes = (0..ndim).map(|dim| Axis::Groups { dim, size: 1 }).collect();
-        Self { form: Arranged::tensor(name), axes }
-    }
-
-    /// Takes positions of a dimension of the weight, which has this length. Returns whether there is
-    /// such a part.
-    pub(super) fn slice(&mut self, of: usize, len: usize, taken: TakenDim) -> bool {
+    /// Takes positions of a dimension of the weight. `None` if there is no such part.
+    pub(super) fn slice(mut self, of: usize, taken: TakenDim) -> Option<Self> {
         let Positions { start, count, step } = taken.positions;
-        let is_whole = taken.keeps_dim && count == len;
+        let len = *self.shape.get(of)?;
         let end = start + count;
-        let (dim, index) = match self.axes[of] {
-            _ if is_whole => return true,
-            Axis::Groups { dim, size: 1 } if !taken.keeps_dim => (dim, Index::from(start)),
+        let index = match *self.axes.get(of)? {
+            Axis::Shared => None,
+            _ if taken.keeps_dim && count == len => None,
+            Axis::Groups { dim, size: 1 } if !taken.keeps_dim => Some((dim, Index::from(start))),
             Axis::Groups { dim, size: 1 } => {
                 let end = start + count.saturating_sub(1) * step + count.min(1);
-                (dim, Index::from(start..end).step(step))
+                Some((dim, Index::from(start..end).step(step)))
             }
             Axis::Groups { dim, size }
                 if taken.keeps_dim
@@ -175,64 +159,74 @@ impl Part {
                     && start.is_multiple_of(size)
                     && (end == len || end.is_multiple_of(size)) =>
             {
-                (dim, Index::from(start / size..end.div_ceil(size)))
+                Some((dim, Index::from(start / size..end.div_ceil(size))))
             }
-            Axis::Shared => {
-                if !taken.keeps_dim {
-                    self.axes.remove(of);
-                }
-                return true;
-            }
-            _ => return false,
+            _ => return None,
         };
-        self.form = self.form.clone().slice(dim, index);
+        self.shape[of] = count;
         if !taken.keeps_dim {
+            self.shape.remove(of);
             self.axes.remove(of);
-            self.axes.iter_mut().for_each(|axis| axis.shift(dim, -1));
         }
-        true
-    }
-
-    /// Exchanges this dimension of the weight and the next. Returns whether there is such a part.
-    pub(super) fn transpose(&mut self, dim: usize, is_of_blocks: bool) -> bool {
-        match [self.axes[dim], self.axes[dim + 1]] {
-            _ if is_of_blocks => self.axes.swap(dim, dim + 1),
-            [Axis::Shared, Axis::Shared] => {}
-            [Axis::Groups { size, .. }, Axis::Groups { size: other, .. }] if size == other => {
-                self.form = self.form.clone().transposed();
+        if let Some((dim, index)) = index {
+            self.form = self.form.slice(dim, index);
+            if !taken.keeps_dim {
+                self.axes.iter_mut().for_each(|axis| axis.shift(dim, -1));
             }
-            _ => return false,
         }
-        true
+        Some(self)
     }
 
-    /// Joins parts with the same role of weights, each with the length of its weight in the
-    /// dimension. `None` if there is no such part.
-    pub(super) fn joined(join: Join, dim: usize, members: &[(&Self, usize)]) -> Option<Self> {
-        let (first, _) = *members.first()?;
-        let forms = || members.iter().map(|(member, _)| member.form.clone());
-        if members.iter().any(|(member, _)| member.axes != first.axes) {
+    /// Exchanges the last two dimensions of the weight. `None` if there is no such part.
+    pub(super) fn transposed(mut self) -> Option<Self> {
+        let dim = self.shape.len().checked_sub(2)?;
+        self.shape.swap(dim, dim + 1);
+        match (self.role.of_transposed(), self.axes[dim], self.axes[dim + 1]) {
+            (Some(role), ..) => {
+                self.role = role;
+                self.axes.swap(dim, dim + 1);
+            }
+            (None, Axis::Shared, Axis::Shared) => {}
+            (None, Axis::Groups { size, .. }, Axis::Groups { size: other, .. })
+                if size == other =>
+            {
+                self.form = self.form.transposed();
+            }
+            _ => return None,
+        }
+        Some(self)
+    }
+
+    /// Joins parts of weights. `None` if there is no such part.
+    pub(super) fn joined(join: Join, dim: usize, members: Vec<Self>) -> Option<Self> {
+        let mut joined = members.first()?.clone();
+        if members.iter().any(|it| it.axes != joined.axes || it.role != joined.role) {
             return None;
         }
+        let forms = members.iter().map(|member| member.form.clone());
         if join == Join::Stacked {
-            let mut axes = first.axes.clone();
-            axes.iter_mut().for_each(|axis| axis.shift(0, 1));
-            axes.insert(0, Axis::Groups { dim: 0, size: 1 });
-            return Some(Self { form: Arranged::stack(forms()), axes });
+            joined.form = Arranged::stack(forms);
+            joined.shape.insert(0, members.len());
+            joined.axes.iter_mut().for_each(|axis| axis.shift(0, 1));
+            joined.axes.insert(0, Axis::Groups { dim: 0, size: 1 });
+            return Some(joined);
         }
-        let (_, before) = members.split_last()?;
-        match first.axes.get(dim)? {
-            _ if members.len() == 1 => Some(first.clone()),
-            Axis::Shared if forms().all(|form| form == first.form) => Some(first.clone()),
+        let lens = members.iter().map(|member| member.shape.get(dim).copied());
+        let lens: Vec<_> = lens.collect::<Option<_>>()?;
+        joined.shape[dim] = lens.iter().fold(0, |sum: usize, len| sum.saturating_add(*len));
+        match joined.axes[dim] {
+            _ if members.len() == 1 => {}
+            Axis::Shared if members.iter().all(|it| it.form == joined.form) => {}
+            // All but the last end with a group.
             Axis::Groups { dim, size }
-                if before.iter().all(|(_, len)| len.is_multiple_of(*size))
-                    && (join == Join::OneAfterAnother || *size == 1) =>
+                if lens[..lens.len() - 1].iter().all(|len| len.is_multiple_of(size))
+                    && (join == Join::OneAfterAnother || size == 1) =>
             {
-                let form = Arranged::joined(join, *dim, forms());
-                Some(Self { form, axes: first.axes.clone() })
+                joined.form = Arranged::joined(join, dim, forms);
             }
-            _ => None,
+            _ => return None,
         }
+        Some(joined)
     }
 }
 

@@ -15,7 +15,7 @@ pub use error::QuantizationError;
 pub(crate) use fused::{Fused, fused_with};
 pub use layers::LinearLayers;
 pub(crate) use part::QuantizedPart;
-pub(crate) use settings::{with_dtype, with_settings};
+pub(crate) use settings::{object, with_dtype, with_settings};
 
 use crate::format::convert::{ConvertOptions, Converted};
 use crate::format::dtype::Dtype;

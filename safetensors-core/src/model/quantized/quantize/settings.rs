@@ -73,7 +73,8 @@ fn parsed(config: &str) -> Result<Entries<'_>> {
     Ok(entries.into_iter().map(|(key, text)| (key, text.into())).collect())
 }
 
-fn object(entries: &Entries<'_>, indent: &str) -> String {
+/// Writes entries of JSON, each with this indent.
+pub(crate) fn object(entries: &Entries<'_>, indent: &str) -> String {
     let entry =
         |(key, text): (&String, &Cow<'_, str>)| format!("{indent}{}: {text}", Value::from(&**key));
     let entries = entries.iter().map(entry).collect::<Vec<_>>().join(",\n");
