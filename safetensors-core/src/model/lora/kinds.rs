@@ -30,7 +30,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Peft,
-    /// PEFT's embeddings.
+    /// PEFT's embeddings, with both matrices transposed.
     Embedding,
     Kohya,
     Diffusers,
@@ -38,6 +38,13 @@ pub(super) enum Family {
     Lycoris,
     /// mlx-lm, with both matrices transposed.
     Mlx,
+}
+
+impl Family {
+    /// Returns `true` if a matrix is stored transposed.
+    pub(super) fn is_turned(self, role: Role) -> bool {
+        matches!(self, Self::Embedding | Self::Mlx) && matches!(role, Role::Up | Role::Down)
+    }
 }
 
 /// The purpose of a tensor of a module.
@@ -68,6 +75,32 @@ impl Role {
     }
 }
 
+/// A model of a pipeline, of which one adapter may change several.
+pub(super) struct Model {
+    /// Its name in files of diffusers.
+    pub(super) name: &'static str,
+    /// The start of names in kohya's files; of several ones, the first is written.
+    pub(super) prefix: &'static str,
+    /// The starts of the names of its modules.
+    pub(super) starts: &'static [&'static str],
+}
+
+const fn model(name: &'static str, prefix: &'static str, starts: &'static [&'static str]) -> Model {
+    Model { name, prefix, starts }
+}
+
+pub(super) const MODELS: &[Model] = &[
+    model("unet", "lora_unet_", &["down_blocks.", "up_blocks.", "mid_block."]),
+    model("transformer", "lora_unet_", &["transformer_blocks.", "single_transformer_blocks."]),
+    model("text_encoder", "lora_te1_", &["text_model."]),
+    model("text_encoder_2", "lora_te2_", &[]),
+    model("text_encoder_3", "lora_te3_", &[]),
+    model("text_encoder", "lora_te_", &[]),
+    model("transformer", "lora_transformer_", &[]),
+    // Of any model.
+    model("lycoris", "lycoris_", &[]),
+];
+
 /// The end of the name of a module's tensor, and its meaning.
 pub(super) type End = (&'static str, Family, Kind, Role);
 
@@ -79,8 +112,8 @@ pub(super) const ENDS: &[End] = &[
     (".lora_A.weight", Family::Peft, Kind::Lora, Role::Down),
     (".lora_B.weight", Family::Peft, Kind::Lora, Role::Up),
     (".lora_B.bias", Family::Peft, Kind::Lora, Role::UpBias),
-    (".lora_embedding_A", Family::Embedding, Kind::Lora, Role::Down),
-    (".lora_embedding_B", Family::Embedding, Kind::Lora, Role::Up),
+    (".lora_embedding_A", Family::Embedding, Kind::Lora, Role::Up),
+    (".lora_embedding_B", Family::Embedding, Kind::Lora, Role::Down),
     (".lora_magnitude_vector", Family::Peft, Kind::Lora, Role::Magnitude),
     (".lora_magnitude_vector.weight", Family::Peft, Kind::Lora, Role::Magnitude),
     (".lora_down.weight", Family::Kohya, Kind::Lora, Role::Down),

@@ -92,9 +92,9 @@ mod fit;
 mod kinds;
 mod matrix;
 mod merged;
+mod names;
 mod numbers;
 mod parts;
-mod place;
 mod plan;
 mod product;
 mod source;
@@ -106,9 +106,8 @@ use std::sync::Arc;
 
 use config::Config;
 pub use converted::{AdapterFormat, ConvertedAdapter};
-use fit::{Found, Names};
-use merged::{Merged, is_possible};
-use parts::{Module, Parts};
+use merged::is_possible;
+use parts::Parts;
 use plan::{POSSIBLE, Plan};
 use source::{Source, mismatch};
 
@@ -117,7 +116,7 @@ use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
-use crate::format::error::{AdapterProblem, Error, Result};
+use crate::format::error::{Error, Result};
 
 /// The largest settings that are read. Real ones have a few KiB.
 const MOST: u64 = 16 << 20;
@@ -127,10 +126,6 @@ const PEFT_FILE: &str = "adapter_model.safetensors";
 
 /// The file of an adapter in a directory of mlx-lm.
 const MLX_FILE: &str = "adapters.safetensors";
-
-/// Modules with a row for each token.
-const VOCABULARY: &[&str] =
-    &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
 
 /// A LoRA adapter: see [the module](crate::lora). Its header and settings are read when it is
 /// opened, its matrices when a weight is.
@@ -220,36 +215,10 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Adapter`] if the other modules do not have the names of the checkpoint.
+    /// [`ErrorKind::Adapter`] if the other modules do not fit the checkpoint.
     pub fn left<S: ReadAt>(&self, base: &Checkpoint<S>) -> Result<Vec<&str>> {
         let quantized = base.quantized_weights()?;
-        let names = Names::of(base, quantized.iter().map(|weight| &*weight.name));
-        let found = self.parts.find(&self.source, &names)?;
-        let of_modules = found.iter().skip(self.parts.whole.len());
-        let modules = self.parts.modules.iter().flat_map(Module::changes).zip(of_modules);
-        let left = modules.filter(|(_, found)| **found == Found::Left);
-        let mut names: Vec<_> = left.map(|((module, _), _)| &*module.name).collect();
-        names.dedup();
-        Ok(names)
-    }
-
-    /// Makes the first dimension of a weight of the vocabulary longer.
-    fn grow(&self, rows: usize, merged: &mut Merged) -> Result<(), AdapterProblem> {
-        let known = merged.shape[0];
-        let module = merged.name.rsplit('.').nth(1).unwrap_or_default();
-        if rows <= known || !VOCABULARY.contains(&module) {
-            return Ok(());
-        }
-        if !self.pads_vocabulary {
-            let expected = format!("the {known} rows of {:?}", merged.name);
-            let found = format!(
-                "{rows}: the checkpoint lacks rows {known} to {}; pad-vocab adds them",
-                rows - 1
-            );
-            return Err(mismatch(expected, found));
-        }
-        merged.shape[0] = rows;
-        Ok(())
+        Plan::new(base, &quantized).add(self)
     }
 
     /// Returns the names of the modules with changed weights, as they are in the adapter, without

@@ -1,9 +1,14 @@
-//! [`Base`]: whether the layer of a square weight stores it transposed.
+//! [`Base`]: whether a square weight is stored transposed, and the heads of fused ones.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
 
+use super::MOST;
+use super::source::mismatch;
 use crate::checkpoint::Checkpoint;
+use crate::file::io::ReadAt;
+use crate::format::error::{Error, Result};
+use crate::format::python_json;
 
 /// A checkpoint, with its layers once they are asked for.
 pub(super) struct Base<'a, S> {
@@ -14,6 +19,22 @@ pub(super) struct Base<'a, S> {
 impl<'a, S> Base<'a, S> {
     pub(super) fn new(checkpoint: &'a Checkpoint<S>) -> Self {
         Self { checkpoint, layers: OnceCell::new() }
+    }
+
+    /// Returns the numbers of heads of queries and of keys by `config.json`, if it has them.
+    pub(super) fn heads(&self) -> Result<Option<[usize; 2]>>
+    where
+        S: ReadAt,
+    {
+        let Some((path, json)) = self.checkpoint.read_beside("config.json", MOST)? else {
+            return Ok(None);
+        };
+        let config = python_json::read(&json)
+            .map_err(|error| Error::from(mismatch("JSON", error.to_string())).in_path(path))?;
+        let config = config.get("text_config").unwrap_or(&config);
+        let count = |key| usize::try_from(config.get(key)?.as_u64()?).ok();
+        let queries = count("num_attention_heads");
+        Ok(queries.map(|it| [it, count("num_key_value_heads").unwrap_or(it)]))
     }
 
     /// Returns `true` if a square weight is stored transposed. `None` if it is not known.
