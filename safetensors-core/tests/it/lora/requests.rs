@@ -139,7 +139,7 @@ fn each_matrix_is_read_once() {
     read.lock().unwrap().clear();
     let merged = base.merged(adapters).unwrap();
     let loaded = merged.read_all(&LoadOptions::new().threads(2)).unwrap();
-    assert!(loaded.iter().all(|it| it.1.as_slice::<f32>().unwrap().iter().all(|it| *it == 21.0)));
+    assert!(loaded.iter().all(|it| it.as_slice::<f32>().unwrap().iter().all(|it| *it == 21.0)));
     let read: usize =
         read.lock().unwrap().iter().map(|range| (range.end - range.start) as usize).sum();
     assert_eq!(read, 20 * names.len() * 2 * 512 * 4);
