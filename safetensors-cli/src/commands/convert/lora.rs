@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use safetensors_core::Dtype;
+use safetensors_core::load::LazyTensor;
 use safetensors_core::lora::{Adapter, ExpertsInput};
 
 use crate::input::{self, Checkpoint, address};
@@ -128,10 +129,8 @@ pub(super) fn merged(
             warn(format!("--lora: modules of another model are left: {}", text::some(left)));
         }
     }
-    let mut before = HashMap::new();
-    for tensor in checkpoint.tensors() {
-        before.insert(tensor.name().to_owned(), tensor.shape().to_vec());
-    }
+    let shape = |tensor: LazyTensor<'_, _>| (tensor.name().to_owned(), tensor.shape().to_vec());
+    let before: HashMap<_, _> = checkpoint.tensors().map(shape).collect();
     let dtype = |name: &str, dtype| {
         dtypes.insert(name.to_owned(), dtype);
         Dtype::F32

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::kinds::{DORA_SCALE, Family, Kind};
 use super::matrix::len;
-use super::merged::{Axis, Delta, Magnitude, Place};
+use super::merged::{Delta, Magnitude, Place};
 use super::names::{Fused, Spelling};
 use super::parts::{Change, Module};
 use super::source::{at, located, mismatch};
@@ -212,18 +212,18 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
             let found = format!("a scale of {}", self.adapter.scale);
             return Err(located(&tensor, mismatch("a scale of 1 with dora_scale", found)));
         }
-        let (mut count, mut axis) = (shape.rows, Axis::Row);
+        let (mut count, mut columns) = (shape.rows, None);
         if it.module.family == Family::Mlx && place.is_transposed {
             count = shape.columns();
         } else if it.module.family == Family::Embedding || place.is_transposed {
-            (count, axis) = (place.columns, Axis::Columns(1));
-        } else if let ([1, inputs, ..], [_, columns, kernel @ ..]) = (tensor.shape(), it.shape)
+            (count, columns) = (place.columns, Some(1));
+        } else if let ([1, inputs, ..], [_, all, kernel @ ..]) = (tensor.shape(), it.shape)
             && is_lycoris
-            && inputs == columns
+            && inputs == all
             && place.rows.len() == shape.rows
         {
             // LyCORIS without `wd_on_out`.
-            (count, axis) = (*inputs, Axis::Columns(len(kernel)));
+            (count, columns) = (*inputs, Some(len(kernel)));
         }
         let is_vector = tensor.shape().iter().all(|&dim| dim == 1 || dim == count);
         if !is_vector || tensor.element_count() != count as u64 {
@@ -231,7 +231,7 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
             return Err(located(&tensor, mismatch(format!("{count} numbers"), found)));
         }
         let epsilon = if is_lycoris { f32::EPSILON } else { 0.0 };
-        Ok(Some(Magnitude { position, axis, epsilon }))
+        Ok(Some(Magnitude { position, columns, epsilon }))
     }
 
     fn unfit(&self, it: &Met<'_, 'a>) -> Error {

@@ -75,30 +75,21 @@ impl Role {
     }
 }
 
-/// A model of a pipeline, of which one adapter may change several.
-pub(super) struct Model {
-    /// Its name in files of diffusers.
-    pub(super) name: &'static str,
-    /// The start of names in kohya's files; of several ones, the first is written.
-    pub(super) prefix: &'static str,
-    /// The starts of the names of its modules.
-    pub(super) starts: &'static [&'static str],
-}
+/// A model of a pipeline, of which one adapter may change several: its name in files of diffusers,
+/// the start of names in kohya's files, and the starts of the names of its modules.
+pub(super) type Model = (&'static str, &'static str, &'static [&'static str]);
 
-const fn model(name: &'static str, prefix: &'static str, starts: &'static [&'static str]) -> Model {
-    Model { name, prefix, starts }
-}
-
+/// Of several prefixes of a model, the first is written.
 pub(super) const MODELS: &[Model] = &[
-    model("unet", "lora_unet_", &["down_blocks.", "up_blocks.", "mid_block."]),
-    model("transformer", "lora_unet_", &["transformer_blocks.", "single_transformer_blocks."]),
-    model("text_encoder", "lora_te1_", &["text_model."]),
-    model("text_encoder_2", "lora_te2_", &[]),
-    model("text_encoder_3", "lora_te3_", &[]),
-    model("text_encoder", "lora_te_", &[]),
-    model("transformer", "lora_transformer_", &[]),
+    ("unet", "lora_unet_", &["down_blocks.", "up_blocks.", "mid_block."]),
+    ("transformer", "lora_unet_", &["transformer_blocks.", "single_transformer_blocks."]),
+    ("text_encoder", "lora_te1_", &["text_model."]),
+    ("text_encoder_2", "lora_te2_", &[]),
+    ("text_encoder_3", "lora_te3_", &[]),
+    ("text_encoder", "lora_te_", &[]),
+    ("transformer", "lora_transformer_", &[]),
     // Of any model.
-    model("lycoris", "lycoris_", &[]),
+    ("lycoris", "lycoris_", &[]),
 ];
 
 /// The end of the name of a module's tensor, and its meaning.

@@ -7,7 +7,7 @@ use super::parts::Tensors;
 use super::product::{Factors, Join, Product, contracted, transposed};
 use super::source::{Source, at, checked, located, mismatch, read_all};
 use crate::checkpoint::failed;
-use crate::format::error::{AdapterProblem, Error, Result, Shape};
+use crate::format::error::{AdapterProblem, Result, Shape};
 
 /// A matrix that is computed from tensors of an adapter. These are positions.
 #[derive(Clone, Debug)]
@@ -163,8 +163,10 @@ impl Matrix {
             }
             Self::Product(pair) => pair.read(source, is_transposed).map(Factors::Product),
             Self::Two(join, both) => {
+                let shape = both[1].shape(source).map_err(failed)?;
                 let [one, other] = both.each_ref().map(|matrix| matrix.read(source, false));
-                Ok(Factors::Two(*join, Box::new([one?, other?])))
+                let both = Box::new([one?, other?]);
+                Ok(Factors::Two(*join, both, [shape.rows, shape.columns()]))
             }
         }
     }
@@ -217,7 +219,11 @@ impl Pair {
             {
                 (Some(n), rows, all / n.max(1), vec![columns])
             }
-            _ => return Err(self.unfit(source, &up, &down)),
+            _ => {
+                let expected = format!("a matrix that is multiplied with one of {}", Shape(&down));
+                let found = format!("shape {}; groups of channels are not merged", Shape(&up));
+                return Err(at(source, self.up.position, mismatch(expected, found)));
+            }
         };
         let mut shape = ProductShape { rows, row, stack, rank: Some(rank) };
         if let Some(mid) = self.mid {
@@ -231,19 +237,6 @@ impl Pair {
             shape.row.extend(&mid.shape()[2..]);
         }
         Ok(shape)
-    }
-
-    /// Returns the error about the shape of the first factor.
-    fn unfit(&self, source: &Source, up: &[usize], down: &[usize]) -> Error {
-        let expected = if matches!(self.form, Form::Single) && !self.up.is_turned {
-            let mut expected = vec![1; down.len()];
-            (expected[0], expected[1]) = (up[0], down[0]);
-            format!("shape {}, without groups of channels", Shape(&expected))
-        } else {
-            format!("a matrix that is multiplied with one of shape {}", Shape(down))
-        };
-        let found = format!("shape {}", Shape(up));
-        at(source, self.up.position, mismatch(expected, found))
     }
 
     fn read(&self, source: &Source, is_transposed: bool) -> io::Result<Product> {

@@ -71,29 +71,18 @@ impl Place {
     }
 }
 
-/// The magnitude of DoRA.
+/// The magnitude of DoRA: for each row, or for each so many neighbouring columns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Magnitude {
     pub(super) position: usize,
-    pub(super) axis: Axis,
+    pub(super) columns: Option<usize>,
     /// A number that is added to each norm.
     pub(super) epsilon: f32,
 }
 
-/// The elements of a weight that have one magnitude.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Axis {
-    Row,
-    /// This many neighbouring columns.
-    Columns(usize),
-}
-
-impl Axis {
-    fn number(self, row: usize, column: usize) -> usize {
-        match self {
-            Self::Row => row,
-            Self::Columns(count) => column / count.max(1),
-        }
+impl Magnitude {
+    fn output(self, row: usize, column: usize) -> usize {
+        self.columns.map_or(row, |count| column / count.max(1))
     }
 }
 
@@ -278,7 +267,7 @@ impl Delta {
         let (Some(factors), Some(magnitude)) = (of_outputs, self.magnitude) else { return };
         self.for_rows(first, out, |row, start, values| {
             for (column, value) in values.iter_mut().enumerate() {
-                *value *= factors[magnitude.axis.number(row, start + column)];
+                *value *= factors[magnitude.output(row, start + column)];
             }
         });
     }
@@ -307,7 +296,7 @@ impl Delta {
             self.add(matrix, first as u64, piece)?;
             self.for_rows(first as u64, piece, |row, start, values| {
                 for (column, value) in values.iter().enumerate() {
-                    let output = magnitude.axis.number(row, start + column);
+                    let output = magnitude.output(row, start + column);
                     squares[output] += f64::from(*value) * f64::from(*value);
                 }
             });

@@ -55,10 +55,13 @@
 //! transformers, such as `language_model.model` and `model.language_model`. If some names are still
 //! missing, all of these must be found with one prefix more, or less. A weight that is not found is
 //! an error that lists similar names. A module such as `q_proj` also changes its rows of a fused
-//! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. If a file of
-//! diffusers or kohya has modules of several models, such as a UNet and a text encoder, the modules
-//! of all but this checkpoint are [left](Adapter::left). Where a prefix is missing, the checkpoint
-//! is a whole pipeline and must have all. No two modules of an adapter may change the same rows.
+//! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. The heads in
+//! `config.json` show which rows; without it, the adapter must change queries and keys or values.
+//!
+//! If a file of diffusers or kohya has modules of several models, such as a UNet and a text encoder,
+//! the models that do not fit this checkpoint in full are [left](Adapter::left). Where a prefix is
+//! missing, the checkpoint is a whole pipeline and must have all. No two modules of an adapter may
+//! change the same rows.
 //!
 //! [`Checkpoint::adapter_as`] converts an adapter to the format of another trainer.
 //!
@@ -82,8 +85,8 @@
 //! within the error of PEFT's F32 product. It has the same bits where sums are exact, for example
 //! with a rank of 1.
 //!
-//! In addition to the result, memory holds the matrices of a few modules; differences are read part
-//! by part. A weight with DoRA is read twice, because its norms need all of it.
+//! In addition to the result, memory holds the matrices of two weights for each core; differences
+//! are read part by part. A weight with DoRA is read twice, because its norms need all of it.
 
 mod config;
 mod converted;
@@ -202,8 +205,8 @@ impl Adapter {
     }
 
     /// Adds the rows of a vocabulary that the checkpoint lacks, if the adapter was trained with
-    /// more. The rows are zeros before the adapter changes or replaces them. By default, such an
-    /// adapter is an error.
+    /// more: at most as many as it stores numbers for them. The rows are zeros before the adapter
+    /// changes or replaces them. By default, such an adapter is an error.
     #[must_use]
     pub fn pad_vocab(mut self, pads: bool) -> Self {
         self.pads_vocabulary = pads;

@@ -79,7 +79,7 @@ impl Module {
 
     /// Returns `true` if its group may belong to another model than the checkpoint.
     pub(super) fn may_be_left(&self) -> bool {
-        self.is_flattened || MODELS.iter().any(|model| model.name == self.group)
+        self.is_flattened || MODELS.iter().any(|(name, ..)| *name == self.group)
     }
 }
 
@@ -286,7 +286,7 @@ impl Settings<'_> {
             None => (&*tensors.module, None),
         };
         let (group, name, is_flattened) = self.split(name);
-        let config = self.config.or_else(|| self.models.get(group));
+        let config = self.of_group(group);
         let (kind, family) = match tensors.kind {
             Some(kind) => kind,
             None if tensors.get(Role::DiffBias).is_some() => (Kind::Full, Family::Kohya),
@@ -304,21 +304,9 @@ impl Settings<'_> {
             is_transposed: config.filter(|_| is_layer).map(|it| it.is_transposed),
             has_experts: parameter.is_some(),
         };
-        let mut factor = 1.0;
-        if let Some(mut matrix) = Matrix::new(tensors, kind, family)? {
-            let path = parameter.map_or(name.to_owned(), |it| format!("{name}.{it}"));
-            if let (Some(config), Some(rank)) = (config, matrix.shape(tensors.source)?.rank)
-                && module.has_experts
-            {
-                matrix.for_experts((rank / config.rank(&path).max(1.0) as usize).max(1));
-            }
-            let shape = matrix.shape(tensors.source)?;
-            let end = parameter.unwrap_or("weight").to_owned();
-            let mut change = Change { end, matrix, shape, scaling: 1.0 };
-            factor = scaling(tensors, kind, config.map(|it| (it, &*path)), &change)?;
-            change.scaling = factor;
-            module.changes.push(change);
-        }
+        let weight = self.weight(tensors, &module, parameter)?;
+        let factor = weight.as_ref().map_or(1.0, |weight| weight.scaling);
+        module.changes.extend(weight);
         for (role, scaling) in [(Role::UpBias, factor), (Role::DiffBias, 1.0)] {
             if let Some(matrix) = tensors.get(role).map(Matrix::Stored) {
                 let shape = matrix.shape(tensors.source)?;
@@ -331,6 +319,43 @@ impl Settings<'_> {
         Ok(module)
     }
 
+    fn of_group(&self, group: &str) -> Option<&Config> {
+        self.config.or_else(|| self.models.get(group))
+    }
+
+    /// Returns the change of the weight, or of a parameter.
+    fn weight(
+        &self,
+        tensors: &Tensors<'_>,
+        module: &Module,
+        parameter: Option<&str>,
+    ) -> Result<Option<Change>> {
+        let source = tensors.source;
+        let Some(mut matrix) = Matrix::new(tensors, module.kind, module.family)? else {
+            return Ok(None);
+        };
+        let path = parameter.map_or(module.name.clone(), |it| format!("{}.{it}", module.name));
+        let config = self.of_group(&module.group).filter(|_| module.kind != Kind::Full);
+        let rank = config.map(|config| config.rank(&path));
+        let mut shape = matrix.shape(source)?;
+        if let (Some(expected), Some(all)) = (rank, shape.rank.filter(|_| module.has_experts)) {
+            matrix.for_experts((all / expected.max(1.0) as usize).max(1));
+            shape = matrix.shape(source)?;
+        }
+        let found = shape.rank.map(|rank| rank as f64);
+        let scaling = match (config, rank, found, tensors.get(Role::Alpha)) {
+            (_, Some(rank), Some(found), _) if rank != found => {
+                let [expected, found] = [rank, found].map(|it| format!("a rank of {it}"));
+                return Err(at(source, matrix.ends()[1], mismatch(expected, found)));
+            }
+            (Some(config), ..) => config.scaling(&path),
+            (None, _, Some(rank), Some(alpha)) => number(source, alpha)? / rank,
+            _ => 1.0,
+        };
+        let end = parameter.unwrap_or("weight").to_owned();
+        Ok(Some(Change { end, matrix, shape, scaling }))
+    }
+
     /// Divides the name of a module into its group and its name there. Returns `true` for a name
     /// of kohya.
     fn split<'n>(&self, name: &'n str) -> (&'n str, &'n str, bool) {
@@ -338,35 +363,11 @@ impl Settings<'_> {
             return ("", name, false);
         }
         let Some((model, rest)) = name.split_once('.') else {
-            let model = MODELS.iter().find(|model| name.starts_with(model.prefix));
-            let (group, rest) = name.split_at(model.map_or(0, |model| model.prefix.len()));
+            let model = MODELS.iter().find(|(_, prefix, _)| name.starts_with(prefix));
+            let (group, rest) = name.split_at(model.map_or(0, |(_, prefix, _)| prefix.len()));
             return (group, rest, model.is_some());
         };
         (model, if self.models.contains_key(model) { rest } else { name }, false)
-    }
-}
-
-/// Returns the factor of a module's matrix: by the settings for its path, if there are some.
-fn scaling(
-    tensors: &Tensors<'_>,
-    kind: Kind,
-    settings: Option<(&Config, &str)>,
-    change: &Change,
-) -> Result<f64> {
-    let rank = change.shape.rank.map(|rank| rank as f64);
-    match (settings, rank, tensors.get(Role::Alpha)) {
-        _ if kind == Kind::Full => Ok(1.0),
-        (Some((config, path)), ..) => {
-            let expected = config.rank(path);
-            if let Some(rank) = rank.filter(|rank| *rank != expected) {
-                let [_, position] = change.matrix.ends();
-                let [expected, found] = [expected, rank].map(|it| format!("a rank of {it}"));
-                return Err(at(tensors.source, position, mismatch(expected, found)));
-            }
-            Ok(config.scaling(path))
-        }
-        (None, Some(rank), Some(alpha)) => Ok(number(tensors.source, alpha)? / rank),
-        _ => Ok(1.0),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Plan<'a, S> {
     quantized: &'a [QuantizedWeight],
     tensors: Vec<Merged>,
     /// The numbers of the merged tensors by their names in the checkpoint.
-    by_name: HashMap<&'a str, usize>,
+    by_name: HashMap<String, usize>,
     recent: Arc<Recent>,
 }
 
@@ -138,19 +138,19 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         Err(at(adapter, position, problem))
     }
 
-    /// Returns the number of the merged tensor for this name of the checkpoint.
-    fn target(&mut self, name: &str) -> Option<usize> {
-        let tensor = self.base.checkpoint.get(name)?;
-        let known = self.by_name.get(name).or_else(|| self.by_name.get(tensor.name()));
-        Some(known.copied().unwrap_or_else(|| self.changed(tensor.name(), &tensor)))
+    /// Returns the number of the merged tensor with this name, which is new unless it is known.
+    fn number<T>(&mut self, name: &str, like: &LazyTensor<'_, T>, base: Option<Stored>) -> usize {
+        *self.by_name.entry(name.to_owned()).or_insert_with(|| {
+            self.tensors.push(Merged::new(name, like, base, Arc::clone(&self.recent)));
+            self.tensors.len() - 1
+        })
     }
 
-    /// Adds a tensor of the checkpoint, under one of its names.
-    fn changed(&mut self, name: &'a str, tensor: &LazyTensor<'a, S>) -> usize {
-        self.by_name.insert(name, self.tensors.len());
-        let base = Some(Stored::from(tensor));
-        self.tensors.push(Merged::new(name, tensor, base, Arc::clone(&self.recent)));
-        self.tensors.len() - 1
+    /// Returns the number of the merged tensor for a name of the checkpoint.
+    fn target(&mut self, name: &str) -> Option<usize> {
+        let tensor = self.base.checkpoint.get(name)?;
+        let name = if self.by_name.contains_key(name) { name } else { tensor.name() };
+        Some(self.number(name, &tensor, Some(Stored::from(&tensor))))
     }
 
     /// Makes a separate tensor of each further name of a tied weight: the copy of a module that was
@@ -165,18 +165,9 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             if self.by_name.contains_key(tensor.name()) {
                 return Err(located(from, twice(name)));
             }
-            self.changed(alias, &tensor);
+            self.number(alias, &tensor, Some(Stored::from(&tensor)));
         }
         Ok(())
-    }
-
-    /// Returns the number of a tensor that the checkpoint does not have.
-    fn added<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> usize {
-        let is_it = |merged: &Merged| merged.base.is_none() && merged.name == name;
-        self.tensors.iter().position(is_it).unwrap_or_else(|| {
-            self.tensors.push(Merged::new(name, from, None, Arc::clone(&self.recent)));
-            self.tensors.len() - 1
-        })
     }
 
     /// Replaces the checkpoint's tensor by an adapter's, or adds that.
@@ -193,7 +184,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
                 self.untie(name, &tensor)?;
                 self.target(name)
             }
-            None => Some(self.added(&wanted.name, &tensor)),
+            None => Some(self.number(&wanted.name, &tensor, None)),
         };
         let Some(merged) = number.map(|number| &mut self.tensors[number]) else { return Ok(()) };
         if let ([rows, row @ ..], [_, rest @ ..]) = (tensor.shape(), &*merged.shape)

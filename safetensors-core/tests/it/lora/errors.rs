@@ -23,8 +23,8 @@ fn tensors_and_settings_of_an_adapter() {
         (
             Some(SETTINGS),
             &[(DOWN, &[2, 3]), (UP, &[4, 1])],
-            "layers.0.q.lora_B.weight\": expected shape [4, 2], without groups of channels, found \
-             shape [4, 1]",
+            "layers.0.q.lora_B.weight\": expected a matrix that is multiplied with one of [2, 3], \
+             found shape [4, 1]; groups of channels are not merged",
         ),
         (Some(SETTINGS), &[(DOWN, &[0, 3]), (UP, &[4, 0])], "none of them 0, found shape [0, 3]"),
         (Some(SETTINGS), &[(DOWN, &[2]), (UP, &[4, 2])], "at least 2 dimensions"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::model::lora::kinds::{ENDS, End, Family, Kind, MODELS, Role};
+use crate::model::lora::kinds::{ENDS, End, Family, Kind, MODELS, Model, Role};
 use crate::model::lora::{MLX_FILE, PEFT_FILE};
 
 /// The format in which a trainer saves adapters.
@@ -63,27 +63,27 @@ impl AdapterFormat {
 pub(super) fn model_of<'n>(group: &str, name: &'n str) -> (Option<&'static str>, &'n str) {
     // A transformer may have the prefix of a UNet.
     let is_encoder = group.starts_with("lora_te");
-    let known = MODELS.iter().find(|it| it.name == group || it.prefix == group && is_encoder);
-    let is_named = |start: &&str| name.starts_with(start);
-    let named = || MODELS.iter().find(|model| model.starts.iter().any(is_named));
-    let model = known.or_else(named).map(|model| model.name);
+    let known = |(model, prefix, _): &&Model| *model == group || *prefix == group && is_encoder;
+    let named = |(.., starts): &&Model| starts.iter().any(|start| name.starts_with(start));
+    let model = MODELS.iter().find(known).or_else(|| MODELS.iter().find(named)).map(|it| it.0);
     let rest = model.and_then(|model| name.strip_prefix(model)?.strip_prefix('.'));
     (model, rest.unwrap_or(name))
 }
 
 /// Returns the name of a module in kohya's files. `is_only` if no other text encoder is there.
 pub(super) fn flattened(model: Option<&str>, name: &str, is_only: bool) -> String {
-    let (prefix, name) = match (model, name.strip_prefix("model.diffusion_model.")) {
-        (Some("text_encoder"), _) if is_only => ("lora_te_", name),
+    let known = MODELS.iter().find(|it| model == Some(it.0));
+    let (prefix, name) = match (known, name.strip_prefix("model.diffusion_model.")) {
+        (Some(("text_encoder", ..)), _) if is_only => ("lora_te_", name),
+        (Some((_, prefix, _)), _) => (*prefix, name),
         // A checkpoint with all models in one file.
         (None, Some(rest)) => ("lora_unet_", rest),
         // LyCORIS names modules of any model so.
-        _ => {
-            let known = MODELS.iter().find(|it| model == Some(it.name));
-            (known.map_or("lycoris_", |it| it.prefix), name)
-        }
+        (None, None) => ("lycoris_", name),
     };
-    format!("{prefix}{}", name.replace('.', "_"))
+    // Names in text encoders of transformers 5 lack the first part.
+    let is_clip = prefix.starts_with("lora_te") && name.starts_with("encoder.layers.");
+    format!("{prefix}{}{}", if is_clip { "text_model_" } else { "" }, name.replace('.', "_"))
 }
 
 /// Returns the name of a module within its layer, as mlx-lm's setting `keys` has it.

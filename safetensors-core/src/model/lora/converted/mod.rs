@@ -252,15 +252,18 @@ fn whole(
     let mut tensors = Vec::new();
     for wanted in &adapter.parts.whole {
         let Some(tensor) = adapter.source.tensor_at(wanted.position) else { continue };
-        let module = wanted.name.rsplit_once('.').map_or("", |(module, _)| module);
+        let (module, end) = wanted.name.rsplit_once('.').unwrap_or(("", &wanted.name));
         // mlx-lm has no module that the base lacks.
-        let is_new = format == AdapterFormat::Mlx && wanted.may_be_new;
-        if !format.has_settings() || is_new || changed.contains(module) {
-            let found = "a complete tensor, or a bias next to LoRA".to_owned();
-            return Err(located(&tensor, cannot(format, found)));
-        }
-        let prefix = if format == AdapterFormat::Peft { PEFT } else { "" };
-        tensors.push((format!("{prefix}{}", wanted.name), Arranged::tensor(tensor.name())));
+        let name = match (format, changed.contains(module)) {
+            (AdapterFormat::Peft, true) => format!("{PEFT}{module}.base_layer.{end}"),
+            (AdapterFormat::Peft, false) => format!("{PEFT}{}", wanted.name),
+            (AdapterFormat::Mlx, false) if !wanted.may_be_new => wanted.name.clone(),
+            _ => {
+                let found = "a complete tensor, or a bias next to LoRA".to_owned();
+                return Err(located(&tensor, cannot(format, found)));
+            }
+        };
+        tensors.push((name, Arranged::tensor(tensor.name())));
     }
     Ok(tensors)
 }

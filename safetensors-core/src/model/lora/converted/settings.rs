@@ -36,9 +36,10 @@ pub(super) fn settings(
     let settings = match format {
         AdapterFormat::Mlx => mlx(&items, format)?,
         AdapterFormat::Peft => {
-            let names = adapter.parts.whole.iter().map(|wanted| &*wanted.name);
-            let modules: BTreeSet<_> =
-                names.map(|it| it.rsplit_once('.').map_or("", |it| it.0)).collect();
+            let changed: BTreeSet<_> = items.iter().map(|item| &*item.name).collect();
+            let names = adapter.parts.whole.iter().filter_map(|it| it.name.rsplit_once('.'));
+            let modules = names.map(|(module, _)| module).filter(|it| !changed.contains(it));
+            let modules: BTreeSet<_> = modules.collect();
             let mut settings = peft(&items, format)?;
             settings["modules_to_save"] = json!(modules);
             settings
@@ -62,7 +63,7 @@ fn peft(items: &[&Item<'_>], format: AdapterFormat) -> Result<Value> {
             ranks.insert(format!("^{}", item.name), json!(own));
         }
         if alpha != first {
-            alphas.insert(format!("^{}", item.name), number(alpha));
+            alphas.insert(format!("^{}", item.name), json!(alpha));
         }
     }
     let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
@@ -70,7 +71,7 @@ fn peft(items: &[&Item<'_>], format: AdapterFormat) -> Result<Value> {
     let has_bias = items.iter().any(|item| item.module.tensors.contains_key(&Role::UpBias));
     Ok(json!({
         "peft_type": "LORA", "task_type": null, "inference_mode": true, "r": rank,
-        "lora_alpha": number(first), "lora_dropout": 0.0, "bias": "none",
+        "lora_alpha": first, "lora_dropout": 0.0, "bias": "none",
         "target_modules": names, "rank_pattern": ranks, "alpha_pattern": alphas,
         "use_rslora": false, "use_dora": is_dora(items, format)?, "lora_bias": has_bias,
         "fan_in_fan_out": is_turned,
@@ -101,10 +102,4 @@ fn is_dora(items: &[&Item<'_>], format: AdapterFormat) -> Result<bool> {
         return Err(cannot(format, "DoRA of only some modules".to_owned()).into());
     }
     Ok(count > 0)
-}
-
-/// Returns a whole number without a point, as PEFT writes it.
-fn number(alpha: f64) -> Value {
-    let is_whole = alpha.fract() == 0.0 && alpha.abs() < 1e15;
-    if is_whole { json!(alpha as i64) } else { json!(alpha) }
 }
