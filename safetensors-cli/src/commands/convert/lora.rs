@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::load::LazyTensor;
 use safetensors_core::lora::{Adapter, ExpertsInput};
@@ -42,15 +42,16 @@ pub(super) struct Loras {
     ///
     /// PEFT before 0.19, and models that store [experts, in, out], such as gpt-oss: middle. Other
     /// models: last
-    #[arg(long, requires = "loras", value_name = "DIMENSION")]
-    lora_experts: Option<Input>,
-}
-
-/// The dimension of stacked experts that has their inputs.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Input {
-    Middle,
-    Last,
+    #[arg(
+        long,
+        requires = "loras",
+        value_name = "DIMENSION",
+        value_parser = PossibleValuesParser::new(["middle", "last"]).map(|it| match &*it {
+            "last" => ExpertsInput::Last,
+            _ => ExpertsInput::Middle,
+        })
+    )]
+    lora_experts: Option<ExpertsInput>,
 }
 
 /// The path or address of an adapter, and its factor.
@@ -87,8 +88,7 @@ impl Loras {
             let adapter = Adapter::of(checkpoint).context("--lora")?.scale(*scale);
             let adapter = adapter.pad_vocab(self.pad_vocab);
             Ok(match self.lora_experts {
-                Some(Input::Middle) => adapter.experts_input(ExpertsInput::Middle),
-                Some(Input::Last) => adapter.experts_input(ExpertsInput::Last),
+                Some(input) => adapter.experts_input(input),
                 None => adapter,
             })
         };

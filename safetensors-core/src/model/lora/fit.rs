@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::kinds::{DORA_SCALE, Family, Kind};
+use super::kinds::{DORA_SCALE, Kind};
 use super::matrix::len;
 use super::merged::{Delta, Magnitude, Place};
 use super::names::{Fused, Spelling};
@@ -213,9 +213,9 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
             return Err(located(&tensor, mismatch("a scale of 1 with dora_scale", found)));
         }
         let (mut count, mut columns) = (shape.rows, None);
-        if it.module.family == Family::Mlx && place.is_transposed {
+        if it.module.kind == Kind::Mlx && place.is_transposed {
             count = shape.columns();
-        } else if it.module.family == Family::Embedding || place.is_transposed {
+        } else if it.module.kind == Kind::Embedding || place.is_transposed {
             (count, columns) = (place.columns, Some(1));
         } else if let ([1, inputs, ..], [_, all, kernel @ ..]) = (tensor.shape(), it.shape)
             && is_lycoris

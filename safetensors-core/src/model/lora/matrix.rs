@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::kinds::{Family, Kind, Role};
+use super::kinds::{Kind, Role};
 use super::parts::Tensors;
 use super::product::{Factors, Join, Product, contracted, transposed};
 use super::source::{Source, at, checked, located, mismatch, read_all};
@@ -68,20 +68,20 @@ impl ProductShape {
 
 impl Matrix {
     /// Makes the matrix of a module. `None` for a module with nothing but a bias.
-    pub(super) fn new(tensors: &Tensors<'_>, kind: Kind, family: Family) -> Result<Option<Self>> {
+    pub(super) fn new(tensors: &Tensors<'_>, kind: Kind) -> Result<Option<Self>> {
         let join = match kind {
             Kind::Full => return Ok(tensors.get(Role::Diff).map(Self::Stored)),
-            Kind::Lora => {
+            Kind::Loha => Join::Hadamard,
+            Kind::Lokr => Join::Kronecker,
+            _ => {
                 let roles = [Role::Up, Role::Down, Role::Mid];
-                let mut pair = Pair::new(tensors, roles, [family.is_turned(Role::Up); 2])?;
+                let mut pair = Pair::new(tensors, roles, [kind.is_turned(Role::Up); 2])?;
                 let up = tensors.source.tensor_at(pair.up.position);
-                if family == Family::Mlx && up.is_some_and(|up| up.shape().len() == 3) {
+                if kind == Kind::Mlx && up.is_some_and(|up| up.shape().len() == 3) {
                     pair.form = Form::Stack;
                 }
                 return Ok(Some(Self::Product(pair)));
             }
-            Kind::Loha => Join::Hadamard,
-            Kind::Lokr => Join::Kronecker,
         };
         let one = Self::factor(tensors, Role::W1, [Role::W1A, Role::W1B, Role::T1])?;
         let other = Self::factor(tensors, Role::W2, [Role::W2A, Role::W2B, Role::T2])?;

@@ -270,7 +270,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             plan.add(&adapter)?;
             others.push(adapter.source);
         }
-        let mut tensors = plan.into_tensors();
+        let mut tensors = plan.tensors;
         for tensor in &mut tensors {
             tensor.dtype = dtype(&tensor.name, tensor.dtype);
             if !is_possible(tensor.dtype) {

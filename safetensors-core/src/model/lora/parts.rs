@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::config::{Config, Fields, wrong};
 use super::experts;
-use super::kinds::{ENDS, End, Family, Kind, MODELS, Role, unknown};
+use super::kinds::{ENDS, End, Kind, MODELS, Role, unknown};
 use super::matrix::{Matrix, ProductShape};
 use super::names::{Found, Names, Wanted};
 use super::source::{Source, at, located, mismatch};
@@ -33,7 +33,6 @@ pub(super) struct Module {
     /// Whether the name has `_` instead of `.`, as in kohya's files.
     pub(super) is_flattened: bool,
     pub(super) kind: Kind,
-    pub(super) family: Family,
     pub(super) changes: Vec<Change>,
     pub(super) tensors: BTreeMap<Role, usize>,
     /// The setting `fan_in_fan_out`; `None` if no weight is stored transposed.
@@ -108,7 +107,7 @@ impl Parts {
             }
             let name = name.strip_prefix(PEFT).unwrap_or(&name);
             if let Some(&end) = ENDS.iter().find(|end| is_end(end, name, config)) {
-                if config.is_some() && end.3 == Role::W2 && tensor.shape().len() == 3 {
+                if config.is_some() && end.2 == Role::W2 && tensor.shape().len() == 3 {
                     // PEFT's product has its numbers in another order.
                     let found = "lokr_w2 of a convolution with one dimension".to_owned();
                     return Err(located(&tensor, AdapterProblem::Unsupported { found }));
@@ -172,7 +171,7 @@ impl Parts {
 pub(super) struct Tensors<'a> {
     pub(super) source: &'a Source,
     module: String,
-    kind: Option<(Kind, Family)>,
+    kind: Option<Kind>,
     positions: BTreeMap<Role, usize>,
 }
 
@@ -182,15 +181,10 @@ impl<'a> Tensors<'a> {
     }
 
     /// Adds a tensor, unless it conflicts with another.
-    fn add(&mut self, (_, family, kind, role): End, position: usize) -> Result<()> {
-        let known = match role.is_of_any_kind() {
-            true => (kind, family),
-            false => *self.kind.get_or_insert((kind, family)),
-        };
-        let conflict = if known.0 != kind {
-            "kinds of change for"
-        } else if known.1 != family {
-            "kinds of names for"
+    fn add(&mut self, (_, kind, role): End, position: usize) -> Result<()> {
+        let is_known = role.is_of_any_kind() || *self.kind.get_or_insert(kind) == kind;
+        let conflict = if !is_known {
+            "kinds of change or of names for"
         } else if self.positions.insert(role, position).is_some() {
             "tensors for one end of"
         } else {
@@ -207,9 +201,9 @@ impl<'a> Tensors<'a> {
     /// Returns the position of a tensor that the module needs.
     pub(super) fn need(&self, role: Role) -> Result<usize> {
         self.get(role).ok_or_else(|| {
-            let of_kind = self.kind.unwrap_or((Kind::Lora, Family::Peft));
-            let is_it = |(_, family, kind, it): &&End| *it == role && (*kind, *family) == of_kind;
-            let end = ENDS.iter().find(is_it).or(ENDS.iter().find(|end| end.3 == role));
+            let mut ends = ENDS.iter().filter(|end| end.2 == role);
+            let of_kind = ends.clone().find(|end| Some(end.1) == self.kind);
+            let end = of_kind.or_else(|| ends.next());
             let expected = format!("{}{}", self.module, end.map_or("", |end| end.0));
             let other = self.positions.values().next().copied().unwrap_or(usize::MAX);
             at(self.source, other, AdapterProblem::Missing { expected })
@@ -219,10 +213,10 @@ impl<'a> Tensors<'a> {
 
 /// Returns `true` for the end of a name of a module's tensor. Some ends are plain words, which mean
 /// something only in files of some libraries.
-fn is_end((end, family, ..): &End, name: &str, config: Option<&Config>) -> bool {
-    let is_possible = match family {
-        Family::Kohya => config.is_none(),
-        Family::Mlx => config.is_some_and(|config| config.is_mlx),
+fn is_end((end, kind, _): &End, name: &str, config: Option<&Config>) -> bool {
+    let is_possible = match kind {
+        Kind::Kohya | Kind::Full => config.is_none(),
+        Kind::Mlx => config.is_some_and(|config| config.is_mlx),
         _ => true,
     };
     is_possible && name.ends_with(end)
@@ -287,18 +281,14 @@ impl Settings<'_> {
         };
         let (group, name, is_flattened) = self.split(name);
         let config = self.of_group(group);
-        let (kind, family) = match tensors.kind {
-            Some(kind) => kind,
-            None if tensors.get(Role::DiffBias).is_some() => (Kind::Full, Family::Kohya),
-            None => (Kind::Lora, Family::Peft),
-        };
-        let is_layer = kind == Kind::Lora && family != Family::Embedding;
+        let has_diff = tensors.get(Role::DiffBias).is_some();
+        let kind = tensors.kind.unwrap_or(if has_diff { Kind::Full } else { Kind::Peft });
+        let is_layer = kind.is_lora() && kind != Kind::Embedding;
         let mut module = Module {
             name: name.to_owned(),
             group: group.to_owned(),
             is_flattened: is_flattened && config.is_none(),
             kind,
-            family,
             changes: Vec::new(),
             tensors: tensors.positions.clone(),
             is_transposed: config.filter(|_| is_layer).map(|it| it.is_transposed),
@@ -331,7 +321,7 @@ impl Settings<'_> {
         parameter: Option<&str>,
     ) -> Result<Option<Change>> {
         let source = tensors.source;
-        let Some(mut matrix) = Matrix::new(tensors, module.kind, module.family)? else {
+        let Some(mut matrix) = Matrix::new(tensors, module.kind)? else {
             return Ok(None);
         };
         let path = parameter.map_or(module.name.clone(), |it| format!("{}.{it}", module.name));

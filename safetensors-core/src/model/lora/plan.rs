@@ -25,7 +25,8 @@ pub(super) struct Plan<'a, S> {
     base: Base<'a, S>,
     names: Names<'a>,
     quantized: &'a [QuantizedWeight],
-    tensors: Vec<Merged>,
+    /// The tensors that change.
+    pub(super) tensors: Vec<Merged>,
     /// The numbers of the merged tensors by their names in the checkpoint.
     by_name: HashMap<String, usize>,
     recent: Arc<Recent>,
@@ -41,11 +42,6 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             by_name: HashMap::new(),
             recent: Arc::default(),
         }
-    }
-
-    /// Returns the tensors that change.
-    pub(super) fn into_tensors(self) -> Vec<Merged> {
-        self.tensors
     }
 
     /// Adds the changes of an adapter. Returns the names of modules that do not fit, because they

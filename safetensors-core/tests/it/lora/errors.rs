@@ -52,7 +52,7 @@ fn tensors_and_settings_of_an_adapter() {
         (
             None,
             &[("x.hada_w1_a", &[2, 1]), ("x.lokr_w1", &[2, 1])],
-            "two kinds of change for module \"x\"",
+            "two kinds of change or of names for module \"x\"",
         ),
         (
             None,
@@ -85,7 +85,7 @@ fn tensors_and_settings_of_an_adapter() {
         (
             None,
             &[("x.lora_down.weight", &[2, 1]), ("x.lora_A.weight", &[2, 1])],
-            "two kinds of names for module \"x\"",
+            "two kinds of change or of names for module \"x\"",
         ),
         (None, &[("x.diff", &[2]), ("x.w_norm", &[2])], "two tensors for one end of module"),
         (

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::model::lora::kinds::{ENDS, End, Family, Kind, MODELS, Model, Role};
+use crate::model::lora::kinds::{ENDS, End, Kind, MODELS, Model, Role};
 use crate::model::lora::{MLX_FILE, PEFT_FILE};
 
 /// The format in which a trainer saves adapters.
@@ -26,14 +26,16 @@ impl fmt::Display for AdapterFormat {
 }
 
 impl AdapterFormat {
-    /// Returns its name, the name of its file, and the names of its tensors.
-    fn row(self) -> (&'static str, &'static str, &'static [Family]) {
-        const FAMILIES: &[Family] = &[Family::Embedding, Family::Peft];
+    /// Returns its name, the name of its file, and the kinds with the names of its tensors, LoRA
+    /// first.
+    fn row(self) -> (&'static str, &'static str, &'static [Kind]) {
+        const KOHYA: &[Kind] = &[Kind::Kohya, Kind::Full, Kind::Loha, Kind::Lokr];
+        const PEFT: &[Kind] = &[Kind::Peft, Kind::Embedding];
         match self {
-            Self::Peft => ("PEFT", PEFT_FILE, FAMILIES),
-            Self::Diffusers => ("diffusers", "pytorch_lora_weights.safetensors", FAMILIES),
-            Self::Kohya => ("kohya", "lora.safetensors", &[Family::Kohya, Family::Lycoris]),
-            Self::Mlx => ("mlx-lm", MLX_FILE, &[Family::Mlx]),
+            Self::Peft => ("PEFT", PEFT_FILE, PEFT),
+            Self::Diffusers => ("diffusers", "pytorch_lora_weights.safetensors", PEFT),
+            Self::Kohya => ("kohya", "lora.safetensors", KOHYA),
+            Self::Mlx => ("mlx-lm", MLX_FILE, &[Kind::Mlx]),
         }
     }
 
@@ -49,12 +51,15 @@ impl AdapterFormat {
 
     /// Returns the end of the name of a module's tensor. `None` if there is no such tensor.
     pub(super) fn end(self, is_embedding: bool, kind: Kind, role: Role) -> Option<&'static End> {
-        let mut families =
-            self.row().2.iter().filter(|it| is_embedding || **it != Family::Embedding);
-        let is_of_kind = |it| it == kind || role.is_of_any_kind();
-        families.find_map(|family| {
-            ENDS.iter().find(|end| end.1 == *family && is_of_kind(end.2) && end.3 == role)
-        })
+        let kinds = self.row().2;
+        let kind = match kinds {
+            [_, Kind::Embedding] if is_embedding && kind.is_lora() => Kind::Embedding,
+            [lora, ..] if kind.is_lora() => *lora,
+            _ => kind,
+        };
+        let is_of_kind = |it| it == kind || role.is_of_any_kind() && kinds.contains(&it);
+        let mut ends = ENDS.iter().filter(|end| end.2 == role && is_of_kind(end.1));
+        ends.next().filter(|_| kinds.contains(&kind))
     }
 }
 

@@ -14,7 +14,7 @@ use settings::settings;
 
 use super::Adapter;
 use super::config::wrong;
-use super::kinds::{DORA_SCALE, Family, Kind, Role};
+use super::kinds::{DORA_SCALE, Kind, Role};
 use super::names::Names;
 use super::parts::{DIFFUSERS, Module, PEFT};
 use super::source::{Source, at, located};
@@ -92,10 +92,10 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             if let (AdapterFormat::Kohya, Some(rank)) = (format, item.rank) {
                 alphas.push((format!("{name}.alpha"), kohya_alpha(item.scaling, rank)?));
             }
-            let Module { kind, family, .. } = *item.module;
             for (role, tensor) in item.tensors {
+                let kind = item.module.kind;
                 let Some(end) = format.end(is_embedding(item.module), kind, role) else { continue };
-                let is_turned = family.is_turned(role) != end.1.is_turned(role);
+                let is_turned = kind.is_turned(role) != end.1.is_turned(role);
                 let tensor = if is_turned { tensor.transposed() } else { tensor };
                 tensors.push((format!("{name}{}", end.0), tensor));
             }
@@ -214,21 +214,21 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
         let found = if *role == Role::Magnitude && is_scale != is_kohya {
             "DoRA of this kind".to_owned()
         } else if format.end(is_embedding(module), module.kind, *role).is_none() {
-            match module.kind {
-                Kind::Lora => format!("LoRA with the tensor {:?}", tensor.name()),
-                kind => kind.to_string(),
+            match module.kind.is_lora() {
+                true => format!("LoRA with the tensor {:?}", tensor.name()),
+                false => module.kind.to_string(),
             }
-        } else if !is_matrix && (is_mlx || module.family == Family::Mlx) {
+        } else if !is_matrix && (is_mlx || module.kind == Kind::Mlx) {
             "LoRA of convolutions or stacked experts".to_owned()
         } else {
             continue;
         };
         return Err(located(&tensor, cannot(format, found)));
     }
-    let is_turned = module.kind == Kind::Lora && module.is_transposed == Some(true);
+    let is_turned = module.kind.is_lora() && module.is_transposed == Some(true);
     let found = if (is_kohya || is_mlx) && is_turned {
         "LoRA of weights that are stored transposed (fan_in_fan_out)"
-    } else if is_embedding(module) && (is_kohya || is_mlx != (module.family == Family::Mlx)) {
+    } else if is_embedding(module) && (is_kohya || is_mlx != (module.kind == Kind::Mlx)) {
         // mlx-lm's factors do not show that a square is an embedding, and its DoRA is by rows.
         "LoRA of embeddings"
     } else if is_kohya && item.rank.is_none() && item.scaling != 1.0 {
@@ -286,7 +286,7 @@ fn kohya_alpha(scaling: f64, rank: usize) -> Result<TensorBuf> {
 
 fn is_embedding(module: &Module) -> bool {
     let last = module.name.rsplit('.').next().unwrap_or_default();
-    module.family == Family::Embedding || module.family == Family::Mlx && EMBEDDINGS.contains(&last)
+    module.kind == Kind::Embedding || module.kind == Kind::Mlx && EMBEDDINGS.contains(&last)
 }
 
 fn cannot(format: AdapterFormat, found: String) -> AdapterProblem {
