@@ -190,11 +190,12 @@ fn names_in<'a, B: ReadAt>(
     let quantized = base.quantized_weights()?;
     let known = Names::new(base, &quantized);
     let mut names = BTreeMap::new();
-    for (group, mut changes) in adapter.parts.groups() {
-        changes.retain(|(module, _)| module.is_flattened);
+    for (group, changes) in adapter.parts.groups() {
+        if changes.iter().all(|(module, _)| !module.is_flattened) {
+            continue;
+        }
         let (found, _) = adapter.parts.find(&adapter.source, &known, &changes)?;
-        let of_changes = found.into_iter().skip(adapter.parts.whole.len());
-        for ((module, _), found) in changes.iter().zip(of_changes) {
+        for ((module, _), found) in changes.iter().zip(found) {
             let name = found.and_then(|found| found.names[0].rsplit_once('.'));
             names.extend(name.map(|(name, _)| ((group, &*module.name), name.to_owned())));
         }
