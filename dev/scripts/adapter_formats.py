@@ -35,7 +35,8 @@ integration.MIN_PEFT_VERSION = "0.21.0"
 
 
 def convert(*arguments):
-    done = subprocess.run([COMMAND, "convert", *map(str, arguments)], capture_output=True, text=True)
+    command = [COMMAND, "convert", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{arguments}: {done.stderr}")
 
@@ -175,14 +176,15 @@ def main():
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     llama = LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, **sizes))
     linear = {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+    ranks = {"rank_pattern": {"q_proj": 2}, "use_rslora": True, **linear}
+    bias = {"lora_bias": True, "target_modules": ["fc1"]}
     cases = [
         ("linear", llama, ["peft", "mlx", "kohya"], linear),
         ("dora", llama, ["peft", "mlx"], {"use_dora": True, **linear}),
-        ("rslora", llama, ["peft", "kohya"], {"rank_pattern": {"q_proj": 2}, "use_rslora": True, **linear}),
+        ("rslora", llama, ["peft", "kohya"], ranks),
         ("embedding", llama, ["peft"], {"r": 2, "target_modules": ["embed_tokens", "lm_head"]}),
-        ("bias", PhiForCausalLM(PhiConfig(**sizes)), ["peft"], {"lora_bias": True, "target_modules": ["fc1"]}),
+        ("bias", PhiForCausalLM(PhiConfig(**sizes)), ["peft"], bias),
     ]
-    tied = LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **sizes))
     for name, base, formats, settings in cases:
         with tempfile.TemporaryDirectory() as folder:
             language(Path(folder), name, base, formats, **settings)

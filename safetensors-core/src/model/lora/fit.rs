@@ -161,7 +161,7 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
     }
 
     /// Returns the place of a change in a part of a fused weight. The parts are equal, or there are
-    /// as many heads of queries as of keys and values, or a multiple of them.
+    /// the same number of heads of queries as of keys and values, or a multiple of it.
     fn fused(&self, it: &Met<'_, 'a>, part: usize, fused: &Fused) -> Result<Place> {
         let [first, other] = match (self.heads, self.sizes.get(it.weight)) {
             _ if !fused.has_heads => [1, 1],
@@ -185,7 +185,7 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
         self.rows(it, Place::new(start..start + rows, 0))
     }
 
-    /// Returns a place with the columns of a weight, if its rows are those of a matrix.
+    /// Returns a place with the columns of a weight, if the rows of a matrix fit.
     fn rows(&self, it: &Met<'_, 'a>, place: Place) -> Result<Place> {
         let shape = &it.change.shape;
         match it.shape.get(1..) {
@@ -264,7 +264,7 @@ impl Met<'_, '_> {
 }
 
 /// Returns the rows of a weight after a change with this many: more than before only for a
-/// vocabulary, and only as many as the adapter stores numbers for them.
+/// vocabulary, and at most the number of elements that the adapter stores for it.
 pub(super) fn vocabulary(
     adapter: &Adapter,
     (weight, shape): (&str, &[usize]),

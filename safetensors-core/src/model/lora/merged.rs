@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// The magnitude of DoRA: for each row, or for each so many neighbouring columns.
+/// The magnitude of DoRA: for each row, or for each group of this many neighbouring columns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Magnitude {
     pub(super) position: usize,
@@ -91,8 +91,8 @@ type Matrices = Vec<Option<Factors>>;
 
 /// The matrices of the weights that were begun last, for their next parts.
 ///
-/// Threads take the parts of weights in order. As many weights as threads are unfinished at a time,
-/// so that the matrices of each are read once.
+/// Threads take the parts of weights in order, so that a thread has at most one weight unfinished:
+/// the matrices of each weight are read once.
 #[derive(Debug, Default)]
 pub(super) struct Recent(Mutex<VecDeque<Arc<Matrices>>>);
 

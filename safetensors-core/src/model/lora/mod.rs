@@ -205,7 +205,7 @@ impl Adapter {
     }
 
     /// Adds the rows of a vocabulary that the checkpoint lacks, if the adapter was trained with
-    /// more: at most as many as it stores numbers for them. The rows are zeros before the adapter
+    /// more: at most the number of elements that it stores for them. The rows are zeros before the adapter
     /// changes or replaces them. By default, such an adapter is an error.
     #[must_use]
     pub fn pad_vocab(mut self, pads: bool) -> Self {
