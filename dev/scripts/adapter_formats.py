@@ -134,7 +134,9 @@ def pipeline(folder):
     adapted = fresh()
     attention = ["to_q", "to_k", "to_v", "to_out.0"]
     unet_config = LoraConfig(r=3, lora_alpha=5, target_modules=attention + ["conv1"])
-    text_config = LoraConfig(r=2, lora_alpha=6, target_modules=["q_proj", "fc1"])
+    # All that kohya's scripts train: diffusers knows their names only together.
+    layers = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
+    text_config = LoraConfig(r=2, lora_alpha=6, target_modules=layers)
     adapted.unet.add_adapter(unet_config)
     adapted.text_encoder.add_adapter(text_config)
     random(adapted.unet)
@@ -156,8 +158,9 @@ def pipeline(folder):
         loaded.load_lora_weights(str(file.parent), weight_name=file.name)
         compare(f"pipeline, {what} by diffusers", loaded.outputs(), expected, plain)
         for part in ["unet", "text_encoder"]:
-            convert(folder / part, folder / "merged", "--lora", file, "--force")
-            setattr(loaded, part, getattr(fresh(), part).from_pretrained(folder / "merged"))
+            merged = folder / f"merged-{part}"
+            convert(folder / part, merged, "--lora", file, "--force")
+            setattr(loaded, part, getattr(loaded, part).from_pretrained(merged))
         compare(f"pipeline, {what} by --lora", loaded.outputs(), expected, plain)
 
     check("diffusers", first)
