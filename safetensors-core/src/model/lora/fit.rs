@@ -80,7 +80,7 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
             Spelling::Fused(part, fused) => self.fused(it, part, fused)?,
             Spelling::Parts => {
                 let rows = it.rows();
-                if it.is_last && it.first + rows != it.change.shape.rows {
+                if it.is_last && it.first.saturating_add(rows) != it.change.shape.rows {
                     return Err(self.unfit(it));
                 }
                 self.rows(it, Place { first: it.first, ..Place::new(0..rows, 0) })?

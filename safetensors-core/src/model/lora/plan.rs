@@ -108,7 +108,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
                 let shape = self.numbers(weight, source, change.position())?.shape();
                 let is_last = number + 1 == names.len();
                 all.push(Met { module, change, weight, shape, spelling, first, is_last });
-                first += shape.first().copied().unwrap_or_default();
+                first = first.saturating_add(shape.first().copied().unwrap_or_default());
             }
         }
         Ok(all)
