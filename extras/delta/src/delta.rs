@@ -246,7 +246,7 @@ impl<S> Delta<S> {
     }
 
     pub(crate) fn change_of(&self, name: &str) -> Change<'_> {
-        self.extra.of(name)
+        self.extra.change(name)
     }
 
     pub(crate) fn check_sums(&self, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {

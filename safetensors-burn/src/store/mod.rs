@@ -210,7 +210,7 @@ impl CheckpointStore {
     ///
     /// [fetched]: safetensors_core::checkpoint::store::AsyncStore::fetch
     pub fn from_checkpoint<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
-        Self::at(StorePlace::of(checkpoint))
+        Self::at(StorePlace::new(checkpoint))
     }
 
     fn at(place: StorePlace) -> Self {

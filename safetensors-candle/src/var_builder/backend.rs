@@ -205,7 +205,7 @@ impl<'a> CheckpointBackend<'a> {
         Self {
             read_ahead: READ_AHEAD,
             cache_tensors: false,
-            names: Arc::new(Names::of(&weights.checkpoint)),
+            names: Arc::new(Names::new(&weights.checkpoint)),
             state: State::new(weights.checkpoint.len()),
             weights,
         }

@@ -134,7 +134,7 @@ impl Run for Args {
 
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let what = what::What::of(self)?;
+        let what = what::What::new(self)?;
         if self.dry_run {
             return what.preview(self, out);
         }
@@ -178,7 +178,7 @@ mod what {
     }
 
     impl What {
-        pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
+        pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let kind = args.repo_type.as_deref().filter(|kind| *kind != "model");

@@ -87,7 +87,7 @@ impl Run for Args {
         if !self.raw && !self.values.are_stored() {
             refuse_unknown_codes(&tensor)?;
         }
-        let selection = Selection::of(self.slice.as_ref(), &tensor)?;
+        let selection = Selection::new(self.slice.as_ref(), &tensor)?;
         let part = tensor.slice(selection.indices())?;
         let header = if self.raw || is_safetensors {
             Vec::new()
@@ -124,7 +124,7 @@ impl Run for Args {
 
 /// Returns `false` for NumPy's files. Refuses other names.
 fn is_safetensors(path: &Path) -> anyhow::Result<bool> {
-    match Kind::of(path) {
+    match Kind::from_path(path) {
         Kind::Safetensors => Ok(true),
         Kind::Other(Format::Npy) => Ok(false),
         Kind::Checkpoint if unknown_ending(path).is_none() => Ok(false),

@@ -70,7 +70,7 @@ impl Inputs {
             return Err(wrong_usage("standard input can be read only once"));
         }
         if self.recursive {
-            if let Some(address) = self.paths.iter().find(|path| address::of(path).is_some()) {
+            if let Some(address) = self.paths.iter().find(|path| address::in_path(path).is_some()) {
                 return Err(wrong_usage(format!(
                     "{}: --recursive searches directories of the disk; name each checkpoint of an \
                      address without it",

@@ -98,7 +98,7 @@ fn as_asked_for(address: &str) -> String {
 
 /// Returns the address, or the absolute path.
 fn location(path: &Path) -> Result<String> {
-    if let Some(address) = address::of(path) {
+    if let Some(address) = address::in_path(path) {
         return Ok(as_asked_for(address));
     }
     let is_file = std::fs::metadata(path).map_err(ErrorKind::Io)?.is_file();

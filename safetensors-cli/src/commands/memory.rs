@@ -61,7 +61,7 @@ impl Run for Args {
         let parameters = Parameters::new(&weights);
         let mut floats = checkpoint.tensors().map(|it| it.dtype()).filter(|it| it.is_float());
         let is_single = floats.all(|dtype| matches!(dtype, Dtype::F32 | Dtype::F64));
-        let stored = checkpoint.tensors().map(|it| u128::from(Shown::of(&it).byte_len())).sum();
+        let stored = checkpoint.tensors().map(|it| u128::from(Shown::new(&it).byte_len())).sum();
         let mut rows = vec![("stored", stored, is_single)];
         rows.extend(LOADED.map(|(title, dtype)| {
             (title, loaded(&checkpoint, &parameters, dtype), dtype == Dtype::F32)
@@ -108,7 +108,7 @@ fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
 /// Returns the bytes of all tensors, with floats and quantised weights as `dtype`.
 fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
     let bytes = |tensor: input::Tensor<'_>| {
-        let shown = Shown::of(&tensor);
+        let shown = Shown::new(&tensor);
         let is_number = tensor.dtype().is_float()
             || parameters.is_quantised(tensor.name())
             || shown.stored.is_some_and(|stored| stored.is_quantised);

@@ -127,7 +127,7 @@ impl Run for Args {
             written = Some(destination);
         }
         if self.json {
-            json::write(&Document::of(&plan)?, out)?;
+            json::write(&Document::new(&plan)?, out)?;
         } else if self.flat {
             flat(&plan, out)?;
         } else {
@@ -249,7 +249,7 @@ struct TensorDocument<'p> {
 }
 
 impl<'p> Document<'p> {
-    fn of(plan: &'p RankPlan) -> anyhow::Result<Self> {
+    fn new(plan: &'p RankPlan) -> anyhow::Result<Self> {
         let lens = plan.byte_lens()?;
         let ranks = lens.iter().enumerate().map(|(rank, &bytes)| RankDocument { rank, bytes });
         let tensors = plan.tensors().map(|tensor| TensorDocument {

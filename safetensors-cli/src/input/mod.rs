@@ -89,7 +89,7 @@ pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     if is_stdin(path) {
         return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
     }
-    if let Some(address) = address::of(path) {
+    if let Some(address) = address::in_path(path) {
         return address::open_or(address, |store, path, error| {
             other::open(store, path, opening, error)
         });
@@ -117,7 +117,7 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
 
 /// Returns the errors of all shards of an index, or nothing for another path.
 pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
-    match address::of(path) {
+    match address::in_path(path) {
         Some(address) => address::store(address)
             .map(|(store, path)| checkpoint::faults(&store, &path))
             .unwrap_or_default(),

@@ -20,7 +20,7 @@ pub(crate) fn name(path: &Path) -> String {
 
 /// A path or an address, without secrets.
 pub(crate) fn shown(path: &Path) -> String {
-    match address::of(path) {
+    match address::in_path(path) {
         Some(address) => text::path(address::shown(address).as_ref()),
         None => text::path(path),
     }

@@ -40,7 +40,7 @@ pub(crate) struct Replaced<'w> {
 
 impl Replaced<'_> {
     /// Names the weights with a tensor that matches.
-    fn of(&self, pattern: &Pattern) -> Vec<&str> {
+    fn matching(&self, pattern: &Pattern) -> Vec<&str> {
         let weights = self.weights.iter();
         let of_it = weights.filter(|it| it.tensors.iter().any(|name| pattern.matches(name)));
         of_it.map(|weight| &*weight.name).collect()
@@ -76,11 +76,11 @@ impl Matcher<'_> {
     ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
         self.check(&find::names(checkpoint), &Replaced::default())
             .with_context(|| opened_path(checkpoint))?;
-        Ok(self.of(checkpoint))
+        Ok(self.select(checkpoint))
     }
 
     /// Returns the tensors that match by their name or an alias, if any.
-    pub(crate) fn of<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
+    pub(crate) fn select<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
         let aliases = checkpoint.aliases().filter(|(alias, _)| self.matches(alias));
         let by_alias: HashSet<_> = aliases.map(|(_, tensor)| tensor.name()).collect();
         let tensors = checkpoint.tensors();
@@ -106,7 +106,7 @@ impl Matcher<'_> {
             if self.ignore_unmatched || names.iter().any(|name| pattern.matches(name)) {
                 continue;
             }
-            return Err(match replaced.of(pattern) {
+            return Err(match replaced.matching(pattern) {
                 weights if weights.is_empty() => unmatched(option, pattern.as_str(), names),
                 weights => only_codes(option, pattern.as_str(), weights, replaced.instead),
             });

@@ -26,7 +26,11 @@ impl Values {
 
     /// Makes numbers, unless codes are requested. Fails if a pattern matches nothing, or only codes
     /// and scales.
-    pub(crate) fn of(self, stored: Checkpoint, matcher: Matcher<'_>) -> anyhow::Result<Checkpoint> {
+    pub(crate) fn apply(
+        self,
+        stored: Checkpoint,
+        matcher: Matcher<'_>,
+    ) -> anyhow::Result<Checkpoint> {
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         if weights.is_empty() {
             return Ok(stored);

@@ -154,7 +154,7 @@ fn a_sum_is_quantised_without_being_rounded_before() {
         let expected = |dtype| {
             let path = dir.at("expected.safetensors");
             let merged = fixture.base().merged_as(fixture.adapters(), |_, _| dtype).unwrap();
-            Rewrite::of(&merged)
+            Rewrite::from_checkpoint(&merged)
                 .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| None)
                 .and_then(|quantized| quantized.save(&path, &quick()))
                 .unwrap();

@@ -192,7 +192,7 @@ pub trait Framework {
     /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
-        match DtypeTable::of::<Self>().accept(dtype, widening)? {
+        match DtypeTable::new::<Self>().accept(dtype, widening)? {
             to if to == dtype => Self::from_exact(buf, device),
             to => Self::from_exact(widen(buf, to)?, device),
         }
@@ -208,7 +208,7 @@ pub trait Framework {
         device: &Self::Device,
         widening: Widening,
     ) -> Result<Self::Tensor> {
-        DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
+        DtypeTable::new::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 
@@ -268,7 +268,7 @@ impl Error {
 }
 
 impl DtypeTable {
-    pub(crate) fn of<F: Framework + ?Sized>() -> Self {
+    pub(crate) fn new<F: Framework + ?Sized>() -> Self {
         Self { framework: F::NAME, support: F::support }
     }
 }

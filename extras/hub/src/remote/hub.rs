@@ -36,7 +36,7 @@ struct State {
 }
 
 impl HubFiles {
-    pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
+    pub(super) fn new(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
             Ok(cache) if !repo.is_bucket() => Some(cache.repo(&repo)),

@@ -96,12 +96,12 @@ impl Run for Args {
             Arc::clone(&checkpoint)
         } else {
             let opened = self.input.open_with(self.values.opening())?;
-            Arc::new(self.values.of(opened, Select::default().matcher())?)
+            Arc::new(self.values.apply(opened, Select::default().matcher())?)
         };
         let mut tensors: Vec<_> = checkpoint.tensors().collect();
         let outline = Outline::new(
             self.input.name(),
-            &Tree::of(&mut tensors, &Parameters::new(&weights), Sort::Name, false),
+            &Tree::build(&mut tensors, &Parameters::new(&weights), Sort::Name, false),
         );
         drop(tensors);
         let app = App::new(&checkpoint, outline);

@@ -82,7 +82,7 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     let [input] = inputs else {
         return Err(wrong_usage("a GGUF file is made of one model: name one IN"));
     };
-    if address::of(input).is_some() || input::is_stdin(input) {
+    if address::in_path(input).is_some() || input::is_stdin(input) {
         return Err(wrong_usage(format!(
             "{}: config.json and the tokenizer are read next to IN, which must be on the disk",
             input::name(input)

@@ -85,7 +85,7 @@ impl Loras {
     pub(super) fn open(&self) -> anyhow::Result<Vec<Adapter>> {
         let open = |Scaled { path, scale }: &Scaled| {
             let checkpoint = open(path).context("--lora")?;
-            let adapter = Adapter::of(checkpoint).context("--lora")?.scale(*scale);
+            let adapter = Adapter::new(checkpoint).context("--lora")?.scale(*scale);
             let adapter = adapter.pad_vocab(self.pad_vocab);
             Ok(match self.lora_experts {
                 Some(input) => adapter.experts_input(input),
@@ -98,7 +98,8 @@ impl Loras {
 
 /// Opens the file of an adapter.
 pub(super) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
-    let address = address::of(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
+    let address =
+        address::in_path(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
     for name in FILES {
         let file = path.join(name);
         if let Some(address) = &address {

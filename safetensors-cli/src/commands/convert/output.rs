@@ -91,8 +91,8 @@ impl Output {
         let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(path)));
         args.ranks.check()?;
         let form = form(path).map_err(wrong)?;
-        let is_remote = address::of(path).is_some();
-        if let Some(address) = address::of(path) {
+        let is_remote = address::in_path(path).is_some();
+        if let Some(address) = address::in_path(path) {
             address::check_writable(address)?;
         } else if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
             let (path, remedy) = (input::name(path), OUT.stream);
@@ -144,7 +144,7 @@ impl Output {
     }
 
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
-        if address::of(&self.path).is_none() {
+        if address::in_path(&self.path).is_none() {
             return file::advise(error, &self.path, bytes, OUT);
         }
         match error.downcast_ref().map(Error::kind) {
@@ -162,7 +162,7 @@ impl Output {
             // Other files may be there.
             _ => self.path.parent().filter(|_| config::changes(sources, rewrite)),
         };
-        match directory.filter(|_| address::of(&self.path).is_none()) {
+        match directory.filter(|_| address::in_path(&self.path).is_none()) {
             Some(directory) => {
                 let copied: Vec<_> = self.others.names().collect();
                 config::stale_settings(directory, sources, rewrite, &copied)
@@ -179,7 +179,7 @@ impl Output {
     }
 
     fn name(&self) -> String {
-        match address::of(&self.path) {
+        match address::in_path(&self.path) {
             Some(address) => address::shown(address),
             None => self.path.display().to_string(),
         }
@@ -192,7 +192,7 @@ impl Output {
     /// Returns the files that it replaces or hides.
     pub(super) fn existing(&self) -> anyhow::Result<Existing> {
         let others: Vec<_> = self.others.names().collect();
-        if let Some(address) = address::of(&self.path) {
+        if let Some(address) = address::in_path(&self.path) {
             return Ok(Existing::at_address(&self.path, address, &others));
         }
         if !self.is_directory() {
@@ -219,10 +219,10 @@ impl Output {
             _ => rewrite.plan(&options),
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
-        let mut preview = Preview::of(&plan);
+        let mut preview = Preview::new(&plan);
         self.others.preview(&mut preview);
         preview.notes = plan.notes(&self.path);
-        if address::of(&self.path).is_some() {
+        if address::in_path(&self.path).is_some() {
             return Ok(preview);
         }
         let total = plan.total_size();
@@ -286,7 +286,7 @@ impl Output {
         progress: &Progress,
     ) -> anyhow::Result<()> {
         let counted = options.clone().progress(progress.counted());
-        match (self.form, address::of(&self.path)) {
+        match (self.form, address::in_path(&self.path)) {
             (Form::Directory, Some(address)) => {
                 address::save_sharded(address, rewrite, &self.shards(counted))?;
             }
@@ -325,7 +325,7 @@ impl Output {
         &self,
         rewrite: &'r Rewrite<'a>,
     ) -> anyhow::Result<burn::Writer<'r, 'a, input::Source>> {
-        burn::Writer::of(rewrite).map_err(|error| {
+        burn::Writer::new(rewrite).map_err(|error| {
             let error = error.in_file(self.name());
             match (error.other(), error.tensor()) {
                 (Some(ErrorKind::NotForBurn { .. }), Some(_)) => {

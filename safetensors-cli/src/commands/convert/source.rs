@@ -45,7 +45,7 @@ impl Source {
         change: &Change<'_>,
         adapters: &[Adapter],
     ) -> anyhow::Result<Self> {
-        if let Kind::Foreign(format) = Kind::of(path) {
+        if let Kind::Foreign(format) = Kind::from_path(path) {
             return Err(wrong_usage(format!(
                 "{}: {format} files cannot be read; convert it to .safetensors or .npz first, \
                  with a tool that knows {format}",
@@ -104,7 +104,7 @@ impl Source {
     /// Returns the files of other formats.
     fn others(&self) -> impl Iterator<Item = (&Path, &TensorFile)> {
         let files = self.checkpoint.files().iter();
-        files.filter_map(|it| Some((it.path(), other::of(it.safetensors().source())?)))
+        files.filter_map(|it| Some((it.path(), other::tensor_file(it.safetensors().source())?)))
     }
 
     pub(super) fn is_of_gguf(&self) -> bool {

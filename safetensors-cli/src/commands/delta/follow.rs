@@ -109,7 +109,7 @@ impl Follow {
 
     // An address is opened each time, because its store caches its list of files.
     fn poll(&self, follower: &Follower) -> anyhow::Result<Option<Update>> {
-        let Some(address) = address::of(&self.root) else {
+        let Some(address) = address::in_path(&self.root) else {
             return follower.poll_in(LocalStore, &self.root).map_err(advise);
         };
         let (store, path) = address::store(address)?;

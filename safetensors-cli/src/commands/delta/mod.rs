@@ -281,7 +281,7 @@ impl Inspect {
         let deltas = open_all(&self.deltas)?;
         if self.json {
             let deltas = self.deltas.iter().zip(&deltas);
-            let deltas: Vec<_> = deltas.map(|(path, delta)| Document::of(path, delta)).collect();
+            let deltas: Vec<_> = deltas.map(|(path, delta)| Document::new(path, delta)).collect();
             return json::write(&std::collections::BTreeMap::from([("deltas", deltas)]), out);
         }
         for (number, (path, delta)) in self.deltas.iter().zip(&deltas).enumerate() {
@@ -318,7 +318,7 @@ fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path
 }
 
 fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
-    if address::of(path).is_none() && !input::is_stdin(path) {
+    if address::in_path(path).is_none() && !input::is_stdin(path) {
         return Ok(());
     }
     Err(wrong_usage(format!("{}: {what} has to be on this disk", input::shown(path))))

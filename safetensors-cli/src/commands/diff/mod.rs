@@ -166,7 +166,7 @@ impl Run for Args {
             true => input::open(path),
             false => {
                 let opened = input::open_with(path, self.values.opening())?;
-                self.values.of(opened, Select::default().matcher())
+                self.values.apply(opened, Select::default().matcher())
             }
         };
         let [a, b] = [open(&self.a)?, open(&self.b)?];
@@ -244,7 +244,7 @@ fn compare_values(args: &Args, pairs: &[Pair<'_>]) -> anyhow::Result<Vec<Option<
     });
     type Both<'a> = (usize, Piece<'a, Source>, Piece<'a, Source>);
     let work = |(_, a, b): &Both<'_>, buffers: &mut Buffers| {
-        let difference = Difference::of(a, b, args.tolerance, buffers);
+        let difference = Difference::compare(a, b, args.tolerance, buffers);
         progress.add(a.byte_len() + b.byte_len());
         difference
     };

@@ -106,7 +106,7 @@ impl Line {
         if self.is_of_checkpoint {
             return checkpoint_digest(&Target::named(&self.path).open()?, progress);
         }
-        if address::of(&self.path).is_none() {
+        if address::in_path(&self.path).is_none() {
             return sha256_of(&FileSource::open(&self.path)?, &self.path, progress);
         }
         let opened = input::open(&self.path)?;

@@ -211,7 +211,7 @@ fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result
     let progress = Progress::bytes(0);
     let hash = |file: &&CheckpointFile<Source>, _: &mut ()| {
         let (source, path) = (file.safetensors().source(), file.path());
-        match other::of(source) {
+        match other::tensor_file(source) {
             // Its source gives the tensors, and not the bytes of the file.
             Some(_) => sha256_of(&FileSource::open(path)?, path, &progress),
             None => sha256_of(source, path, &progress),

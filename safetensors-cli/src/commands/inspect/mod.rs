@@ -188,12 +188,12 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     let path = target.path()?;
     let delta = delta::open(path)?;
     if args.json {
-        let document = commands::delta::Document::of(path, &delta);
+        let document = commands::delta::Document::new(path, &delta);
         crate::terminal::json::write(&BTreeMap::from([("delta", document)]), &mut out)?;
     } else {
         commands::delta::write(&delta, out)?;
     }
-    Ok(ShownInput::new(Totals::of(delta.tensors())))
+    Ok(ShownInput::new(Totals::sum(delta.tensors())))
 }
 
 /// Shows a delta or trainings, if no checkpoint opened because of them.
@@ -243,7 +243,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     } else if args.flat {
         tables::flat(&checkpoint, &tensors, &mut out)?;
     } else {
-        let trees = Tree::of(&mut tensors, &parameters, args.sort(), true);
+        let trees = Tree::build(&mut tensors, &parameters, args.sort(), true);
         tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
     }
     writeln!(out)?;

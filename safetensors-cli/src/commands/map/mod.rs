@@ -90,8 +90,8 @@ impl Run for Args {
             );
         }
         let destination = self.writing.output(&self.output, &checkpoint)?;
-        let trees = Tree::of(&mut tensors, &parameters, Sort::Name, false);
-        let groups = Groups::of(&trees);
+        let trees = Tree::build(&mut tensors, &parameters, Sort::Name, false);
+        let groups = Groups::find(&trees);
         let page = page::Page {
             title: &self.title.clone().unwrap_or_else(|| name(self.input.path())),
             checkpoint: &checkpoint,
@@ -137,7 +137,7 @@ fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);
     }
-    if let Some(address) = address::of(path) {
+    if let Some(address) = address::in_path(path) {
         let shown = address::shown(address);
         return shown.trim_end_matches('/').rsplit('/').next().unwrap_or(&shown).to_owned();
     }

@@ -102,7 +102,7 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         let checkpoint = self.values.of_tensor(&self.input, &self.name)?;
         let tensor = find::tensor(&checkpoint, &self.name)?;
-        let selection = Selection::of(self.slice.as_ref(), &tensor)?;
+        let selection = Selection::new(self.slice.as_ref(), &tensor)?;
         if self.json {
             show_json(&tensor, &selection, out)?;
         } else if self.csv {

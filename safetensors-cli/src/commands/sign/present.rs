@@ -111,7 +111,7 @@ pub(in crate::commands) fn verify(
     let verified = verifier.verify(model, signature);
     drop(progress);
     if shown == Shown::Json {
-        json::write(&Document::of(model, signature, &verified), out)?;
+        json::write(&Document::new(model, signature, &verified), out)?;
         return Ok(if verified.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let verified = match verified {
@@ -169,7 +169,7 @@ struct LeftOut<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(model: &Path, signature: &Path, verified: &'a Result<Report>) -> Self {
+    fn new(model: &Path, signature: &Path, verified: &'a Result<Report>) -> Self {
         let (path, signature) = (input::name(model), input::name(signature));
         let error = verified.as_ref().err();
         let found = match (verified, error.and_then(|error| error.other())) {

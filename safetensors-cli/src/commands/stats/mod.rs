@@ -146,7 +146,7 @@ impl<'a> Summary<'a> {
         Self {
             moments: *moments,
             percentiles: Percentiles { asked, found: percentiles.collect() },
-            histogram: Histogram::of(values, bins.into()).map(Box::new),
+            histogram: Histogram::count(values, bins.into()).map(Box::new),
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Summary<'a> {
 impl All<'_> {
     fn iter(&self) -> impl Iterator<Item = Stats<'_>> {
         self.tensors.iter().enumerate().map(|(i, tensor)| {
-            let shown = Shown::of(tensor);
+            let shown = Shown::new(tensor);
             Stats {
                 name: tensor.name(),
                 dtype: shown.kind(),
@@ -206,7 +206,7 @@ fn show(
     mut out: &mut dyn Write,
 ) -> anyhow::Result<ShownInput> {
     let checkpoint =
-        args.values.of(target.open_with(args.values.opening())?, args.select.matcher())?;
+        args.values.apply(target.open_with(args.values.opening())?, args.select.matcher())?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
@@ -216,7 +216,7 @@ fn show(
             Ok(summary) => kept.keep(i, &summary),
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidBool { .. })
-                    || Shown::of(&tensors[i]).is_unread() =>
+                    || Shown::new(&tensors[i]).is_unread() =>
             {
                 kept.fail(i, error.to_string());
             }

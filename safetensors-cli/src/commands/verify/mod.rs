@@ -306,7 +306,7 @@ fn recorded(file: &VerifiedFile<'_>) -> usize {
 fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let delta = delta::open(target.path()?)?;
     outcome.format = Some("delta".into());
-    outcome.totals = Totals::of(delta.tensors());
+    outcome.totals = Totals::sum(delta.tensors());
     let mut files: Vec<_> = delta.tensors().map(|tensor| tensor.file_index()).collect();
     files.dedup();
     outcome.files = files.len();
@@ -334,7 +334,7 @@ fn check_other(
 ) -> anyhow::Result<bool> {
     for file in checkpoint.files() {
         let path = file.path();
-        let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
+        let Some(file) = other::tensor_file(file.safetensors().source()) else { return Ok(false) };
         outcome.format = Some(file.format().to_string());
         outcome.warnings.extend(file.findings().iter().map(ToString::to_string));
         let unreadable = file.all_stored().filter(|(_, stored)| other::is_unread(stored));

@@ -28,7 +28,7 @@ const DATA_ALIGNMENT: u64 = 8;
 impl<S: ReadAt> CheckpointFile<S> {
     /// Determines the layout of the file, from the white space at both ends of the header.
     pub fn layout(&self) -> Result<FileLayout> {
-        FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
+        FileLayout::read(self.safetensors()).map_err(|error| error.in_path(self.path()))
     }
 }
 

@@ -60,7 +60,7 @@ use crate::model::quantized::Quantization;
 /// save(&path, tensors, &SaveOptions::new())?;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
-/// let saved = Rewrite::of(&checkpoint)
+/// let saved = Rewrite::from_checkpoint(&checkpoint)
 ///     .select(|name, _| name.starts_with("model."))
 ///     .rename(|name| name.replace("model.", "encoder."))
 ///     .cast(&ConvertOptions::new(), |_, tensor| {
@@ -113,7 +113,7 @@ impl Rewrite<'_> {
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Takes all tensors of a checkpoint, under all of their names, and its metadata without
     /// [digests](crate::digest).
-    pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
+    pub fn from_checkpoint(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
@@ -127,7 +127,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         for (name, tensor) in named {
             // An alias has the tensor that was kept, so this is the kept name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
+            self.tensors.push((name.to_owned(), PlannedTensor::from_lazy(name, tensor, tie)));
         }
         self.sources.push(checkpoint);
         // The entries of aliases are skipped, because saving makes new ones.
@@ -214,13 +214,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let names = |rewrite: Rewrite| {
     ///     rewrite.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
     /// };
-    /// assert_eq!(names(Rewrite::of(&checkpoint).exclude(|name, _| name == "embed")), ["norm"]);
+    /// assert_eq!(names(Rewrite::from_checkpoint(&checkpoint).exclude(|name, _| name == "embed")), ["norm"]);
     /// assert_eq!(
-    ///     names(Rewrite::of(&checkpoint).exclude(|name, _| name == "lm_head")),
+    ///     names(Rewrite::from_checkpoint(&checkpoint).exclude(|name, _| name == "lm_head")),
     ///     ["embed", "norm"]
     /// );
     /// assert_eq!(
-    ///     names(Rewrite::of(&checkpoint).select(|name, _| name == "lm_head")),
+    ///     names(Rewrite::from_checkpoint(&checkpoint).select(|name, _| name == "lm_head")),
     ///     ["lm_head"]
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())

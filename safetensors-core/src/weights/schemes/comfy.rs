@@ -40,7 +40,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
             let shape = vec![rows, packed * 2];
             let first = tiles(candidate, scales, &shape, (Dtype::F8_E4M3, 16))?;
             let second = candidate.grid(&shape, second, second.dtype)?;
-            let codes = Numbers::of(Dtype::F4, Order::HighFirst);
+            let codes = Numbers::new(Dtype::F4, Order::HighFirst);
             let codes = Grouped::new(Matrix::rows(tensor, codes, shape[1]), shape[1]);
             let second = Some((Combine::Multiply, second));
             (shape, codes.scaled(Scales { first, second }))

@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
                 let item = items.get(&(name, None)).cloned();
                 let item = item.ok_or_else(|| located(bad("the place of its bytes is missing")))?;
                 let path = paths.get(name);
-                let setting = path.and_then(|&path| Setting::of(self.values, name, path));
+                let setting = path.and_then(|&path| Setting::find(self.values, name, path));
                 metadata.values.push(ValueEntry { name: name.to_owned(), item, setting });
                 continue;
             }
