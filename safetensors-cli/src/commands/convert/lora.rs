@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use safetensors_core::Dtype;
+use safetensors_core::load::LazyTensor;
 use safetensors_core::lora::{Adapter, ExpertsInput};
 
 use crate::input::{self, Checkpoint, address};
@@ -38,17 +39,18 @@ pub(super) struct Loras {
     pad_vocab: bool,
     /// The dimension of stacked experts that lora_A multiplies, where equal lengths hide it
     ///
-    /// middle for PEFT before 0.19, and for models that store [experts, in, out], such as gpt-oss;
-    /// otherwise last
-    #[arg(long, requires = "loras", value_name = "DIMENSION")]
-    lora_experts: Option<Input>,
-}
-
-/// The dimension of stacked experts that has their inputs.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Input {
-    Middle,
-    Last,
+    /// PEFT before 0.19, and models that store [experts, in, out], such as gpt-oss: middle. Other
+    /// models: last
+    #[arg(
+        long,
+        requires = "loras",
+        value_name = "DIMENSION",
+        value_parser = PossibleValuesParser::new(["middle", "last"]).map(|it| match &*it {
+            "last" => ExpertsInput::Last,
+            _ => ExpertsInput::Middle,
+        })
+    )]
+    lora_experts: Option<ExpertsInput>,
 }
 
 /// The path or address of an adapter, and its factor.
@@ -85,8 +87,7 @@ impl Loras {
             let adapter = Adapter::new(checkpoint).context("--lora")?.scale(*scale);
             let adapter = adapter.pad_vocab(self.pad_vocab);
             Ok(match self.lora_experts {
-                Some(Input::Middle) => adapter.experts_input(ExpertsInput::Middle),
-                Some(Input::Last) => adapter.experts_input(ExpertsInput::Last),
+                Some(input) => adapter.experts_input(input),
                 None => adapter,
             })
         };
@@ -128,10 +129,8 @@ pub(super) fn merged(
             warn(format!("--lora: modules of another model are skipped: {}", text::some(left)));
         }
     }
-    let mut before = HashMap::new();
-    for tensor in checkpoint.tensors() {
-        before.insert(tensor.name().to_owned(), tensor.shape().to_vec());
-    }
+    let shape = |tensor: LazyTensor<'_, _>| (tensor.name().to_owned(), tensor.shape().to_vec());
+    let before: HashMap<_, _> = checkpoint.tensors().map(shape).collect();
     let dtype = |name: &str, dtype| {
         dtypes.insert(name.to_owned(), dtype);
         Dtype::F32

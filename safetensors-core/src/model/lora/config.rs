@@ -40,34 +40,12 @@ pub(super) struct Config {
 }
 
 /// Settings that do not matter once the adapter is trained, with any value.
-const WITHOUT_EFFECT: &[&str] = &[
-    "auto_mapping",
-    "decompose_both",
-    "decompose_factor",
-    "base_model_name_or_path",
-    "bias",
-    "corda_config",
-    "eva_config",
-    "exclude_modules",
-    "inference_mode",
-    "init_weights",
-    "layers_pattern",
-    "layers_to_transform",
-    "loftq_config",
-    "lora_bias",
-    "lora_dropout",
-    "lora_ga_config",
-    "megatron_core",
-    "module_dropout",
-    "qalora_group_size",
-    "rank_dropout",
-    "rank_dropout_scale",
-    "revision",
-    "runtime_config",
-    "target_modules",
-    "task_type",
-    "use_effective_conv2d",
-];
+const WITHOUT_EFFECT: &str = "\
+    auto_mapping decompose_both decompose_factor base_model_name_or_path bias corda_config \
+    eva_config exclude_modules inference_mode init_weights layers_pattern layers_to_transform \
+    loftq_config lora_bias lora_dropout lora_ga_config megatron_core module_dropout \
+    qalora_group_size rank_dropout rank_dropout_scale revision runtime_config target_modules \
+    task_type use_effective_conv2d";
 
 /// The most names of parameters; each is compared with each module.
 const MOST_PARAMETERS: usize = 1000;
@@ -123,9 +101,11 @@ impl Config {
     /// known.
     pub(super) fn read(mut fields: Fields, expressions: &mut Expressions) -> Result<Self> {
         let mut numbers = |setting| {
-            let patterns = take(&mut fields, setting)?.unwrap_or_default();
-            Numbers::new(patterns, expressions)
-                .map_err(|problem| wrong(format!("{setting}: {problem}")))
+            let json = take::<Box<RawValue>>(&mut fields, setting)?;
+            let patterns = json.map_or_else(|| Ok(Vec::new()), |json| ordered(json.get()));
+            let patterns = patterns.map_err(|error| error.to_string());
+            let numbers = patterns.and_then(|patterns| Numbers::new(patterns, expressions));
+            numbers.map_err(|problem| wrong(format!("{setting}: {problem}")))
         };
         let ranks = numbers("rank_pattern")?;
         let alphas = numbers("alpha_pattern")?;
@@ -159,7 +139,7 @@ impl Config {
         for (field, value) in fields {
             // Later versions add settings, which are off by default.
             let is_off = matches!(value.get(), "null" | "false" | "{}" | "[]" | "\"\"");
-            if !is_off && !WITHOUT_EFFECT.contains(&&*field) {
+            if !is_off && !WITHOUT_EFFECT.split(' ').any(|it| it == field) {
                 return Err(unsupported(&field, value.get()));
             }
         }
@@ -213,6 +193,14 @@ impl Config {
 /// Returns `true` if a path has this end, which begins after a dot.
 fn is_end(path: &str, end: &str) -> bool {
     path.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'))
+}
+
+/// Returns numbers by patterns, in the order of the text.
+fn ordered(json: &str) -> serde_json::Result<Vec<(String, f64)>> {
+    let mut entries: Vec<_> = python_json::entries(json)?.into_iter().collect();
+    entries.sort_by_key(|(_, text)| text.as_ptr());
+    let number = |(pattern, text): (_, &str)| Ok((pattern, serde_json::from_str(text)?));
+    entries.into_iter().map(number).collect()
 }
 
 /// Takes a field out of the settings. Null is absent.

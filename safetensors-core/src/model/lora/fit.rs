@@ -1,383 +1,301 @@
-//! [`Names`]: finds the tensors of a checkpoint that an adapter changes.
+//! [`Fit`]: the part of a weight that a module of an adapter changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::kinds::Kind;
-use crate::checkpoint::Checkpoint;
-use crate::format::error::{AdapterProblem, Error};
+use super::kinds::{DORA_SCALE, Kind};
+use super::matrix::len;
+use super::merged::{Delta, Magnitude, Place};
+use super::names::{Fused, Spelling};
+use super::parts::{Change, Module};
+use super::source::{at, located, mismatch};
+use super::transposed::Base;
+use super::{Adapter, ExpertsInput};
+use crate::file::io::ReadAt;
+use crate::format::error::{AdapterProblem, Error, Result, Shape};
+use crate::format::tensor::shape::memory_count;
 
-/// A name that an adapter has for a tensor of the checkpoint.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    /// The position of the adapter's tensor.
-    pub(super) position: usize,
-    pub(super) name: String,
-    /// Whether `_` replaces `.`.
-    pub(super) is_flattened: bool,
-    /// Whether it may be new.
-    pub(super) may_be_new: bool,
-    /// How the tensor is changed; `None` if it is replaced.
-    pub(super) kind: Option<Kind>,
-    /// The group of the name. All names of a group are changed in the same way.
-    pub(super) group: String,
+/// Modules with a row for each token.
+const VOCABULARY: &[&str] =
+    &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
+
+/// A change with a weight of the checkpoint that it means.
+pub(super) struct Met<'n, 'a> {
+    pub(super) module: &'n Module,
+    pub(super) change: &'n Change,
+    pub(super) weight: &'a str,
+    pub(super) shape: &'a [usize],
+    pub(super) spelling: Spelling,
+    /// The rows of the matrix that belong to other weights before this one.
+    pub(super) first: usize,
+    /// Whether no other weight follows.
+    pub(super) is_last: bool,
 }
 
-/// The tensors of the checkpoint for a wanted one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
-    At(Vec<&'a str>, Spelling),
-    /// The checkpoint does not have it.
-    New,
-    /// It belongs to another model of the pipeline, which this checkpoint is not.
-    Left,
+/// How the changes of an adapter fit the weights of a checkpoint.
+pub(super) struct Fit<'f, 'a, S> {
+    adapter: &'f Adapter,
+    base: &'f Base<'a, S>,
+    /// The dimension of stacked weights that `lora_A` multiplies. `None` if it is not known.
+    input: Option<ExpertsInput>,
+    /// The numbers of heads of queries and of keys, by the settings of the checkpoint.
+    heads: Option<[usize; 2]>,
+    /// The rows of queries and of keys or values in fused weights, as other modules show them.
+    sizes: HashMap<&'a str, [usize; 2]>,
 }
 
-/// How the tensors of a checkpoint make a wanted one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
-    Same,
-    /// It is this one of so many parts of the tensor.
-    Fused(usize, usize),
-    /// They are its parts.
-    Parts,
-}
-
-/// Modules that are one in some models, and several in others. The rows of one are the rows of
-/// these, in this order.
-const FUSED: &[(&str, &[&str])] = &[
-    ("qkv_proj", &["q_proj", "k_proj", "v_proj"]),
-    ("gate_up_proj", &["gate_proj", "up_proj"]),
-    ("to_qkv", &["to_q", "to_k", "to_v"]),
-    ("qkv", &["q", "k", "v"]),
-];
-
-/// The models of a pipeline in files of diffusers, of which one adapter may change several.
-const MODELS: &[&str] =
-    &["unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"];
-
-/// The first parts of names that versions of transformers have in another order or not at all, as
-/// in `language_model.model.layers` and `model.language_model.layers`.
-const PREFIXES: &[&str] = &["model", "language_model"];
-
-/// The names of a checkpoint's tensors, and their other names.
-pub(super) struct Names<'a> {
-    all: BTreeSet<&'a str>,
-    /// The names with `_` instead of `.`; two names may become one.
-    flattened: Spellings<'a>,
-    /// The names without the prefixes of versions of transformers.
-    plain: Spellings<'a>,
-}
-
-type Spellings<'a> = BTreeMap<String, Vec<&'a str>>;
-
-/// The difference between the names of an adapter and of the checkpoint.
-#[derive(Clone, Debug)]
-struct Change {
-    /// The start that the checkpoint's names lack.
-    drop: String,
-    /// The start that they have instead.
-    add: String,
-}
-
-/// The most changes of names that are compared for the text of an error.
-const MOST: usize = 8;
-
-/// The wanted name that was not found, and why.
-pub(super) type Failure = (usize, Error);
-
-impl<'a> Names<'a> {
-    /// Returns the names of a checkpoint, and these others.
-    pub(super) fn new<S>(
-        checkpoint: &'a Checkpoint<S>,
-        others: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
-        let names = checkpoint.tensors().map(|tensor| tensor.name());
-        let aliases = checkpoint.aliases().map(|(alias, _)| alias);
-        let mut names = Self {
-            all: names.chain(aliases).chain(others).collect(),
-            flattened: Spellings::new(),
-            plain: Spellings::new(),
-        };
-        for &name in &names.all {
-            names.flattened.entry(name.replace('.', "_")).or_default().push(name);
-            names.plain.entry(plain(name)).or_default().push(name);
+impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
+    pub(super) fn new(
+        adapter: &'f Adapter,
+        base: &'f Base<'a, S>,
+        all: &[Met<'_, 'a>],
+    ) -> Result<Self> {
+        let by_version = adapter.parts.is_before_0_19.then_some(ExpertsInput::Middle);
+        let mut fit = Self { adapter, base, input: None, heads: None, sizes: HashMap::new() };
+        for it in all {
+            match (it.spelling, it.shape) {
+                (Spelling::Fused(part, fused), _) if fused.has_heads => {
+                    let sizes = fit.sizes.entry(it.weight).or_default();
+                    sizes[part.min(1)] = it.change.shape.rows;
+                }
+                (_, [_, middle, last]) if it.module.has_experts && middle != last => {
+                    let is_middle = it.change.shape.columns() == *middle;
+                    let input = if is_middle { ExpertsInput::Middle } else { ExpertsInput::Last };
+                    fit.input = fit.input.or(Some(input));
+                }
+                _ => {}
+            }
         }
-        names
+        fit.input = adapter.experts_input.or(fit.input).or(by_version);
+        if !fit.sizes.is_empty() {
+            fit.heads = base.heads()?;
+        }
+        Ok(fit)
     }
 
-    /// Finds the tensors of the checkpoint for these names of an adapter: by equal names, by names
-    /// with the prefixes of another version of transformers, or, for all missing names of a group,
-    /// by names with one prefix more or less. A new tensor is possible only where no other name is
-    /// changed.
-    pub(super) fn find(&self, wanted: &[Wanted]) -> Result<Vec<Found<'a>>, Failure> {
-        let mut found = Vec::new();
-        let mut changes = HashMap::<&str, Option<Change>>::new();
-        for (number, one) in wanted.iter().enumerate() {
-            if let Some(it) = self.get(one, None).map_err(|error| (number, error))? {
-                found.push(it);
-                continue;
+    /// Returns the sum that a change adds to its weight.
+    pub(super) fn delta(&self, it: &Met<'_, 'a>) -> Result<Delta> {
+        let place = match it.spelling {
+            Spelling::Same => self.whole(it)?,
+            Spelling::Fused(part, fused) => self.fused(it, part, fused)?,
+            Spelling::Parts => {
+                let rows = it.rows();
+                if it.is_last && it.first.saturating_add(rows) != it.change.shape.rows {
+                    return Err(self.unfit(it));
+                }
+                self.rows(it, Place { first: it.first, ..Place::new(0..rows, 0) })?
             }
-            if one.may_be_new {
-                found.push(Found::New);
-                continue;
-            }
-            if !changes.contains_key(&*one.group) {
-                changes.insert(&one.group, self.change_for(wanted, number)?);
-            }
-            let change = changes.get(&*one.group).and_then(Option::as_ref);
-            let it = change.map(|change| self.get(one, Some(change))).transpose();
-            found.push(match it.map_err(|error| (number, error))?.flatten() {
-                Some(it) => it,
-                None if one.is_flattened || MODELS.contains(&&*one.group) => Found::Left,
-                None => return Err((number, self.unmatched(one))),
-            });
+        };
+        let scaling = (self.adapter.scale * it.change.scaling) as f32;
+        if !scaling.is_finite() {
+            let found = format!("{} times scale {}", it.change.scaling, self.adapter.scale);
+            return Err(self.error(it, mismatch("a finite factor", found)));
         }
-        let is_changed = |(one, it): (&Wanted, &Found<'_>)| matches!(it, Found::At(names, Spelling::Same) if names[0] != one.name);
-        if let Some(new) = found.iter().position(|it| *it == Found::New)
-            && wanted.iter().zip(&found).any(is_changed)
+        Ok(Delta {
+            adapter: Arc::clone(&self.adapter.source),
+            matrix: it.change.matrix.clone(),
+            magnitude: self.magnitude(it, &place)?,
+            place,
+            scaling,
+            of_outputs: Default::default(),
+        })
+    }
+
+    /// Returns the place of a change in the entire weight.
+    fn whole(&self, it: &Met<'_, 'a>) -> Result<Place> {
+        let shape = &it.change.shape;
+        let (first, rest) = match (shape.stack, it.shape) {
+            (Some(_), &[experts, middle, last]) => return self.stack(it, [experts, middle, last]),
+            (None | Some(1), [first, rest @ ..]) => (*first, rest),
+            (_, []) => {
+                let found = format!("{:?}, a scalar", it.weight);
+                return Err(self.error(it, mismatch("a weight with dimensions", found)));
+            }
+            _ => return Err(self.unfit(it)),
+        };
+        let tensors = it.module.tensors.values();
+        let tensors = tensors.filter_map(|&position| self.adapter.source.tensor_at(position));
+        let stored = tensors.map(|tensor| tensor.element_count()).sum();
+        let rows = if rest == shape.row { shape.rows } else { first };
+        let rows = vocabulary(self.adapter, (it.weight, it.shape), rows, stored);
+        let rows = rows.map_err(|problem| self.error(it, problem))?;
+        let is_plain = rows == shape.rows && is_row(it.module.kind, rest, &shape.row);
+        let is_crossed = shape.row == [first] && rest == [shape.rows];
+        let is_transposed = match it.module.is_transposed.filter(|_| !it.change.is_bias()) {
+            Some(setting) if is_plain && is_crossed => {
+                let known = self.base.is_transposed(it.weight, setting);
+                known.ok_or_else(|| self.square(it, setting))?
+            }
+            Some(_) => is_crossed,
+            None => false,
+        };
+        if !is_transposed && !is_plain {
+            return Err(self.unfit(it));
+        }
+        Ok(Place { is_transposed, ..Place::new(0..rows, len(rest)) })
+    }
+
+    /// Returns the place of a stack of matrices in a stack of weights with these dimensions.
+    fn stack(&self, it: &Met<'_, 'a>, [experts, middle, last]: [usize; 3]) -> Result<Place> {
+        let shape = &it.change.shape;
+        let product = [shape.rows, shape.columns()];
+        let is_plain = product == [middle, last];
+        let is_crossed = it.module.has_experts && product == [last, middle];
+        if shape.stack != Some(experts) || !is_plain && !is_crossed {
+            return Err(self.unfit(it));
+        }
+        let is_transposed = match self.input {
+            Some(input) if is_plain && is_crossed => input == ExpertsInput::Middle,
+            None if is_plain && is_crossed => {
+                let expected = "the dimension of the experts that lora_A multiplies";
+                let found = format!(
+                    "{:?} of the checkpoint, with equal lengths; PEFT before 0.19, and models with \
+                     [experts, in, out], have the input in the middle, others last",
+                    it.weight
+                );
+                return Err(self.error(it, mismatch(expected, found)));
+            }
+            _ => is_crossed,
+        };
+        Ok(Place { is_transposed, ..Place::new(0..experts * middle, last) })
+    }
+
+    /// Returns the place of a change in a part of a fused weight. The parts are equal, or there are
+    /// the same number of heads of queries as of keys and values, or a multiple of it.
+    fn fused(&self, it: &Met<'_, 'a>, part: usize, fused: &Fused) -> Result<Place> {
+        let [first, other] = match (self.heads, self.sizes.get(it.weight)) {
+            _ if !fused.has_heads => [1, 1],
+            (Some(heads), _) => heads,
+            (None, Some(sizes)) if !sizes.contains(&0) => *sizes,
+            _ => {
+                let expected = "num_attention_heads in config.json of the checkpoint, or modules \
+                                of its queries and of its keys or values";
+                let found = format!("one module for a part of {:?}", it.weight);
+                return Err(self.error(it, mismatch(expected, found)));
+            }
+        };
+        let all = other.checked_mul(fused.parts.len() - 1).and_then(|it| it.checked_add(first));
+        let size = all.filter(|&all| all > 0 && it.rows().is_multiple_of(all));
+        let size = size.map_or(0, |all| it.rows() / all);
+        let rows = if part == 0 { first } else { other } * size;
+        if !first.is_multiple_of(other) || rows != it.change.shape.rows {
+            return Err(self.unfit(it));
+        }
+        let start = if part == 0 { 0 } else { (first + (part - 1) * other) * size };
+        self.rows(it, Place::new(start..start + rows, 0))
+    }
+
+    /// Returns a place with the columns of a weight, if the rows of a matrix fit.
+    fn rows(&self, it: &Met<'_, 'a>, place: Place) -> Result<Place> {
+        let shape = &it.change.shape;
+        match it.shape.get(1..) {
+            Some(rest) if shape.stack.is_none() && is_row(it.module.kind, rest, &shape.row) => {
+                Ok(Place { columns: len(rest), ..place })
+            }
+            _ => Err(self.unfit(it)),
+        }
+    }
+
+    /// Returns the magnitude of a module for a part of a weight.
+    fn magnitude(&self, it: &Met<'_, 'a>, place: &Place) -> Result<Option<Magnitude>> {
+        let position = it.module.magnitude().filter(|_| !it.change.is_bias());
+        let tensor = |position| Some((position, self.adapter.source.tensor_at(position)?));
+        let Some((position, tensor)) = position.and_then(tensor) else { return Ok(None) };
+        let shape = &it.change.shape;
+        let is_lycoris = tensor.name().ends_with(DORA_SCALE);
+        if shape.stack.is_some() {
+            let problem = mismatch("no magnitude of stacked experts", "one");
+            return Err(located(&tensor, problem));
+        }
+        if is_lycoris && self.adapter.scale != 1.0 {
+            // LyCORIS multiplies the difference from the base, not the product.
+            let found = format!("a scale of {}", self.adapter.scale);
+            return Err(located(&tensor, mismatch("a scale of 1 with dora_scale", found)));
+        }
+        let (mut count, mut columns) = (shape.rows, None);
+        if it.module.kind == Kind::Mlx && place.is_transposed {
+            count = shape.columns();
+        } else if it.module.kind == Kind::Embedding || place.is_transposed {
+            (count, columns) = (place.columns, Some(1));
+        } else if let ([1, inputs, ..], [_, all, kernel @ ..]) = (tensor.shape(), it.shape)
+            && is_lycoris
+            && inputs == all
+            && place.rows.len() == shape.rows
         {
-            return Err((new, self.unmatched(&wanted[new])));
+            // LyCORIS without `wd_on_out`.
+            (count, columns) = (*inputs, Some(len(kernel)));
         }
-        self.check_left(wanted, &found, &changes)?;
-        Ok(found)
+        let is_vector = tensor.shape().iter().all(|&dim| dim == 1 || dim == count);
+        if !is_vector || tensor.element_count() != count as u64 {
+            let found = format!("shape {}", Shape(tensor.shape()));
+            return Err(located(&tensor, mismatch(format!("{count} numbers"), found)));
+        }
+        let epsilon = if is_lycoris { f32::EPSILON } else { 0.0 };
+        Ok(Some(Magnitude { position, columns, epsilon }))
     }
 
-    /// Checks that all names of a group are left or none, and that something is not left. If a
-    /// group has a longer prefix here, the checkpoint is a whole pipeline, and nothing is left.
-    fn check_left(
-        &self,
-        wanted: &[Wanted],
-        found: &[Found<'a>],
-        changes: &HashMap<&str, Option<Change>>,
-    ) -> Result<(), Failure> {
-        let all = wanted.iter().zip(found).enumerate();
-        let is_met = |it: &Found<'_>| !matches!(it, Found::Left | Found::New);
-        let met: BTreeSet<_> = all
-            .clone()
-            .filter(|(_, (_, it))| is_met(it))
-            .map(|(_, (one, _))| &*one.group)
-            .collect();
-        let is_longer = |change: &Change| !change.add.is_empty();
-        let is_pipeline =
-            met.iter().any(|it| changes.get(it).and_then(Option::as_ref).is_some_and(is_longer));
-        let must_be_met = |group| met.is_empty() || is_pipeline || met.contains(group);
-        let mut left = all.filter(|(_, (_, it))| **it == Found::Left);
-        match left.find(|(_, (one, _))| must_be_met(&*one.group)) {
-            Some((number, (one, _))) => Err((number, self.unmatched(one))),
-            None => Ok(()),
-        }
+    fn unfit(&self, it: &Met<'_, 'a>) -> Error {
+        let expected = format!("a product of shape {}", Shape(it.shape));
+        let dims = it.change.shape.dims();
+        let found = format!("{} for {:?} of the checkpoint", Shape(&dims), it.weight);
+        self.error(it, mismatch(expected, found))
     }
 
-    /// Returns the tensors for a name that is changed.
-    fn get(&self, wanted: &Wanted, change: Option<&Change>) -> Result<Option<Found<'a>>, Error> {
-        for (names, spelling) in wanted.spellings() {
-            let names = names.iter().map(|name| match change {
-                None => self.look_up(name, wanted.is_flattened),
-                Some(Change { drop, add }) => match name.strip_prefix(&**drop) {
-                    Some(rest) => self.look_up(&format!("{add}{rest}"), wanted.is_flattened),
-                    None => Ok(None),
-                },
-            });
-            if let Some(names) = names.collect::<Result<Option<_>, _>>()? {
-                return Ok(Some(Found::At(names, spelling)));
-            }
-        }
-        Ok(None)
+    fn square(&self, it: &Met<'_, 'a>, setting: bool) -> Error {
+        let class = if setting { "a linear layer" } else { "a Conv1D" };
+        let found = format!(
+            "{:?} of the checkpoint, a square; if it is {class}, set fan_in_fan_out to {} in \
+             adapter_config.json",
+            it.weight, !setting
+        );
+        self.error(it, mismatch("a layer that shows whether it is transposed", found))
     }
 
-    /// Returns the tensor of the checkpoint for a name, or for one that is `_` instead of `.`.
-    fn look_up(&self, name: &str, is_flattened: bool) -> Result<Option<&'a str>, Error> {
-        if !is_flattened && let Some(name) = self.all.get(name) {
-            return Ok(Some(name));
-        }
-        // kohya's names have `_` where the model has `.` or `_`, so two weights may have the same
-        // one.
-        let found = match is_flattened {
-            true => self.flattened.get(name),
-            false => self.plain.get(&plain(name)),
-        };
-        match found.map(Vec::as_slice) {
-            None | Some([]) => Ok(None),
-            Some([name]) => Ok(Some(name)),
-            Some([one, other, ..]) => Err(ambiguous(one.min(other), one.max(other))),
-        }
-    }
-
-    /// Finds the one change of names that finds all missing names of a group. `first` is the first
-    /// of them.
-    fn change_for(&self, wanted: &[Wanted], first: usize) -> Result<Option<Change>, Failure> {
-        let number = first;
-        let first = &wanted[first];
-        // One change must fit all of them. The end of a single name may fit a weight of another
-        // part of the model, and the result would be wrong without an error.
-        let missing: Vec<_> = wanted
-            .iter()
-            .filter(|one| one.group == first.group && !one.may_be_new)
-            .filter(|one| !matches!(self.get(one, None), Ok(Some(_))))
-            .collect();
-        let candidates = self.candidates(first);
-        let is_found =
-            |one: &Wanted, change: &Change| matches!(self.get(one, Some(change)), Ok(Some(_)));
-        let mut fitting =
-            candidates.iter().filter(|&change| missing.iter().all(|one| is_found(one, change)));
-        match (fitting.next(), fitting.next()) {
-            (Some(one), Some(other)) => {
-                let [one, other] = [one, other].map(|it| match self.get(first, Some(it)) {
-                    Ok(Some(Found::At(names, _))) => names[0],
-                    _ => "",
-                });
-                Err((number, ambiguous(one.min(other), one.max(other))))
-            }
-            (Some(change), None) => Ok(Some(change.clone())),
-            // The error is about the first name that even the best change does not find.
-            (None, _) => Ok(candidates
-                .into_iter()
-                .take(MOST)
-                .max_by_key(|change| missing.iter().filter(|one| is_found(one, change)).count())),
-        }
-    }
-
-    /// Returns the changes that lead from a name to a tensor of the checkpoint.
-    fn candidates(&self, first: &Wanted) -> Vec<Change> {
-        let dot = if first.is_flattened { '_' } else { '.' };
-        let all: Vec<&str> = match first.is_flattened {
-            true => self.flattened.keys().map(String::as_str).collect(),
-            false => self.all.iter().copied().collect(),
-        };
-        let mut candidates = Vec::new();
-        for (names, _) in first.spellings() {
-            let name = &names[0];
-            let ending = format!("{dot}{name}");
-            let longer = all.iter().filter_map(|name| name.strip_suffix(&*ending));
-            candidates.extend(
-                longer.map(|prefix| Change { drop: "".into(), add: format!("{prefix}{dot}") }),
-            );
-            let dots = name.match_indices(dot).map(|(at, _)| &name[..=at]);
-            let shorter = dots.filter(|prefix| all.binary_search(&&name[prefix.len()..]).is_ok());
-            candidates.extend(shorter.map(|prefix| Change { drop: prefix.into(), add: "".into() }));
-        }
-        candidates
-    }
-
-    fn unmatched(&self, wanted: &Wanted) -> Error {
-        let expected = wanted.name.clone();
-        let kind = wanted.kind.map_or_else(|| "tensor".to_owned(), |kind| kind.to_string());
-        let error = Error::from(AdapterProblem::Unmatched { kind, expected });
-        if !wanted.is_flattened {
-            return error.with_similar(&wanted.name, self.all.iter().copied());
-        }
-        let error = error.with_similar(&wanted.name, self.flattened.keys().map(String::as_str));
-        let similar = error.similar().iter().filter_map(|name| self.flattened.get(name));
-        let similar: Vec<_> = similar.flatten().map(|&name| name.to_owned()).collect();
-        error.with_names(similar)
+    fn error(&self, it: &Met<'_, 'a>, problem: AdapterProblem) -> Error {
+        at(&self.adapter.source, it.change.position(), problem)
     }
 }
 
-impl Wanted {
-    /// Returns the names that the tensors of a checkpoint may have for this one.
-    fn spellings(&self) -> Vec<(Vec<String>, Spelling)> {
-        let mut all = vec![(vec![self.name.clone()], Spelling::Same)];
-        if self.is_flattened || self.kind.is_none() {
-            return all;
-        }
-        for (fused, parts) in FUSED {
-            let with = |part: &&str| with_module(&self.name, fused, part);
-            let names: Option<Vec<_>> = parts.iter().map(with).collect();
-            all.extend(names.map(|names| (names, Spelling::Parts)));
-            for (number, part) in parts.iter().enumerate() {
-                let name = with_module(&self.name, part, fused);
-                let spelling = Spelling::Fused(number, parts.len());
-                all.extend(name.map(|name| (vec![name], spelling)));
-            }
-        }
-        all
+impl Met<'_, '_> {
+    /// Returns the rows of the weight.
+    pub(super) fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or_default()
     }
 }
 
-/// Returns a name without the prefixes that versions of transformers move or drop.
-fn plain(name: &str) -> String {
-    let mut rest = name;
-    while let Some((first, more)) = rest.split_once('.')
-        && PREFIXES.contains(&first)
-    {
-        rest = more;
+/// Returns the rows of a weight after a change with this many: more than before only for a
+/// vocabulary, and at most the number of elements that the adapter stores for it.
+pub(super) fn vocabulary(
+    adapter: &Adapter,
+    (weight, shape): (&str, &[usize]),
+    rows: usize,
+    stored: u64,
+) -> Result<usize, AdapterProblem> {
+    let [known, row @ ..] = shape else { return Ok(rows) };
+    let module = weight.rsplit('.').nth(1).unwrap_or_default();
+    if rows <= *known || !VOCABULARY.contains(&module) {
+        return Ok(*known);
     }
-    rest.replacen("vision_tower.vision_model.", "vision_tower.", 1)
+    if rows as u64 > stored || memory_count(&[rows, len(row)]).is_err() {
+        let expected = format!("at most {stored} rows of {weight:?}, by its stored numbers");
+        return Err(mismatch(expected, rows.to_string()));
+    }
+    if !adapter.pads_vocabulary {
+        let lacks = format!("the checkpoint lacks rows {known} to {}", rows - 1);
+        let found = format!("{rows}: {lacks}; pad-vocab adds them");
+        return Err(mismatch(format!("the {known} rows of {weight:?}"), found));
+    }
+    Ok(rows)
 }
 
-/// Returns the name of a tensor of `module` with another module instead.
-fn with_module(tensor: &str, module: &str, other: &str) -> Option<String> {
-    let (path, end) = tensor.rsplit_once('.')?;
-    let start = path.strip_suffix(module)?;
-    let is_module = start.is_empty() || start.ends_with('.');
-    is_module.then(|| format!("{start}{other}.{end}"))
+/// Returns `true` if a row of a matrix has the dimensions of a row of a weight. Some kinds have
+/// convolutions as rows of numbers, and all may have kernels of size 1 more or less.
+fn is_row(kind: Kind, weight: &[usize], matrix: &[usize]) -> bool {
+    let is_flat = matches!(kind, Kind::Loha | Kind::Lokr) && matrix.len() == 1;
+    without_ones(weight) == without_ones(matrix) || is_flat && len(weight) == len(matrix)
 }
 
-fn ambiguous(one: &str, other: &str) -> Error {
-    AdapterProblem::Ambiguous { one: one.to_owned(), other: other.to_owned() }.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::tensor::TensorView;
-
-    fn find(names: &[&str], wanted: &[(&str, bool)]) -> Result<Vec<String>, String> {
-        let tensors =
-            names.iter().map(|name| (*name, TensorView::new(crate::Dtype::U8, &[0], &[])));
-        let tensors = tensors.map(|(name, view)| (name, view.unwrap()));
-        let bytes = crate::serialize(tensors, &crate::SaveOptions::new()).unwrap();
-        let checkpoint = Checkpoint::from_source(bytes, "base").unwrap();
-        let wanted: Vec<_> = wanted
-            .iter()
-            .map(|(name, is_flattened)| Wanted {
-                position: 0,
-                name: (*name).to_owned(),
-                is_flattened: *is_flattened,
-                may_be_new: name.starts_with("new"),
-                kind: None,
-                group: String::new(),
-            })
-            .collect();
-        let found = Names::new(&checkpoint, []).find(&wanted);
-        let owned = |found: Vec<Found<'_>>| {
-            found
-                .iter()
-                .map(|it| if let Found::At(names, _) = it { names[0] } else { "none" }.to_owned())
-                .collect()
-        };
-        found.map(owned).map_err(|(at, error)| format!("{at} {error}"))
-    }
-
-    #[test]
-    fn names_are_the_same_or_have_one_prefix_more_or_less() {
-        let base = ["model.0.q.w", "model.1.q.w", "head.w"];
-        assert_eq!(find(&base, &[("model.1.q.w", false)]).unwrap(), ["model.1.q.w"]);
-        let all = [("0.q.w", false), ("1.q.w", false), ("head.w", false)];
-        assert_eq!(find(&base, &all).unwrap(), base);
-        let all = [("m.model.0.q.w", false), ("m.model.1.q.w", false), ("head.w", false)];
-        assert_eq!(find(&base, &all).unwrap(), base);
-        // One of them would need another change than the others.
-        let error = find(&base, &[("0.q.w", false), ("7.q.w", false)]).unwrap_err();
-        assert!(error.starts_with("1 its tensor changes \"7.q.w\""), "{error}");
-        let error = find(&base, &[("model.1.p.w", false)]).unwrap_err();
-        assert!(error.ends_with("did you mean \"model.1.q.w\"?"), "{error}");
-        let new = [("model.1.q.w", false), ("new.w", false)];
-        assert_eq!(find(&base, &new).unwrap(), ["model.1.q.w", "none"]);
-        let error = find(&base, &[("1.q.w", false), ("new.w", false)]).unwrap_err();
-        assert!(error.starts_with("1 its tensor changes \"new.w\""), "{error}");
-        let error = find(&["a.x.w", "b.x.w"], &[("x.w", false)]).unwrap_err();
-        assert!(error.contains("\"a.x.w\" or \"b.x.w\""), "{error}");
-    }
-
-    #[test]
-    fn flattened_names() {
-        let base = ["net.a.b_c.w", "net.d.w"];
-        assert_eq!(find(&base, &[("net_a_b_c_w", true), ("net_d_w", true)]).unwrap(), base);
-        assert_eq!(find(&base, &[("a_b_c_w", true), ("d_w", true)]).unwrap(), base);
-        let error = find(&["a.b.w", "a_b.w"], &[("a_b_w", true)]).unwrap_err();
-        assert!(error.contains("\"a.b.w\" or \"a_b.w\""), "{error}");
-        let error = find(&base, &[("net_a_b_d_w", true)]).unwrap_err();
-        assert!(error.ends_with("did you mean \"net.a.b_c.w\"?"), "{error}");
-    }
+fn without_ones(dims: &[usize]) -> &[usize] {
+    let kept = dims.iter().rposition(|&dim| dim != 1).map_or(0, |last| last + 1);
+    &dims[..kept]
 }

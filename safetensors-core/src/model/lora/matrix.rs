@@ -1,14 +1,13 @@
 //! [`Matrix`]: the matrices of a module by their positions in an adapter, and their shapes.
 
-use std::collections::BTreeMap;
 use std::io;
 
-use super::kinds::{Family, Kind, Role};
+use super::kinds::{Kind, Role};
+use super::parts::Tensors;
 use super::product::{Factors, Join, Product, contracted, transposed};
-use super::source::{Source, checked, located, mismatch, read_all};
+use super::source::{Source, at, checked, located, mismatch, read_all};
 use crate::checkpoint::failed;
-use crate::file::load::LazyTensor;
-use crate::format::error::{AdapterProblem, Error, Result, Shape};
+use crate::format::error::{AdapterProblem, Result, Shape};
 
 /// A matrix that is computed from tensors of an adapter. These are positions.
 #[derive(Clone, Debug)]
@@ -21,21 +20,24 @@ pub(super) enum Matrix {
 /// The two factors of a product, and perhaps the core between them of a Tucker decomposition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
-    pub(super) up: usize,
-    pub(super) down: usize,
+    up: Factor,
+    down: Factor,
     mid: Option<usize>,
     form: Form,
 }
 
-/// How the factors are stored. The number is the length of their common dimension.
+/// A matrix of two dimensions may be stored transposed.
+#[derive(Clone, Copy, Debug)]
+struct Factor {
+    position: usize,
+    is_turned: bool,
+}
+
+/// How the factors are stored.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// `[rows, rank]` and `[rank, columns]`.
-    Plain,
-    /// `[rank, rows]` and `[rank, columns]`.
-    FirstTurned,
-    /// `[rank, rows]` and `[columns, rank]`.
-    BothTurned,
+    Single,
     /// A stack: `[n, rows, rank]` and `[n, rank, columns]`.
     Stack,
     /// A stack by PEFT: `[rows, rank · n]` and `[n · rank, columns]`.
@@ -55,7 +57,7 @@ pub(super) struct ProductShape {
 
 impl ProductShape {
     pub(super) fn columns(&self) -> usize {
-        self.row.iter().fold(1, |all, &dim| all.saturating_mul(dim))
+        len(&self.row)
     }
 
     /// Returns all dimensions.
@@ -65,55 +67,47 @@ impl ProductShape {
 }
 
 impl Matrix {
-    /// Makes the matrix of a module of which each needed tensor is found by `need`. `None` for a
-    /// module with nothing but a bias.
-    pub(super) fn new(
-        (kind, family): (Kind, Family),
-        source: &Source,
-        found: &BTreeMap<Role, usize>,
-        need: impl Fn(Role) -> Result<usize>,
-    ) -> Result<Option<Self>> {
-        let get = |role| found.get(&role).copied();
-        let pair = |[up, down, mid]: [Role; 3], form| {
-            Ok::<_, Error>(Pair { up: need(up)?, down: need(down)?, mid: get(mid), form })
+    /// Makes the matrix of a module. `None` for a module with nothing but a bias.
+    pub(super) fn new(tensors: &Tensors<'_>, kind: Kind) -> Result<Option<Self>> {
+        let join = match kind {
+            Kind::Full => return Ok(tensors.get(Role::Diff).map(Self::Stored)),
+            Kind::Loha => Join::Hadamard,
+            Kind::Lokr => Join::Kronecker,
+            _ => {
+                let roles = [Role::Up, Role::Down, Role::Mid];
+                let mut pair = Pair::new(tensors, roles, [kind.is_turned(Role::Up); 2])?;
+                let up = tensors.source.tensor_at(pair.up.position);
+                if kind == Kind::Mlx && up.is_some_and(|up| up.shape().len() == 3) {
+                    pair.form = Form::Stack;
+                }
+                return Ok(Some(Self::Product(pair)));
+            }
         };
-        let factor = |full, roles: [Role; 3]| match (get(full), roles.into_iter().find_map(get)) {
-            (Some(_), Some(part)) => {
-                let found = "a factor of a matrix that it also has whole".to_owned();
-                let tensor = checked(source, part, 1)?;
-                Err(located(&tensor, AdapterProblem::Unsupported { found }))
-            }
-            (Some(full), None) => Ok(Self::Stored(full)),
-            _ if get(roles[2]).is_some() => Ok(Self::Product(pair(roles, Form::FirstTurned)?)),
-            _ => Ok(Self::Product(pair(roles, Form::Plain)?)),
-        };
-        Ok(Some(match kind {
-            Kind::Lora => {
-                let form = match (family, source.tensor_at(need(Role::Up)?)) {
-                    (Family::Mlx, Some(up)) if up.shape().len() == 3 => Form::Stack,
-                    (Family::Mlx, _) => Form::BothTurned,
-                    _ => Form::Plain,
-                };
-                Self::Product(pair([Role::Up, Role::Down, Role::Mid], form)?)
-            }
-            Kind::Loha | Kind::Lokr => {
-                let join = if kind == Kind::Loha { Join::Hadamard } else { Join::Kronecker };
-                let one = factor(Role::W1, [Role::W1A, Role::W1B, Role::T1])?;
-                let other = factor(Role::W2, [Role::W2A, Role::W2B, Role::T2])?;
-                Self::Two(join, Box::new([one, other]))
-            }
-            Kind::Full => match get(Role::Diff) {
-                Some(diff) => Self::Stored(diff),
-                None => return Ok(None),
-            },
-        }))
+        let one = Self::factor(tensors, Role::W1, [Role::W1A, Role::W1B, Role::T1])?;
+        let other = Self::factor(tensors, Role::W2, [Role::W2A, Role::W2B, Role::T2])?;
+        Ok(Some(Self::Two(join, Box::new([one, other]))))
     }
 
-    /// Returns the same product as a stack of products for `experts`, as PEFT stores it.
-    pub(super) fn of_experts(&self, experts: usize) -> Self {
-        match self {
-            Self::Product(pair) => Self::Product(Pair { form: Form::Experts(experts), ..*pair }),
-            other => other.clone(),
+    /// Makes one of two matrices, which is stored in full or as a product.
+    fn factor(tensors: &Tensors<'_>, full: Role, parts: [Role; 3]) -> Result<Self> {
+        let part = parts.into_iter().find_map(|role| tensors.get(role));
+        match (tensors.get(full), part) {
+            (Some(full), None) => Ok(Self::Stored(full)),
+            (Some(_), Some(part)) => {
+                let found = "a factor of a matrix that it also has whole".to_owned();
+                Err(at(tensors.source, part, AdapterProblem::Unsupported { found }))
+            }
+            (None, _) => {
+                let has_core = tensors.get(parts[2]).is_some();
+                Ok(Self::Product(Pair::new(tensors, parts, [has_core, false])?))
+            }
+        }
+    }
+
+    /// Reads a product as a stack of products for this many experts, as PEFT stores it.
+    pub(super) fn for_experts(&mut self, experts: usize) {
+        if let Self::Product(pair) = self {
+            pair.form = Form::Experts(experts);
         }
     }
 
@@ -121,45 +115,42 @@ impl Matrix {
     pub(super) fn ends(&self) -> [usize; 2] {
         match self {
             Self::Stored(position) => [*position; 2],
-            Self::Product(pair) => [pair.up, pair.down],
+            Self::Product(pair) => [pair.up.position, pair.down.position],
             Self::Two(_, both) => both[1].ends(),
         }
     }
 
     /// Checks that the tensors fit each other, and returns the shape of the result.
     pub(super) fn shape(&self, source: &Source) -> Result<ProductShape> {
-        match self {
+        let (join, both) = match self {
             Self::Stored(position) => {
-                let tensor = checked(source, *position, 1)?;
-                let (rows, row) = (tensor.shape()[0], tensor.shape()[1..].to_vec());
-                Ok(ProductShape { rows, row, stack: None, rank: None })
+                let dims = checked(source, *position, 1)?.shape();
+                let (rows, row) = (dims[0], dims[1..].to_vec());
+                return Ok(ProductShape { rows, row, stack: None, rank: None });
             }
-            Self::Product(pair) => pair.shape(source),
-            Self::Two(join, both) => {
-                let [one, other] = both.each_ref().map(|matrix| matrix.shape(source));
-                let (one, mut other) = (one?, other?);
-                if let (Some(rank), Some(found)) = (one.rank, other.rank)
-                    && rank != found
-                {
-                    let tensor = checked(source, both[1].ends()[1], 2)?;
-                    let [expected, found] = [rank, found].map(|it| format!("a rank of {it}"));
-                    return Err(located(&tensor, mismatch(expected, found)));
-                }
-                if *join == Join::Kronecker {
-                    other.rows = other.rows.saturating_mul(one.rows);
-                    if let Some(inputs) = other.row.first_mut() {
-                        *inputs = inputs.saturating_mul(one.columns());
-                    }
-                    other.rank = other.rank.or(one.rank);
-                } else if one.dims() != other.dims() {
-                    let expected = format!("a product of shape {}", Shape(&one.dims()));
-                    let found = format!("shape {}", Shape(&other.dims()));
-                    let tensor = checked(source, both[1].ends()[0], 2)?;
-                    return Err(located(&tensor, mismatch(expected, found)));
-                }
-                Ok(other)
-            }
+            Self::Product(pair) => return pair.shape(source),
+            Self::Two(join, both) => (join, both),
+        };
+        let (one, mut other) = (both[0].shape(source)?, both[1].shape(source)?);
+        let [up, down] = both[1].ends();
+        if let (Some(rank), Some(found)) = (one.rank, other.rank)
+            && rank != found
+        {
+            let [expected, found] = [rank, found].map(|it| format!("a rank of {it}"));
+            return Err(at(source, down, mismatch(expected, found)));
         }
+        if *join == Join::Kronecker {
+            other.rows = other.rows.saturating_mul(one.rows);
+            if let Some(inputs) = other.row.first_mut() {
+                *inputs = inputs.saturating_mul(one.columns());
+            }
+            other.rank = other.rank.or(one.rank);
+        } else if one.dims() != other.dims() {
+            let expected = format!("a product of shape {}", Shape(&one.dims()));
+            let found = format!("shape {}", Shape(&other.dims()));
+            return Err(at(source, up, mismatch(expected, found)));
+        }
+        Ok(other)
     }
 
     /// Reads the tensors. A product may be transposed.
@@ -172,42 +163,69 @@ impl Matrix {
             }
             Self::Product(pair) => pair.read(source, is_transposed).map(Factors::Product),
             Self::Two(join, both) => {
+                let shape = both[1].shape(source).map_err(failed)?;
                 let [one, other] = both.each_ref().map(|matrix| matrix.read(source, false));
-                Ok(Factors::Two(*join, Box::new([one?, other?])))
+                let both = Box::new([one?, other?]);
+                Ok(Factors::Two(*join, both, [shape.rows, shape.columns()]))
             }
         }
     }
 }
 
-impl Pair {
-    fn shape(&self, source: &Source) -> Result<ProductShape> {
-        let (down, up) = (checked(source, self.down, 2)?, checked(source, self.up, 2)?);
-        let (rows, rank, inner, row, stack) = match (self.form, up.shape(), down.shape()) {
-            (Form::Stack, [n, rows, rank], [m, inner, row]) if n == m => {
-                (rows, rank, inner, vec![*row], Some(*n))
-            }
-            (Form::BothTurned, [rank, rows], [row, inner]) => (rows, rank, inner, vec![*row], None),
-            (Form::FirstTurned, [rank, rows], [inner, row]) => {
-                (rows, rank, inner, vec![*row], None)
-            }
-            (Form::Plain, [rows, rank, ones @ ..], [inner, row @ ..])
-                if ones.len() < row.len() && is_ones(ones) =>
-            {
-                (rows, rank, inner, row.to_vec(), None)
-            }
-            (Form::Experts(n), [rows, rank], [inner, row]) if n > 0 && inner.is_multiple_of(n) => {
-                (rows, rank, inner, vec![*row], Some(n))
-            }
-            _ => return Err(self.unfit(&up, down.shape())),
-        };
-        if rank != inner {
-            return Err(self.unfit(&up, down.shape()));
+impl Factor {
+    /// Returns the dimensions as they are in a product.
+    fn dims(self, source: &Source) -> Result<Vec<usize>> {
+        let mut dims = checked(source, self.position, 2)?.shape().to_vec();
+        if self.is_turned && dims.len() == 2 {
+            dims.reverse();
         }
-        let rank = match self.form {
-            Form::Experts(n) => rank / n,
-            _ => *rank,
+        Ok(dims)
+    }
+
+    fn read(self, source: &Source) -> io::Result<Vec<f32>> {
+        let values = read_all(source, self.position)?;
+        Ok(match source.tensor_at(self.position).map(|tensor| tensor.shape()) {
+            Some([_, columns]) if self.is_turned => transposed(&values, *columns),
+            _ => values,
+        })
+    }
+}
+
+impl Pair {
+    /// Makes a product of tensors with these roles: the factors, and the core if there is one.
+    fn new(tensors: &Tensors<'_>, roles: [Role; 3], is_turned: [bool; 2]) -> Result<Self> {
+        let [up, down] = [tensors.need(roles[0])?, tensors.need(roles[1])?];
+        Ok(Self {
+            up: Factor { position: up, is_turned: is_turned[0] },
+            down: Factor { position: down, is_turned: is_turned[1] },
+            mid: tensors.get(roles[2]),
+            form: Form::Single,
+        })
+    }
+
+    fn shape(&self, source: &Source) -> Result<ProductShape> {
+        let (down, up) = (self.down.dims(source)?, self.up.dims(source)?);
+        let (stack, rows, rank, row) = match (self.form, &*up, &*down) {
+            (Form::Single, &[rows, rank, ref ones @ ..], &[inner, ref row @ ..])
+                if rank == inner && ones.len() < row.len() && is_ones(ones) =>
+            {
+                (None, rows, rank, row.to_vec())
+            }
+            (Form::Stack, &[n, rows, rank], &[m, inner, columns]) if n == m && rank == inner => {
+                (Some(n), rows, rank, vec![columns])
+            }
+            (Form::Experts(n), &[rows, all], &[inner, columns])
+                if all == inner && all.is_multiple_of(n) =>
+            {
+                (Some(n), rows, all / n.max(1), vec![columns])
+            }
+            _ => {
+                let expected = format!("a matrix that is multiplied with one of {}", Shape(&down));
+                let found = format!("shape {}; groups of channels are not merged", Shape(&up));
+                return Err(at(source, self.up.position, mismatch(expected, found)));
+            }
         };
-        let mut shape = ProductShape { rows: *rows, row, stack, rank: Some(rank) };
+        let mut shape = ProductShape { rows, row, stack, rank: Some(rank) };
         if let Some(mid) = self.mid {
             let mid = checked(source, mid, 3)?;
             let ones = shape.row.split_off(1);
@@ -221,33 +239,14 @@ impl Pair {
         Ok(shape)
     }
 
-    /// Returns the error about the shape of the first factor.
-    fn unfit<S>(&self, up: &LazyTensor<'_, S>, down: &[usize]) -> Error {
-        let expected = match self.form {
-            Form::Plain => {
-                let mut expected = vec![1; down.len()];
-                (expected[0], expected[1]) = (up.shape()[0], down[0]);
-                format!("shape {}, without groups of channels", Shape(&expected))
-            }
-            _ => format!("a matrix that is multiplied with one of shape {}", Shape(down)),
-        };
-        located(up, mismatch(expected, format!("shape {}", Shape(up.shape()))))
-    }
-
     fn read(&self, source: &Source, is_transposed: bool) -> io::Result<Product> {
         let shape = self.shape(source).map_err(failed)?;
         let rank = shape.rank.unwrap_or(1);
-        let mut up = read_all(source, self.up)?;
-        let mut down = read_all(source, self.down)?;
-        match self.form {
-            Form::Plain | Form::Stack => {}
-            Form::FirstTurned => up = transposed(&up, shape.rows),
-            Form::BothTurned => {
-                up = transposed(&up, shape.rows);
-                down = transposed(&down, rank);
-            }
+        let mut up = self.up.read(source)?;
+        let mut down = self.down.read(source)?;
+        if let Form::Experts(n) = self.form {
             // `[rows, rank, n]` becomes `[n, rows, rank]`.
-            Form::Experts(n) => up = transposed(&up, n),
+            up = transposed(&up, n);
         }
         if let Some(mid) = self.mid {
             down = contracted(&read_all(source, mid)?, &down, rank);
@@ -259,4 +258,9 @@ impl Pair {
 
 fn is_ones(dims: &[usize]) -> bool {
     dims.iter().all(|&dim| dim == 1)
+}
+
+/// Returns the number of elements with these dimensions.
+pub(super) fn len(dims: &[usize]) -> usize {
+    dims.iter().fold(1, |all, &dim| all.saturating_mul(dim))
 }

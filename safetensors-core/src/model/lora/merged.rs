@@ -5,20 +5,17 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, len};
 use super::product::{BLOCK, Factors};
 use super::source::{Source, read_all};
 use crate::checkpoint::{ComputedTensor, read_numbers};
 use crate::file::load::LazyTensor;
 use crate::format::dtype::Dtype;
-use crate::format::parallel::lock;
+use crate::format::parallel::{default_threads, lock};
 use crate::format::slice::read_range::Files;
 
 /// The most elements that are computed at once.
 const MOST: usize = 1 << 16;
-
-/// The most modules that have their matrices kept for the next part of their weights.
-const KEPT: usize = 16;
 
 /// A tensor that adapters change. It is a matrix: all dimensions but the first are one.
 pub(super) struct Merged {
@@ -27,19 +24,21 @@ pub(super) struct Merged {
     pub(super) shape: Vec<usize>,
     /// `None` for a tensor that the checkpoint does not have.
     pub(super) base: Option<Stored>,
-    /// The adapter that replaces the base's tensor, and the position of the new tensor there.
-    pub(super) replaced: Option<(Arc<Source>, usize)>,
+    /// The adapter that replaces the base's tensor, and the new tensor there.
+    pub(super) replaced: Option<(Arc<Source>, Stored)>,
     pub(super) deltas: Vec<Delta>,
+    kept: Mutex<Weak<Matrices>>,
+    recent: Arc<Recent>,
 }
 
-/// The place of a tensor in the checkpoint.
+/// The place of a tensor in a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
-    pub(super) file: usize,
-    pub(super) offset: u64,
-    pub(super) dtype: Dtype,
+    file: usize,
+    offset: u64,
+    dtype: Dtype,
     /// The number of elements.
-    pub(super) len: u64,
+    len: u64,
 }
 
 /// The sum that one module of an adapter adds. Tensors are positions in the adapter.
@@ -49,16 +48,8 @@ pub(super) struct Delta {
     pub(super) place: Place,
     pub(super) scaling: f32,
     pub(super) magnitude: Option<Magnitude>,
-    pub(super) recent: Arc<Recent>,
-    pub(super) kept: Kept,
-}
-
-/// The numbers of a [`Delta`] that are kept for the next part of its weight.
-#[derive(Default)]
-pub(super) struct Kept {
-    factors: Mutex<Weak<Factors>>,
-    /// The factor of each output, by which DoRA multiplies the sum.
-    of_outputs: Mutex<Option<Arc<[f32]>>>,
+    /// The factor of each output, by which DoRA multiplies the sum, once it is known.
+    pub(super) of_outputs: Mutex<Option<Arc<[f32]>>>,
 }
 
 /// The part of a weight that a matrix is added to.
@@ -80,43 +71,36 @@ impl Place {
     }
 }
 
-/// The magnitude of DoRA.
+/// The magnitude of DoRA: for each row, or for each group of this many neighbouring columns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Magnitude {
     pub(super) position: usize,
-    pub(super) axis: Axis,
+    pub(super) columns: Option<usize>,
     /// A number that is added to each norm.
     pub(super) epsilon: f32,
 }
 
-/// The elements of a weight that have one magnitude.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Axis {
-    Row,
-    /// This many neighbouring columns.
-    Columns(usize),
-}
-
-impl Axis {
-    fn number(self, row: usize, column: usize) -> usize {
-        match self {
-            Self::Row => row,
-            Self::Columns(count) => column / count.max(1),
-        }
+impl Magnitude {
+    fn output(self, row: usize, column: usize) -> usize {
+        self.columns.map_or(row, |count| column / count.max(1))
     }
 }
 
-/// The matrices that were used last, of all weights.
+/// The matrices of each delta of a weight; `None` for a difference, which is read part by part.
+type Matrices = Vec<Option<Factors>>;
+
+/// The matrices of the weights that were begun last, for their next parts.
+///
+/// Threads take the parts of weights in order, so that a thread has at most one weight unfinished:
+/// the matrices of each weight are read once.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<VecDeque<Arc<Factors>>>);
+pub(super) struct Recent(Mutex<VecDeque<Arc<Matrices>>>);
 
 impl Recent {
-    fn keep(&self, factors: &Arc<Factors>) {
+    fn keep(&self, matrices: &Arc<Matrices>) {
         let mut recent = lock(&self.0);
-        if recent.len() == KEPT {
-            recent.pop_front();
-        }
-        recent.push_back(Arc::clone(factors));
+        recent.truncate(2 * default_threads());
+        recent.push_front(Arc::clone(matrices));
     }
 }
 
@@ -145,15 +129,17 @@ impl ComputedTensor for Merged {
     }
 
     fn read(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
+        let matrices = self.matrices()?;
         let mut first = first;
         for piece in out.chunks_mut(MOST) {
             self.read_base(files, first, piece)?;
-            for delta in &self.deltas {
+            for (delta, matrix) in self.deltas.iter().zip(&*matrices) {
                 let part = delta.part(first, piece.len());
                 if !part.is_empty() {
-                    let of_outputs = delta.of_outputs(self, files)?;
+                    let of_outputs = delta.of_outputs(self, matrix.as_ref(), files)?;
                     let first = first + part.start as u64;
-                    delta.add(of_outputs.as_deref(), first, &mut piece[part])?;
+                    delta.add(matrix.as_ref(), first, &mut piece[part.clone()])?;
+                    delta.multiply(of_outputs.as_deref(), first, &mut piece[part]);
                 }
             }
             first += piece.len() as u64;
@@ -164,7 +150,12 @@ impl ComputedTensor for Merged {
 
 impl Merged {
     /// A tensor like this one, which is not changed yet.
-    pub(super) fn new<S>(name: &str, like: &LazyTensor<'_, S>, base: Option<Stored>) -> Self {
+    pub(super) fn new<S>(
+        name: &str,
+        like: &LazyTensor<'_, S>,
+        base: Option<Stored>,
+        recent: Arc<Recent>,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             dtype: like.dtype(),
@@ -172,22 +163,42 @@ impl Merged {
             base,
             replaced: None,
             deltas: Vec::new(),
+            kept: Mutex::default(),
+            recent,
         }
+    }
+
+    /// Makes the first dimension longer, if there are more elements.
+    pub(super) fn grow(&mut self, elements: usize) {
+        if let Some((rows, row)) = self.shape.split_first_mut() {
+            *rows = elements.div_euclid(len(row).max(1)).max(*rows);
+        }
+    }
+
+    /// Returns the matrices of all deltas, which are read if they are not kept.
+    fn matrices(&self) -> io::Result<Arc<Matrices>> {
+        let mut kept = lock(&self.kept);
+        if let Some(matrices) = kept.upgrade() {
+            return Ok(matrices);
+        }
+        let matrices = self.deltas.iter().map(Delta::matrix).collect::<io::Result<_>>()?;
+        let matrices = Arc::new(matrices);
+        *kept = Arc::downgrade(&matrices);
+        self.recent.keep(&matrices);
+        Ok(matrices)
     }
 
     /// Reads elements as they are before products are added.
     fn read_base(&self, files: &dyn Files, first: u64, out: &mut [f32]) -> io::Result<()> {
-        match (&self.replaced, &self.base) {
-            (Some((adapter, position)), _) => read_part(adapter, *position, first, out),
-            (None, Some(base)) => {
-                // The rows of a vocabulary that the base lacks are zeros.
-                let stored = base.len.saturating_sub(first).min(out.len() as u64) as usize;
-                let (stored, padded) = out.split_at_mut(stored);
-                padded.fill(0.0);
-                base.read(files, first, stored)
-            }
-            (None, None) => Ok(()),
-        }
+        let (files, stored): (&dyn Files, _) = match (&self.replaced, &self.base) {
+            (Some((adapter, stored)), _) => (&**adapter, stored),
+            (None, Some(base)) => (files, base),
+            (None, None) => return Ok(()),
+        };
+        // The rows of a vocabulary that the checkpoint lacks are zeros.
+        let known = stored.len.saturating_sub(first).min(out.len() as u64) as usize;
+        out[known..].fill(0.0);
+        stored.read(files, first, &mut out[..known])
     }
 }
 
@@ -212,23 +223,12 @@ impl Stored {
     }
 }
 
-/// Reads elements of a tensor of an adapter.
-fn read_part(adapter: &Source, position: usize, first: u64, out: &mut [f32]) -> io::Result<()> {
-    let tensor = adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
-    Stored::from(&tensor).read(adapter, first, out)
-}
-
 impl Delta {
-    /// Returns the matrices, which are read if they are not kept.
-    fn factors(&self) -> io::Result<Arc<Factors>> {
-        let mut kept = lock(&self.kept.factors);
-        if let Some(factors) = kept.upgrade() {
-            return Ok(factors);
+    fn matrix(&self) -> io::Result<Option<Factors>> {
+        match &self.matrix {
+            Matrix::Stored(_) => Ok(None),
+            matrix => matrix.read(&self.adapter, self.place.is_transposed).map(Some),
         }
-        let factors = Arc::new(self.matrix.read(&self.adapter, self.place.is_transposed)?);
-        *kept = Arc::downgrade(&factors);
-        self.recent.keep(&factors);
-        Ok(factors)
     }
 
     /// Returns which of these neighbouring elements of a weight are in its rows.
@@ -241,63 +241,62 @@ impl Delta {
         start..end
     }
 
-    /// Adds the scaled matrix to elements of a weight in its rows, from this one on. DoRA
-    /// multiplies each sum by the factor of its output.
-    fn add(&self, of_outputs: Option<&[f32]>, first: u64, out: &mut [f32]) -> io::Result<()> {
-        let Place { rows, columns, first: row, .. } = &self.place;
-        let first = first - (rows.start * columns) as u64 + (row * columns) as u64;
-        self.add_all(first, out)?;
-        let (Some(factors), Some(magnitude)) = (of_outputs, self.magnitude) else { return Ok(()) };
-        for_rows(first, *columns, out, |row, start, values| {
-            for (column, value) in values.iter_mut().enumerate() {
-                *value *= factors[magnitude.axis.number(row, start + column)];
-            }
-        });
-        Ok(())
-    }
-
-    /// Adds scaled elements of the matrix, from this one on.
-    fn add_all(&self, first: u64, out: &mut [f32]) -> io::Result<()> {
+    /// Adds the scaled matrix to elements of a weight in its rows, from this one on.
+    fn add(&self, matrix: Option<&Factors>, first: u64, out: &mut [f32]) -> io::Result<()> {
         if let Matrix::Stored(position) = self.matrix {
+            let tensor = self.adapter.tensor_at(position).ok_or(io::ErrorKind::NotFound)?;
             let mut values = vec![0.0; out.len()];
-            read_part(&self.adapter, position, first, &mut values)?;
+            let first = self.in_matrix(first);
+            Stored::from(&tensor).read(&*self.adapter, first, &mut values)?;
             add_scaled(out, &values, self.scaling);
-            return Ok(());
         }
-        let factors = self.factors()?;
+        let Some(matrix) = matrix else { return Ok(()) };
         let mut products = [0.0; BLOCK];
-        for_rows(first, self.place.columns, out, |row, start, values| {
+        self.for_rows(first, out, |row, start, values| {
             for (block, values) in values.chunks_mut(BLOCK).enumerate() {
                 let products = &mut products[..values.len()];
-                factors.read(row, start + block * BLOCK, products);
+                matrix.read(row, start + block * BLOCK, products);
                 add_scaled(values, products, self.scaling);
             }
         });
         Ok(())
     }
 
+    /// Multiplies elements with DoRA's factors of their outputs.
+    fn multiply(&self, of_outputs: Option<&[f32]>, first: u64, out: &mut [f32]) {
+        let (Some(factors), Some(magnitude)) = (of_outputs, self.magnitude) else { return };
+        self.for_rows(first, out, |row, start, values| {
+            for (column, value) in values.iter_mut().enumerate() {
+                *value *= factors[magnitude.output(row, start + column)];
+            }
+        });
+    }
+
     /// Returns DoRA's factors: each magnitude, divided by the norm of its part of the base with
     /// this sum alone. The entire weight is read once.
-    fn of_outputs(&self, weight: &Merged, files: &dyn Files) -> io::Result<Option<Arc<[f32]>>> {
+    fn of_outputs(
+        &self,
+        weight: &Merged,
+        matrix: Option<&Factors>,
+        files: &dyn Files,
+    ) -> io::Result<Option<Arc<[f32]>>> {
         let Some(magnitude) = self.magnitude else { return Ok(None) };
-        let mut kept = lock(&self.kept.of_outputs);
-        if let Some(factors) = &*kept {
-            return Ok(Some(Arc::clone(factors)));
+        let mut kept = lock(&self.of_outputs);
+        if kept.is_some() {
+            return Ok(kept.clone());
         }
         let mut factors = read_all(&self.adapter, magnitude.position)?;
         let mut squares = vec![0.0_f64; factors.len()];
         let Place { rows, columns, .. } = &self.place;
         let elements = rows.start * columns..rows.end * columns;
-        let first_of_matrix = self.place.first * columns;
         let mut piece = vec![0.0; MOST.min(elements.len())];
         for first in elements.clone().step_by(MOST) {
             let piece = &mut piece[..MOST.min(elements.end - first)];
             weight.read_base(files, first as u64, piece)?;
-            self.add(None, first as u64, piece)?;
-            let first = first - elements.start + first_of_matrix;
-            for_rows(first as u64, *columns, piece, |row, start, values| {
+            self.add(matrix, first as u64, piece)?;
+            self.for_rows(first as u64, piece, |row, start, values| {
                 for (column, value) in values.iter().enumerate() {
-                    let output = magnitude.axis.number(row, start + column);
+                    let output = magnitude.output(row, start + column);
                     squares[output] += f64::from(*value) * f64::from(*value);
                 }
             });
@@ -305,32 +304,38 @@ impl Delta {
         for (factor, squares) in factors.iter_mut().zip(squares) {
             *factor /= squares.sqrt() as f32 + magnitude.epsilon;
         }
-        let factors: Arc<[f32]> = factors.into();
-        *kept = Some(Arc::clone(&factors));
-        Ok(Some(factors))
+        *kept = Some(factors.into());
+        Ok(kept.clone())
+    }
+
+    /// Returns the element of the matrix that is added to this one of the weight.
+    fn in_matrix(&self, element: u64) -> u64 {
+        let Place { rows, columns, first, .. } = &self.place;
+        element - (rows.start * columns) as u64 + (first * columns) as u64
+    }
+
+    /// Calls `each` with the elements of each row, from this element of the weight on: with the row
+    /// and the first column of the matrix.
+    fn for_rows(
+        &self,
+        first: u64,
+        values: &mut [f32],
+        mut each: impl FnMut(usize, usize, &mut [f32]),
+    ) {
+        let (first, columns) = (self.in_matrix(first), self.place.columns.max(1));
+        let mut row = (first / columns as u64) as usize;
+        let mut start = (first % columns as u64) as usize;
+        let mut rest = values;
+        while !rest.is_empty() {
+            let (these, more) = rest.split_at_mut((columns - start).min(rest.len()));
+            each(row, start, these);
+            (rest, row, start) = (more, row + 1, 0);
+        }
     }
 }
 
 fn add_scaled(out: &mut [f32], values: &[f32], scaling: f32) {
     out.iter_mut().zip(values).for_each(|(out, value)| *out += value * scaling);
-}
-
-/// Calls `each` with the elements of each row, from this element on: with the row and the first
-/// column.
-fn for_rows(
-    first: u64,
-    columns: usize,
-    values: &mut [f32],
-    mut each: impl FnMut(usize, usize, &mut [f32]),
-) {
-    let (mut row, mut start) =
-        ((first / columns.max(1) as u64) as usize, (first % columns.max(1) as u64) as usize);
-    let mut rest = values;
-    while !rest.is_empty() {
-        let (these, more) = rest.split_at_mut((columns - start).min(rest.len()));
-        each(row, start, these);
-        (rest, row, start) = (more, row + 1, 0);
-    }
 }
 
 /// Returns whether merged numbers can be rounded to a dtype.

@@ -55,10 +55,13 @@
 //! transformers, such as `language_model.model` and `model.language_model`. If some names are still
 //! missing, all of these must be found with one prefix more, or less. A weight that is not found is
 //! an error that lists similar names. A module such as `q_proj` also changes its rows of a fused
-//! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. If a file of
-//! diffusers or kohya has modules of several models, such as a UNet and a text encoder, the modules
-//! of all but this checkpoint are [left](Adapter::left). Where a prefix is missing, the checkpoint
-//! is a whole pipeline and must have all. No two modules of an adapter may change the same rows.
+//! `qkv_proj`, and the reverse; so do `gate_proj` and `up_proj` of `gate_up_proj`. The heads in
+//! `config.json` show which rows; without it, the adapter must change queries and keys or values.
+//!
+//! If a file of diffusers or kohya has modules of several models, such as a UNet and a text encoder,
+//! the models that do not fit this checkpoint in full are [left](Adapter::left). Where a prefix is
+//! missing, the checkpoint is a whole pipeline and must have all. No two modules of an adapter may
+//! change the same rows.
 //!
 //! [`Checkpoint::adapter_as`] converts an adapter to the format of another trainer.
 //!
@@ -82,8 +85,8 @@
 //! within the error of PEFT's F32 product. It has the same bits where sums are exact, for example
 //! with a rank of 1.
 //!
-//! In addition to the result, memory holds the matrices of a few modules; differences are read part
-//! by part. A weight with DoRA is read twice, because its norms need all of it.
+//! In addition to the result, memory holds the matrices of two weights for each core; differences
+//! are read part by part. A weight with DoRA is read twice, because its norms need all of it.
 
 mod config;
 mod converted;
@@ -92,9 +95,9 @@ mod fit;
 mod kinds;
 mod matrix;
 mod merged;
+mod names;
 mod numbers;
 mod parts;
-mod place;
 mod plan;
 mod product;
 mod source;
@@ -106,9 +109,8 @@ use std::sync::Arc;
 
 use config::Config;
 pub use converted::{AdapterFormat, ConvertedAdapter};
-use fit::{Found, Names};
-use merged::{Merged, is_possible};
-use parts::{Module, Parts};
+use merged::is_possible;
+use parts::Parts;
 use plan::{POSSIBLE, Plan};
 use source::{Source, mismatch};
 
@@ -117,7 +119,7 @@ use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
-use crate::format::error::{AdapterProblem, Error, Result};
+use crate::format::error::{Error, Result};
 
 /// The largest settings that are read. Real ones have a few KiB.
 const MOST: u64 = 16 << 20;
@@ -127,10 +129,6 @@ const PEFT_FILE: &str = "adapter_model.safetensors";
 
 /// The file of an adapter in a directory of mlx-lm.
 const MLX_FILE: &str = "adapters.safetensors";
-
-/// Modules with a row for each token.
-const VOCABULARY: &[&str] =
-    &["embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out"];
 
 /// A LoRA adapter: see [the module](crate::lora). Its header and settings are read when it is
 /// opened, its matrices when a weight is.
@@ -207,8 +205,8 @@ impl Adapter {
     }
 
     /// Adds the rows of a vocabulary that the checkpoint lacks, if the adapter was trained with
-    /// more. The rows are zeros before the adapter changes or replaces them. By default, such an
-    /// adapter is an error.
+    /// more: at most the number of elements that it stores for them. The rows are zeros before the adapter
+    /// changes or replaces them. By default, such an adapter is an error.
     #[must_use]
     pub fn pad_vocab(mut self, pads: bool) -> Self {
         self.pads_vocabulary = pads;
@@ -220,36 +218,10 @@ impl Adapter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Adapter`] if the other modules do not have the names of the checkpoint.
+    /// [`ErrorKind::Adapter`] if the other modules do not fit the checkpoint.
     pub fn left<S: ReadAt>(&self, base: &Checkpoint<S>) -> Result<Vec<&str>> {
         let quantized = base.quantized_weights()?;
-        let names = Names::new(base, quantized.iter().map(|weight| &*weight.name));
-        let found = self.parts.find(&self.source, &names)?;
-        let of_modules = found.iter().skip(self.parts.whole.len());
-        let modules = self.parts.modules.iter().flat_map(Module::changes).zip(of_modules);
-        let left = modules.filter(|(_, found)| **found == Found::Left);
-        let mut names: Vec<_> = left.map(|((module, _), _)| &*module.name).collect();
-        names.dedup();
-        Ok(names)
-    }
-
-    /// Makes the first dimension of a weight of the vocabulary longer.
-    fn grow(&self, rows: usize, merged: &mut Merged) -> Result<(), AdapterProblem> {
-        let known = merged.shape[0];
-        let module = merged.name.rsplit('.').nth(1).unwrap_or_default();
-        if rows <= known || !VOCABULARY.contains(&module) {
-            return Ok(());
-        }
-        if !self.pads_vocabulary {
-            let expected = format!("the {known} rows of {:?}", merged.name);
-            let found = format!(
-                "{rows}: the checkpoint lacks rows {known} to {}; pad-vocab adds them",
-                rows - 1
-            );
-            return Err(mismatch(expected, found));
-        }
-        merged.shape[0] = rows;
-        Ok(())
+        Plan::new(base, &quantized).add(self)
     }
 
     /// Returns the names of the modules with changed weights, as they are in the adapter, without
@@ -298,7 +270,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             plan.add(&adapter)?;
             others.push(adapter.source);
         }
-        let mut tensors = plan.into_tensors();
+        let mut tensors = plan.tensors;
         for tensor in &mut tensors {
             tensor.dtype = dtype(&tensor.name, tensor.dtype);
             if !is_possible(tensor.dtype) {

@@ -1,11 +1,8 @@
 //! [`Numbers`]: the ranks or alphas of modules, by patterns of their names.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 
 use regex_automata::meta::Regex;
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::format::patterns::{Expressions, LONGEST};
 
@@ -35,10 +32,14 @@ struct Shape {
 const MOST_SHAPES: usize = 1000;
 
 impl Numbers {
-    pub(super) fn new(patterns: Ordered, expressions: &mut Expressions) -> Result<Self, String> {
+    /// Makes them of patterns in the order of the file.
+    pub(super) fn new(
+        patterns: Vec<(String, f64)>,
+        expressions: &mut Expressions,
+    ) -> Result<Self, String> {
         let mut found =
             Self { numbers: Vec::new(), names: BTreeMap::new(), expressions: Vec::new() };
-        for (position, (pattern, number)) in patterns.0.into_iter().enumerate() {
+        for (position, (pattern, number)) in patterns.into_iter().enumerate() {
             found.numbers.push(number);
             if let Some((shape, name)) = plain(&pattern) {
                 let has_room = found.names.len() < MOST_SHAPES || found.names.contains_key(&shape);
@@ -111,39 +112,13 @@ fn plain(pattern: &str) -> Option<(Shape, Vec<char>)> {
     Some((Shape { len: name.len(), is_whole, any }, name))
 }
 
-/// Numbers by patterns, in the order of the file.
-#[derive(Debug, Default)]
-pub(super) struct Ordered(Vec<(String, f64)>);
-
-impl<'de> Deserialize<'de> for Ordered {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Ordered;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("numbers by patterns")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ordered, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(Ordered(entries))
-            }
-        }
-        deserializer.deserialize_map(Entries)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn numbers(patterns: impl IntoIterator<Item = String>) -> Numbers {
         let patterns = patterns.into_iter().enumerate().map(|(i, pattern)| (pattern, i as f64));
-        Numbers::new(Ordered(patterns.collect()), &mut Expressions::default()).unwrap()
+        Numbers::new(patterns.collect(), &mut Expressions::default()).unwrap()
     }
 
     #[test]

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::value::RawValue;
-
 use super::config::{Config, Fields, wrong};
 use super::experts;
-use super::fit::{Found, Names, Wanted};
-use super::kinds::{ENDS, End, Family, Kind, Role, unknown};
-use super::matrix::Matrix;
-use super::source::{Source, located, mismatch};
+use super::kinds::{ENDS, End, Kind, MODELS, Role, unknown};
+use super::matrix::{Matrix, ProductShape};
+use super::names::{Found, Names, Wanted};
+use super::source::{Source, at, located, mismatch};
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
-use crate::format::error::{AdapterProblem, Error, Result, Shape};
+use crate::format::error::{AdapterProblem, Result, Shape};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
 
@@ -30,19 +28,17 @@ pub(super) struct Parts {
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: String,
-    /// The group of the modules in one part of the model.
+    /// The part of the pipeline that the module belongs to.
     pub(super) group: String,
     /// Whether the name has `_` instead of `.`, as in kohya's files.
     pub(super) is_flattened: bool,
     pub(super) kind: Kind,
-    pub(super) family: Family,
     pub(super) changes: Vec<Change>,
     pub(super) tensors: BTreeMap<Role, usize>,
-    pub(super) magnitude: Option<usize>,
     /// The setting `fan_in_fan_out`; `None` if no weight is stored transposed.
     pub(super) is_transposed: Option<bool>,
-    /// The number of experts, if it changes a parameter of `target_parameters`.
-    pub(super) experts: Option<usize>,
+    /// Whether it changes a parameter of `target_parameters`, a stack of experts.
+    pub(super) has_experts: bool,
 }
 
 /// How a module changes a tensor.
@@ -50,56 +46,44 @@ pub(super) struct Module {
 pub(super) struct Change {
     /// The end of the tensor's name, such as `weight`.
     pub(super) end: String,
-    /// The position of a tensor for errors.
-    pub(super) position: usize,
     pub(super) matrix: Matrix,
+    pub(super) shape: ProductShape,
     /// The factor of the matrix.
     pub(super) scaling: f64,
 }
+
+/// A change, with its module.
+pub(super) type Changed<'a> = (&'a Module, &'a Change);
 
 impl Change {
     pub(super) fn is_bias(&self) -> bool {
         self.end == "bias"
     }
+
+    /// Returns the position of a tensor for errors.
+    pub(super) fn position(&self) -> usize {
+        self.matrix.ends()[0]
+    }
 }
 
 impl Module {
-    pub(super) fn is_embedding(&self) -> bool {
-        self.family == Family::Embedding
+    pub(super) fn magnitude(&self) -> Option<usize> {
+        self.tensors.get(&Role::Magnitude).copied()
     }
 
     /// Returns its changes, with itself.
-    pub(super) fn changes(&self) -> impl Iterator<Item = (&Self, &Change)> {
+    pub(super) fn changes(&self) -> impl Iterator<Item = Changed<'_>> {
         self.changes.iter().map(move |change| (self, change))
     }
 
-    /// Returns the tensors that it changes.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let dot = if self.is_flattened { '_' } else { '.' };
-        self.changes.iter().map(move |change| Wanted {
-            position: change.position,
-            name: format!("{}{dot}{}", self.name, change.end),
-            is_flattened: self.is_flattened,
-            may_be_new: false,
-            kind: Some(self.kind),
-            group: self.group.clone(),
-        })
+    /// Returns `true` if its group may belong to another model than the checkpoint.
+    pub(super) fn may_be_left(&self) -> bool {
+        self.is_flattened || MODELS.iter().any(|(name, ..)| *name == self.group)
     }
 }
 
 /// PEFT's prefix of all names.
 pub(super) const PEFT: &str = "base_model.model.";
-
-/// The prefixes of module names by kohya's scripts.
-const KOHYA: &[&str] = &[
-    "lora_unet_",
-    "lora_te1_",
-    "lora_te2_",
-    "lora_te3_",
-    "lora_te_",
-    "lora_transformer_",
-    "lycoris_",
-];
 
 /// The parts of names by `torch.compile` and FSDP.
 const WRAPPERS: &[&str] = &["_orig_mod", "_fsdp_wrapped_module"];
@@ -110,19 +94,12 @@ const NAMED: &[&str] = &["lora_", "hada_", "lokr_", "modules_to_save"];
 /// The settings in the metadata of a file that diffusers saved: several models, by their names.
 pub(super) const DIFFUSERS: &str = "lora_adapter_metadata";
 
-/// The tensors of a module that were found so far.
-#[derive(Debug, Default)]
-struct Tensors {
-    kind: Option<(Kind, Family)>,
-    tensors: BTreeMap<Role, usize>,
-}
-
 impl Parts {
     /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT or mlx-lm.
     pub(super) fn read(source: &Source, config: Option<&Config>) -> Result<Self> {
         let is_before_0_19 = config.is_some_and(Config::is_before_0_19);
         let mut parts = Self { modules: Vec::new(), whole: Vec::new(), is_before_0_19 };
-        let mut found = BTreeMap::<String, Tensors>::new();
+        let mut found = BTreeMap::<String, Tensors<'_>>::new();
         for (position, tensor) in source.tensors().enumerate() {
             let name = plain(tensor.name());
             if config.is_none() && name.starts_with(PEFT) {
@@ -130,17 +107,14 @@ impl Parts {
             }
             let name = name.strip_prefix(PEFT).unwrap_or(&name);
             if let Some(&end) = ENDS.iter().find(|end| is_end(end, name, config)) {
-                if config.is_some() && end.3 == Role::W2 && tensor.shape().len() == 3 {
+                if config.is_some() && end.2 == Role::W2 && tensor.shape().len() == 3 {
                     // PEFT's product has its numbers in another order.
                     let found = "lokr_w2 of a convolution with one dimension".to_owned();
                     return Err(located(&tensor, AdapterProblem::Unsupported { found }));
                 }
                 let module = &name[..name.len() - end.0.len()];
-                let found = found.entry(module.to_owned()).or_default();
-                found.add(end, position).map_err(|found| {
-                    let found = format!("two {found} module {module:?}");
-                    located(&tensor, AdapterProblem::Unsupported { found })
-                })?;
+                let of_module = found.entry(module.to_owned());
+                of_module.or_insert_with(|| Tensors::new(source, module)).add(end, position)?;
                 continue;
             }
             let Some(config) = config else {
@@ -153,70 +127,96 @@ impl Parts {
                 name,
                 is_flattened: false,
                 kind: None,
-                group: String::new(),
             }));
         }
-        let configs = if config.is_some() { BTreeMap::new() } else { of_diffusers(source)? };
-        let all = All { source, config, configs, found };
-        for (key, found) in &all.found {
-            parts.modules.push(all.module(key, found)?);
+        let models = if config.is_some() { BTreeMap::new() } else { of_diffusers(source)? };
+        let settings = Settings { config, models };
+        for tensors in found.values() {
+            let is_known = |other: &str| found.contains_key(other);
+            parts.modules.push(settings.module(tensors, is_known)?);
         }
         Ok(parts)
     }
 
-    /// Finds the tensors of a checkpoint that it changes: for the whole tensors, then for each
-    /// change of each module.
-    pub(super) fn find<'a>(&self, source: &Source, names: &Names<'a>) -> Result<Vec<Found<'a>>> {
-        let of_modules = self.modules.iter().flat_map(Module::wanted);
-        let wanted: Vec<_> = self.whole.iter().cloned().chain(of_modules).collect();
-        names.find(&wanted).map_err(|(number, error)| {
-            match source.tensor_at(wanted[number].position) {
-                Some(tensor) => tensor.locate(error),
-                None => error,
-            }
-        })
+    /// Returns the changes of each part of the pipeline. Tensors that replace others are in files
+    /// with one part.
+    pub(super) fn groups(&self) -> BTreeMap<&str, Vec<Changed<'_>>> {
+        let mut groups = BTreeMap::<_, Vec<_>>::new();
+        for module in &self.modules {
+            groups.entry(&*module.group).or_default().extend(module.changes());
+        }
+        if groups.is_empty() {
+            groups.insert("", Vec::new());
+        }
+        groups
+    }
+
+    /// Finds the tensors of a checkpoint for all that are replaced, then for the changes of a
+    /// group. Returns also whether names have a longer prefix there.
+    pub(super) fn find<'a>(
+        &self,
+        source: &Source,
+        names: &Names<'a>,
+        group: &[Changed<'_>],
+    ) -> Result<(Vec<Option<Found<'a>>>, bool)> {
+        let changes = group.iter().map(Wanted::from);
+        let wanted: Vec<_> = self.whole.iter().cloned().chain(changes).collect();
+        let found = names.find(&wanted);
+        found.map_err(|(number, error)| at(source, wanted[number].position, error))
     }
 }
 
-impl Tensors {
-    /// Adds a tensor, or returns its conflict with another.
-    fn add(&mut self, (_, family, kind, role): End, position: usize) -> Result<(), &'static str> {
-        if !role.is_of_any_kind() {
-            let known = self.kind.get_or_insert((kind, family));
-            if known.0 != kind {
-                return Err("kinds of change for");
-            }
-            if known.1 != family {
-                return Err("kinds of names for");
-            }
-        }
-        match self.tensors.insert(role, position) {
-            Some(_) => Err("tensors for one end of"),
-            None => Ok(()),
-        }
+/// The tensors of a module that were found so far.
+#[derive(Debug)]
+pub(super) struct Tensors<'a> {
+    pub(super) source: &'a Source,
+    module: String,
+    kind: Option<Kind>,
+    positions: BTreeMap<Role, usize>,
+}
+
+impl<'a> Tensors<'a> {
+    fn new(source: &'a Source, module: &str) -> Self {
+        Self { source, module: module.to_owned(), kind: None, positions: BTreeMap::new() }
     }
 
-    /// Returns the error of a module without a tensor that it needs. It is located at another of
-    /// its tensors.
-    fn missing(&self, source: &Source, name: &str, role: Role) -> Error {
-        let of_kind = self.kind.unwrap_or((Kind::Lora, Family::Peft));
-        let is_it = |(_, family, kind, it): &&End| *it == role && (*kind, *family) == of_kind;
-        let end = ENDS.iter().find(is_it).or(ENDS.iter().find(|end| end.3 == role));
-        let expected = format!("{name}{}", end.map_or("", |end| end.0));
-        let problem = AdapterProblem::Missing { expected };
-        match self.tensors.values().find_map(|&position| source.tensor_at(position)) {
-            Some(tensor) => located(&tensor, problem),
-            None => problem.into(),
-        }
+    /// Adds a tensor, unless it conflicts with another.
+    fn add(&mut self, (_, kind, role): End, position: usize) -> Result<()> {
+        let is_known = role.is_of_any_kind() || *self.kind.get_or_insert(kind) == kind;
+        let conflict = if !is_known {
+            "kinds of change or of names for"
+        } else if self.positions.insert(role, position).is_some() {
+            "tensors for one end of"
+        } else {
+            return Ok(());
+        };
+        let found = format!("two {conflict} module {:?}", self.module);
+        Err(at(self.source, position, AdapterProblem::Unsupported { found }))
+    }
+
+    pub(super) fn get(&self, role: Role) -> Option<usize> {
+        self.positions.get(&role).copied()
+    }
+
+    /// Returns the position of a tensor that the module needs.
+    pub(super) fn need(&self, role: Role) -> Result<usize> {
+        self.get(role).ok_or_else(|| {
+            let mut ends = ENDS.iter().filter(|end| end.2 == role);
+            let of_kind = ends.clone().find(|end| Some(end.1) == self.kind);
+            let end = of_kind.or_else(|| ends.next());
+            let expected = format!("{}{}", self.module, end.map_or("", |end| end.0));
+            let other = self.positions.values().next().copied().unwrap_or(usize::MAX);
+            at(self.source, other, AdapterProblem::Missing { expected })
+        })
     }
 }
 
 /// Returns `true` for the end of a name of a module's tensor. Some ends are plain words, which mean
 /// something only in files of some libraries.
-fn is_end((end, family, ..): &End, name: &str, config: Option<&Config>) -> bool {
-    let is_possible = match family {
-        Family::Kohya => config.is_none(),
-        Family::Mlx => config.is_some_and(|config| config.is_mlx),
+fn is_end((end, kind, _): &End, name: &str, config: Option<&Config>) -> bool {
+    let is_possible = match kind {
+        Kind::Kohya | Kind::Full => config.is_none(),
+        Kind::Mlx => config.is_some_and(|config| config.is_mlx),
         _ => true,
     };
     is_possible && name.ends_with(end)
@@ -250,101 +250,100 @@ fn whole(source: &Source, name: &str) -> Option<String> {
 /// Returns the settings that diffusers recorded, by the names of models such as `transformer`.
 fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
     let Some(json) = source.metadata().get(DIFFUSERS) else { return Ok(BTreeMap::new()) };
-    let fields: BTreeMap<String, Box<RawValue>> =
-        serde_json::from_slice(&python_json::plain(json.as_bytes()))
-            .map_err(|error| wrong(format!("{DIFFUSERS}: {error}")))?;
+    let fields: Fields = serde_json::from_slice(&python_json::plain(json.as_bytes()))
+        .map_err(|error| wrong(format!("{DIFFUSERS}: {error}")))?;
     let mut models = BTreeMap::<String, Fields>::new();
     for (key, value) in fields {
-        let Some((model, field)) = key.split_once('.') else { continue };
-        models.entry(model.to_owned()).or_default().insert(field.to_owned(), value);
+        if let Some((model, field)) = key.split_once('.')
+            && field != "peft_type"
+        {
+            models.entry(model.to_owned()).or_default().insert(field.to_owned(), value);
+        }
     }
-    let mut configs = BTreeMap::new();
     let mut expressions = Expressions::default();
-    for (model, mut fields) in models {
-        fields.remove("peft_type");
-        configs.insert(model, Config::read(fields, &mut expressions)?);
-    }
-    Ok(configs)
+    let config = |(model, fields)| Ok((model, Config::read(fields, &mut expressions)?));
+    models.into_iter().map(config).collect()
 }
 
-/// The tensors of all modules, and the settings.
-struct All<'a> {
-    source: &'a Source,
+/// The settings of all modules.
+struct Settings<'a> {
     config: Option<&'a Config>,
     /// The settings of models, in a file of diffusers.
-    configs: BTreeMap<String, Config>,
-    found: BTreeMap<String, Tensors>,
+    models: BTreeMap<String, Config>,
 }
 
-impl All<'_> {
-    /// Checks the tensors of a module.
-    fn module(&self, key: &str, found: &Tensors) -> Result<Module> {
+impl Settings<'_> {
+    /// Checks the tensors of a module. `is_known` finds other modules by their names.
+    fn module(&self, tensors: &Tensors<'_>, is_known: impl Fn(&str) -> bool) -> Result<Module> {
         let (name, parameter) = match self.config {
-            Some(config) => {
-                experts::parameter(key, config, |other| self.found.contains_key(other))?
-            }
-            None => (key, None),
+            Some(config) => experts::parameter(&tensors.module, config, is_known)?,
+            None => (&*tensors.module, None),
         };
         let (group, name, is_flattened) = self.split(name);
-        let config = self.config.or_else(|| self.configs.get(group));
-        let (kind, family) = match found.kind {
-            Some(kind) => kind,
-            None if found.tensors.contains_key(&Role::DiffBias) => (Kind::Full, Family::Kohya),
-            None => return Err(found.missing(self.source, key, Role::Down)),
-        };
+        let config = self.of_group(group);
+        let has_diff = tensors.get(Role::DiffBias).is_some();
+        let kind = tensors.kind.unwrap_or(if has_diff { Kind::Full } else { Kind::Peft });
+        let is_layer = kind.is_lora() && kind != Kind::Embedding;
         let mut module = Module {
             name: name.to_owned(),
             group: group.to_owned(),
             is_flattened: is_flattened && config.is_none(),
             kind,
-            family,
             changes: Vec::new(),
-            tensors: found.tensors.clone(),
-            magnitude: found.tensors.get(&Role::Magnitude).copied(),
-            is_transposed: config.filter(|_| kind == Kind::Lora).map(|it| it.is_transposed),
-            experts: None,
+            tensors: tensors.positions.clone(),
+            is_transposed: config.filter(|_| is_layer).map(|it| it.is_transposed),
+            has_experts: parameter.is_some(),
         };
-        self.add_changes(&mut module, key, parameter, found)?;
-        if config.is_some_and(|config| config.is_dora) && module.magnitude.is_none() {
-            return Err(found.missing(self.source, key, Role::Magnitude));
+        let weight = self.weight(tensors, &module, parameter)?;
+        let factor = weight.as_ref().map_or(1.0, |weight| weight.scaling);
+        module.changes.extend(weight);
+        for (role, scaling) in [(Role::UpBias, factor), (Role::DiffBias, 1.0)] {
+            if let Some(matrix) = tensors.get(role).map(Matrix::Stored) {
+                let shape = matrix.shape(tensors.source)?;
+                module.changes.push(Change { end: "bias".to_owned(), matrix, shape, scaling });
+            }
+        }
+        if config.is_some_and(|config| config.is_dora) {
+            tensors.need(Role::Magnitude)?;
         }
         Ok(module)
     }
 
-    /// Adds the changes of the weight, or of a parameter, and of the bias.
-    fn add_changes(
+    fn of_group(&self, group: &str) -> Option<&Config> {
+        self.config.or_else(|| self.models.get(group))
+    }
+
+    /// Returns the change of the weight, or of a parameter.
+    fn weight(
         &self,
-        module: &mut Module,
-        key: &str,
+        tensors: &Tensors<'_>,
+        module: &Module,
         parameter: Option<&str>,
-        found: &Tensors,
-    ) -> Result<()> {
-        let need = |role| match found.tensors.get(&role) {
-            Some(&position) => Ok(position),
-            None => Err(found.missing(self.source, key, role)),
+    ) -> Result<Option<Change>> {
+        let source = tensors.source;
+        let Some(mut matrix) = Matrix::new(tensors, module.kind)? else {
+            return Ok(None);
         };
-        let kind = (module.kind, module.family);
-        let mut scaling = 1.0;
-        if let Some(matrix) = Matrix::new(kind, self.source, &found.tensors, need)? {
-            let name = &module.name;
-            let path = parameter.map_or(name.clone(), |it| format!("{name}.{it}"));
-            let shape = matrix.shape(self.source)?;
-            if let (Some(_), Some(config), Some(rank)) = (parameter, self.config, shape.rank) {
-                module.experts = Some(rank / config.rank(&path).max(1.0) as usize);
-            }
-            scaling = self.scaling(module, &path, &matrix, found)?;
-            let end = parameter.unwrap_or("weight").to_owned();
-            let [position, _] = matrix.ends();
-            module.changes.push(Change { end, position, matrix, scaling });
+        let path = parameter.map_or(module.name.clone(), |it| format!("{}.{it}", module.name));
+        let config = self.of_group(&module.group).filter(|_| module.kind != Kind::Full);
+        let rank = config.map(|config| config.rank(&path));
+        let mut shape = matrix.shape(source)?;
+        if let (Some(expected), Some(all)) = (rank, shape.rank.filter(|_| module.has_experts)) {
+            matrix.for_experts((all / expected.max(1.0) as usize).max(1));
+            shape = matrix.shape(source)?;
         }
-        for (role, scaling) in [(Role::UpBias, scaling), (Role::DiffBias, 1.0)] {
-            if let Some(&position) = found.tensors.get(&role) {
-                let matrix = Matrix::Stored(position);
-                matrix.shape(self.source)?;
-                module.changes.push(Change { end: "bias".to_owned(), position, matrix, scaling });
+        let found = shape.rank.map(|rank| rank as f64);
+        let scaling = match (config, rank, found, tensors.get(Role::Alpha)) {
+            (_, Some(rank), Some(found), _) if rank != found => {
+                let [expected, found] = [rank, found].map(|it| format!("a rank of {it}"));
+                return Err(at(source, matrix.ends()[1], mismatch(expected, found)));
             }
-        }
-        Ok(())
+            (Some(config), ..) => config.scaling(&path),
+            (None, _, Some(rank), Some(alpha)) => number(source, alpha)? / rank,
+            _ => 1.0,
+        };
+        let end = parameter.unwrap_or("weight").to_owned();
+        Ok(Some(Change { end, matrix, shape, scaling }))
     }
 
     /// Divides the name of a module into its group and its name there. Returns `true` for a name
@@ -353,47 +352,12 @@ impl All<'_> {
         if self.config.is_some() {
             return ("", name, false);
         }
-        let is_flattened = |prefix: &&&str| name.starts_with(**prefix) && !name.contains('.');
-        if let Some(prefix) = KOHYA.iter().find(is_flattened) {
-            let (group, name) = name.split_at(prefix.len());
-            return (group, name, true);
-        }
-        match name.split_once('.') {
-            Some((model, rest)) if self.configs.contains_key(model) => (model, rest, false),
-            Some((model, _)) => (model, name, false),
-            None => ("", name, false),
-        }
-    }
-
-    /// Returns the factor of a module's matrix, which has this path.
-    fn scaling(
-        &self,
-        module: &Module,
-        path: &str,
-        matrix: &Matrix,
-        found: &Tensors,
-    ) -> Result<f64> {
-        let rank = matrix.shape(self.source)?.rank.map(|rank| rank as f64);
-        if module.kind == Kind::Full {
-            return Ok(1.0);
-        }
-        let Some(config) = self.config.or_else(|| self.configs.get(&module.group)) else {
-            return match (rank, found.tensors.get(&Role::Alpha)) {
-                (Some(rank), Some(&alpha)) => Ok(number(self.source, alpha)? / rank),
-                _ => Ok(1.0),
-            };
+        let Some((model, rest)) = name.split_once('.') else {
+            let model = MODELS.iter().find(|(_, prefix, _)| name.starts_with(prefix));
+            let (group, rest) = name.split_at(model.map_or(0, |(_, prefix, _)| prefix.len()));
+            return (group, rest, model.is_some());
         };
-        let expected = config.rank(path);
-        let expected = expected * module.experts.unwrap_or(1) as f64;
-        if let Some(rank) = rank.filter(|rank| *rank != expected) {
-            let problem = mismatch(format!("a rank of {expected}"), format!("a rank of {rank}"));
-            let [_, position] = matrix.ends();
-            return Err(match self.source.tensor_at(position) {
-                Some(tensor) => located(&tensor, problem),
-                None => problem.into(),
-            });
-        }
-        Ok(config.scaling(path))
+        (model, if self.models.contains_key(model) { rest } else { name }, false)
     }
 }
 

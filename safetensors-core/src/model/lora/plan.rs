@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use super::Adapter;
 use super::config::wrong;
-use super::fit::{Found, Names, Spelling};
-use super::merged::{Delta, Kept, Merged, Recent, Stored, is_possible};
-use super::parts::{Change, Module};
-use super::place::{Fit, Met};
-use super::source::{located, mismatch};
+use super::fit::{Fit, Met, vocabulary};
+use super::merged::{Delta, Merged, Recent, Stored, is_possible};
+use super::names::{Found, Names, Wanted};
+use super::parts::Changed;
+use super::source::{Source, at, located, mismatch};
 use super::transposed::Base;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::file::load::LazyTensor;
-use crate::format::error::{AdapterProblem, Error, Result, Shape};
+use crate::format::error::{AdapterProblem, Result, Shape};
 use crate::model::quantized::QuantizedWeight;
 
 /// The dtypes of weights that can be merged.
@@ -22,20 +22,21 @@ pub(super) const POSSIBLE: &str = "dtype F32, BF16, F16 or a float of 8 bits";
 
 /// The changes of a checkpoint by the adapters so far.
 pub(super) struct Plan<'a, S> {
-    base: Arc<Base<'a, S>>,
+    base: Base<'a, S>,
     names: Names<'a>,
     quantized: &'a [QuantizedWeight],
-    tensors: Vec<Merged>,
+    /// The tensors that change.
+    pub(super) tensors: Vec<Merged>,
     /// The numbers of the merged tensors by their names in the checkpoint.
-    by_name: HashMap<&'a str, usize>,
+    by_name: HashMap<String, usize>,
     recent: Arc<Recent>,
 }
 
 impl<'a, S: ReadAt> Plan<'a, S> {
     pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
         Self {
-            base: Arc::new(Base::new(base)),
-            names: Names::new(base, quantized.iter().map(|weight| &*weight.name)),
+            base: Base::new(base),
+            names: Names::new(base, quantized),
             quantized,
             tensors: Vec::new(),
             by_name: HashMap::new(),
@@ -43,179 +44,184 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         }
     }
 
-    /// Returns the tensors that change.
-    pub(super) fn into_tensors(self) -> Vec<Merged> {
-        self.tensors
-    }
-
-    /// Adds the changes of an adapter.
-    pub(super) fn add(&mut self, adapter: &Adapter) -> Result<()> {
-        let Adapter { source, parts, scale, .. } = adapter;
-        if !scale.is_finite() {
-            return Err(wrong(format_args!("scale {scale} is not finite")));
+    /// Adds the changes of an adapter. Returns the names of modules that do not fit, because they
+    /// belong to another model of the pipeline.
+    pub(super) fn add<'n>(&mut self, adapter: &'n Adapter) -> Result<Vec<&'n str>> {
+        if !adapter.scale.is_finite() {
+            return Err(wrong(format_args!("scale {} is not finite", adapter.scale)));
         }
-        let mut found = parts.find(source, &self.names)?.into_iter();
-        for (wanted, found) in parts.whole.iter().zip(found.by_ref()) {
-            let Some(tensor) = source.tensor_at(wanted.position) else { continue };
-            let number = match found {
-                Found::At(names, _) => {
-                    self.untie(names[0], &tensor)?;
-                    self.target(names[0], &tensor)?
+        let source = &adapter.source;
+        let (mut whole, mut deltas) = (Vec::new(), Vec::new());
+        let (mut left, mut unfit, mut is_pipeline) = (Vec::new(), None, false);
+        for changes in adapter.parts.groups().into_values() {
+            let fitted = match adapter.parts.find(source, &self.names, &changes) {
+                Ok((mut found, has_longer_names)) => {
+                    is_pipeline |= has_longer_names;
+                    let of_changes = found.split_off(adapter.parts.whole.len());
+                    whole.extend(found);
+                    let all = self.meet(source, &changes, of_changes)?;
+                    let fit = Fit::new(adapter, &self.base, &all)?;
+                    let delta = |met: &Met<'_, 'a>| Ok((met.weight, fit.delta(met)?));
+                    all.iter().map(delta).collect::<Result<Vec<_>>>()
                 }
-                _ => self.added(&wanted.name, &tensor),
+                Err(error) => Err(error),
             };
-            self.replace(adapter, wanted.position, number, &tensor)?;
+            match (fitted, changes.first()) {
+                (Ok(fitted), _) => deltas.extend(fitted),
+                (Err(error), Some((module, _))) if module.may_be_left() => {
+                    left.extend(changes.iter().map(|(module, _)| &*module.name));
+                    unfit.get_or_insert(error);
+                }
+                (Err(error), _) => return Err(error),
+            }
         }
-        let changes = parts.modules.iter().flat_map(Module::changes);
-        let all: Vec<Met<'_>> = changes.zip(found).collect();
-        let base = Arc::clone(&self.base);
-        let mut fit = Fit::new(adapter, &base, &all);
-        for (change, found) in &all {
-            self.change(&mut fit, *change, found)?;
+        // The names of an entire pipeline are longer than those of one model.
+        if let Some(error) = unfit.filter(|_| is_pipeline || deltas.is_empty()) {
+            return Err(error);
         }
-        Ok(())
-    }
-
-    /// Adds a change of a module to the tensors that it means.
-    fn change(
-        &mut self,
-        fit: &mut Fit<'_, 'a, S>,
-        change: (&Module, &Change),
-        found: &Found<'_>,
-    ) -> Result<()> {
-        // `Left` belongs to another model.
-        let Found::At(names, spelling) = found else { return Ok(()) };
-        let Some(tensor) = fit.adapter.source.tensor_at(change.1.position) else { return Ok(()) };
-        let mut first = 0;
-        for (number, name) in names.iter().enumerate() {
-            let is_last = number + 1 == names.len();
-            let number = self.target(name, &tensor)?;
+        for (wanted, found) in adapter.parts.whole.iter().zip(whole) {
+            self.replace(adapter, wanted, found)?;
+        }
+        check_rows(&mut deltas)?;
+        for (name, delta) in deltas {
+            let Some(number) = self.target(name) else { continue };
             let merged = &mut self.tensors[number];
-            let mut matrix = change.1.matrix.clone();
-            let place = match *spelling {
-                Spelling::Fused(part, parts) => fit.in_fused(change, (part, parts), merged)?,
-                Spelling::Parts => fit.in_part(change, (first, is_last), merged)?,
-                Spelling::Same => fit.whole(change, &mut matrix, merged)?,
-            };
-            first += place.rows.len();
-            if !fit.claim(name, &place.rows) {
-                return Err(changed_twice(&tensor, name));
-            }
-            let scaling = (fit.adapter.scale * change.1.scaling) as f32;
-            if !scaling.is_finite() {
-                let found = format!("{} times scale {}", change.1.scaling, fit.adapter.scale);
-                return Err(located(&tensor, mismatch("a finite factor", found)));
-            }
-            let magnitude = fit.magnitude(change, &place, merged)?;
-            merged.deltas.push(Delta {
-                adapter: Arc::clone(&fit.adapter.source),
-                matrix,
-                place,
-                scaling,
-                magnitude,
-                recent: Arc::clone(&self.recent),
-                kept: Kept::default(),
-            });
+            merged.grow(delta.place.rows.end * delta.place.columns);
+            merged.deltas.push(delta);
         }
-        Ok(())
+        left.dedup();
+        Ok(left)
     }
 
-    /// Returns the tensor of this name of the checkpoint, if it can be merged.
-    fn numbers<T>(&self, name: &str, from: &LazyTensor<'_, T>) -> Result<LazyTensor<'a, S>> {
+    /// Returns each change with each weight that it means.
+    fn meet<'n>(
+        &self,
+        source: &Source,
+        changes: &[Changed<'n>],
+        found: Vec<Option<Found<'a>>>,
+    ) -> Result<Vec<Met<'n, 'a>>> {
+        let mut all = Vec::new();
+        for (&(module, change), found) in changes.iter().zip(found) {
+            let Some(Found { names, spelling }) = found else { continue };
+            let mut first = 0;
+            for (number, weight) in names.iter().enumerate() {
+                let shape = self.numbers(weight, source, change.position())?.shape();
+                let is_last = number + 1 == names.len();
+                all.push(Met { module, change, weight, shape, spelling, first, is_last });
+                first = first.saturating_add(shape.first().copied().unwrap_or_default());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the tensor of this name of the checkpoint, if a tensor of an adapter can change it.
+    fn numbers(&self, name: &str, adapter: &Source, position: usize) -> Result<LazyTensor<'a, S>> {
         let is_of = |weight: &&QuantizedWeight| {
             weight.name == name || weight.tensors.iter().any(|tensor| tensor == name)
         };
         let quantized = self.quantized.iter().find(is_of);
-        let (None, Some(tensor)) = (quantized, self.base.checkpoint.get(name)) else {
-            let scheme = quantized.map_or("", |weight| weight.scheme);
-            let found = format!("{name:?} of the checkpoint, quantised as {scheme}");
-            return Err(located(from, mismatch("a weight of numbers; dequantise it first", found)));
+        let problem = match (quantized, self.base.checkpoint.get(name)) {
+            (None, Some(tensor)) if is_possible(tensor.dtype()) => return Ok(tensor),
+            (None, Some(tensor)) => {
+                mismatch(POSSIBLE, format!("{} of {name:?} of the checkpoint", tensor.dtype()))
+            }
+            (quantized, _) => {
+                let scheme = quantized.map_or("", |weight| weight.scheme);
+                let found = format!("{name:?} of the checkpoint, quantised as {scheme}");
+                mismatch("a weight of numbers; dequantise it first", found)
+            }
         };
-        if !is_possible(tensor.dtype()) {
-            let found = format!("{} of {name:?} of the checkpoint", tensor.dtype());
-            return Err(located(from, mismatch(POSSIBLE, found)));
-        }
-        Ok(tensor)
+        Err(at(adapter, position, problem))
     }
 
-    /// Returns the number of the merged tensor for this name of the checkpoint, which a tensor of
-    /// an adapter changes.
-    fn target<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<usize> {
-        let tensor = self.numbers(name, from)?;
-        let known = self.by_name.get(name).or_else(|| self.by_name.get(tensor.name()));
-        Ok(known.copied().unwrap_or_else(|| self.changed(tensor.name(), &tensor)))
+    /// Returns the number of the merged tensor with this name, which is new unless it is known.
+    fn number<T>(&mut self, name: &str, like: &LazyTensor<'_, T>, base: Option<Stored>) -> usize {
+        *self.by_name.entry(name.to_owned()).or_insert_with(|| {
+            self.tensors.push(Merged::new(name, like, base, Arc::clone(&self.recent)));
+            self.tensors.len() - 1
+        })
     }
 
-    /// Adds a tensor of the checkpoint, under one of its names.
-    fn changed(&mut self, name: &'a str, tensor: &LazyTensor<'a, S>) -> usize {
-        self.by_name.insert(name, self.tensors.len());
-        self.tensors.push(Merged::new(name, tensor, Some(Stored::from(tensor))));
-        self.tensors.len() - 1
+    /// Returns the number of the merged tensor for a name of the checkpoint.
+    fn target(&mut self, name: &str) -> Option<usize> {
+        let tensor = self.base.checkpoint.get(name)?;
+        let name = if self.by_name.contains_key(name) { name } else { tensor.name() };
+        Some(self.number(name, &tensor, Some(Stored::from(&tensor))))
     }
 
     /// Makes a separate tensor of each further name of a tied weight: the copy of a module that was
     /// trained completely replaces one name.
     fn untie<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> Result<()> {
-        let tensor = self.numbers(name, from)?;
+        let Some(tensor) = self.base.checkpoint.get(name) else { return Ok(()) };
         let aliases = self.base.checkpoint.aliases().filter(|(_, it)| it.name() == tensor.name());
         for (alias, tensor) in aliases {
             if self.by_name.contains_key(alias) {
                 break;
             }
             if self.by_name.contains_key(tensor.name()) {
-                return Err(changed_twice(from, name));
+                return Err(located(from, twice(name)));
             }
-            self.changed(alias, &tensor);
+            self.number(alias, &tensor, Some(Stored::from(&tensor)));
         }
         Ok(())
     }
 
-    /// Returns the number of a tensor that the checkpoint does not have.
-    fn added<T>(&mut self, name: &str, from: &LazyTensor<'_, T>) -> usize {
-        let is_it = |merged: &Merged| merged.base.is_none() && merged.name == name;
-        self.tensors.iter().position(is_it).unwrap_or_else(|| {
-            self.tensors.push(Merged::new(name, from, None));
-            self.tensors.len() - 1
-        })
-    }
-
-    /// Replaces the checkpoint's tensor by an adapter's.
-    fn replace<T: ReadAt>(
+    /// Replaces the checkpoint's tensor by an adapter's, or adds that.
+    fn replace(
         &mut self,
         adapter: &Adapter,
-        position: usize,
-        number: usize,
-        tensor: &LazyTensor<'_, T>,
+        wanted: &Wanted,
+        found: Option<Found<'a>>,
     ) -> Result<()> {
-        let merged = &mut self.tensors[number];
+        let Some(tensor) = adapter.source.tensor_at(wanted.position) else { return Ok(()) };
+        let number = match found.map(|found| found.names[0]) {
+            Some(name) => {
+                self.numbers(name, &adapter.source, wanted.position)?;
+                self.untie(name, &tensor)?;
+                self.target(name)
+            }
+            None => Some(self.number(&wanted.name, &tensor, None)),
+        };
+        let Some(merged) = number.map(|number| &mut self.tensors[number]) else { return Ok(()) };
         if let ([rows, row @ ..], [_, rest @ ..]) = (tensor.shape(), &*merged.shape)
             && row == rest
         {
-            adapter.grow(*rows, merged).map_err(|problem| located(tensor, problem))?;
+            let rows = vocabulary(adapter, (&merged.name, &merged.shape), *rows, u64::MAX);
+            merged.shape[0] = rows.map_err(|problem| located(&tensor, problem))?;
         }
-        check_shape(tensor, merged)?;
+        if tensor.shape() != merged.shape {
+            let expected = format!("shape {} of {:?}", Shape(&merged.shape), merged.name);
+            let found = format!("shape {}", Shape(tensor.shape()));
+            return Err(located(&tensor, mismatch(expected, found)));
+        }
         if !is_possible(tensor.dtype()) {
-            return Err(located(tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
+            return Err(located(&tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));
         }
         tensor.refuse_codes()?;
         if merged.replaced.is_some() || !merged.deltas.is_empty() {
-            return Err(changed_twice(tensor, &merged.name));
+            return Err(located(&tensor, twice(&merged.name)));
         }
-        merged.replaced = Some((Arc::clone(&adapter.source), position));
+        merged.replaced = Some((Arc::clone(&adapter.source), Stored::from(&tensor)));
         Ok(())
     }
 }
 
-fn changed_twice<S>(tensor: &LazyTensor<'_, S>, name: &str) -> Error {
-    let found = format!("{name:?}, which another tensor of the adapters changes, too");
-    located(tensor, AdapterProblem::Unsupported { found })
+/// Refuses two modules of an adapter that change the same rows. The names of a tied weight are
+/// separate: like a merge by PEFT, its sum has the changes of all of them.
+fn check_rows(deltas: &mut [(&str, Delta)]) -> Result<()> {
+    deltas.sort_by_key(|(name, delta)| (*name, delta.place.rows.start));
+    for pair in deltas.windows(2) {
+        if let [(name, one), (other, delta)] = pair
+            && name == other
+            && delta.place.rows.start < one.place.rows.end
+        {
+            return Err(at(&delta.adapter, delta.matrix.ends()[0], twice(name)));
+        }
+    }
+    Ok(())
 }
 
-/// Checks that a tensor of an adapter has the shape of the one that it changes.
-fn check_shape<S>(tensor: &LazyTensor<'_, S>, merged: &Merged) -> Result<()> {
-    if tensor.shape() == merged.shape {
-        return Ok(());
-    }
-    let expected = format!("shape {} of {:?}", Shape(&merged.shape), merged.name);
-    Err(located(tensor, mismatch(expected, format!("shape {}", Shape(tensor.shape())))))
+fn twice(name: &str) -> AdapterProblem {
+    let found = format!("{name:?}, which another tensor of the adapters changes, too");
+    AdapterProblem::Unsupported { found }
 }

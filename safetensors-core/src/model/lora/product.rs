@@ -14,7 +14,8 @@ pub(super) enum Factors {
         columns: usize,
     },
     Product(Product),
-    Two(Join, Box<[Factors; 2]>),
+    /// Two matrices, and the rows and columns of the second.
+    Two(Join, Box<[Factors; 2]>, [usize; 2]),
 }
 
 /// How two matrices make one.
@@ -40,18 +41,6 @@ pub(super) struct Product {
 }
 
 impl Factors {
-    fn shape(&self) -> [usize; 2] {
-        match self {
-            Self::Full { values, columns } => [values.len() / columns.max(&1), *columns],
-            Self::Product(product) => [product.left.len() / product.rank, product.columns],
-            Self::Two(Join::Hadamard, both) => both[0].shape(),
-            Self::Two(Join::Kronecker, both) => {
-                let [one, other] = both.each_ref().map(Self::shape);
-                [one[0] * other[0], one[1] * other[1]]
-            }
-        }
-    }
-
     /// Computes neighbouring elements of a row, from this column on: at most [`BLOCK`].
     pub(super) fn read(&self, row: usize, column: usize, out: &mut [f32]) {
         match self {
@@ -59,19 +48,18 @@ impl Factors {
                 out.copy_from_slice(&values[row * columns + column..][..out.len()]);
             }
             Self::Product(product) => product.read(row, column, out),
-            Self::Two(Join::Hadamard, both) => {
+            Self::Two(Join::Hadamard, both, _) => {
                 let mut others = [0.0; BLOCK];
                 let others = &mut others[..out.len()];
                 both[0].read(row, column, out);
                 both[1].read(row, column, others);
                 out.iter_mut().zip(others).for_each(|(value, other)| *value *= *other);
             }
-            Self::Two(Join::Kronecker, both) => {
+            Self::Two(Join::Kronecker, both, [rows, columns]) => {
                 let [one, other] = &**both;
-                let [rows, columns] = other.shape();
                 let (mut at, mut rest) = (column, out);
                 while !rest.is_empty() {
-                    let start = at % columns;
+                    let start = at % *columns;
                     let (part, more) = rest.split_at_mut((columns - start).min(rest.len()));
                     let mut factor = [0.0];
                     one.read(row / rows, at / columns, &mut factor);
@@ -211,8 +199,7 @@ mod tests {
         let full = |values: Vec<f32>, columns| Factors::Full { values, columns };
         let both =
             [full(vec![1.0, 2.0, 3.0, 4.0], 2), full((1..=6).map(|it| it as f32).collect(), 3)];
-        let factors = Factors::Two(Join::Kronecker, Box::new(both));
-        assert_eq!(factors.shape(), [4, 6]);
+        let factors = Factors::Two(Join::Kronecker, Box::new(both), [2, 3]);
         assert_eq!(read(&factors, 0, 0..6), [1.0, 2.0, 3.0, 2.0, 4.0, 6.0]);
         assert_eq!(read(&factors, 3, 2..5), [18.0, 16.0, 20.0]);
     }

@@ -46,6 +46,14 @@ pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) ->
 }
 
 /// Returns an error about a tensor of an adapter.
-pub(super) fn located<S>(tensor: &LazyTensor<'_, S>, problem: AdapterProblem) -> Error {
+pub(super) fn located<S>(tensor: &LazyTensor<'_, S>, problem: impl Into<Error>) -> Error {
     tensor.locate(problem.into())
+}
+
+/// Returns an error about the tensor at a position of an adapter.
+pub(super) fn at(source: &Source, position: usize, problem: impl Into<Error>) -> Error {
+    match source.tensor_at(position) {
+        Some(tensor) => located(&tensor, problem),
+        None => problem.into(),
+    }
 }

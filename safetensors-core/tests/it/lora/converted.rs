@@ -175,6 +175,49 @@ fn text_encoders_have_the_prefixes_of_kohya() {
     }
 }
 
+/// transformers 5 has no `text_model` in the names of a text encoder; kohya's files have it.
+#[test]
+fn names_of_text_encoders_of_any_version() {
+    let module = "encoder.layers.0.q";
+    let pair = |start: &str| {
+        let name = |end| format!("text_encoder.{start}{module}.lora_{end}.weight");
+        of_file(&[(name('A'), vec![1, 3]), (name('B'), vec![2, 1])])
+    };
+    for (start, base_start) in [("", "text_model."), ("text_model.", ""), ("", "")] {
+        let name = format!("{base_start}{module}.weight");
+        let base = || base(&[(&name, &[2, 3])]);
+        let expected = merged(base(), pair(start));
+        assert_ne!(expected[&name], base().tensor(&name).unwrap().read().unwrap().bytes());
+        let kohya = save(&pair(start).adapter_as(Kohya, NO_BASE).unwrap(), Kohya);
+        let up = "lora_te_text_model_encoder_layers_0_q.lora_up.weight";
+        assert!(file(kohya.path()).get(up).is_some());
+        assert_eq!(merged(base(), file(kohya.path())), expected);
+        let back = file(kohya.path()).adapter_as(Diffusers, Some(&base())).unwrap();
+        assert_eq!(merged(base(), file(save(&back, Diffusers).path())), expected);
+    }
+}
+
+/// PEFT saves an embedding that LoRA changes, too.
+#[test]
+fn a_complete_tensor_next_to_lora() {
+    let prefix = "base_model.model.lm_head";
+    let names = ["base_layer.weight", "lora_A.weight", "lora_B.weight"];
+    let names = names.map(|end| format!("{prefix}.{end}"));
+    let tensors: [(&str, &[usize]); 3] =
+        [(&names[0], &[2, 3]), (&names[1], &[1, 3]), (&names[2], &[2, 1])];
+    let directory = tempdir().unwrap();
+    write(&directory.path().join("adapter_model.safetensors"), &tensors);
+    let settings = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1}"#;
+    fs::write(directory.path().join("adapter_config.json"), settings).unwrap();
+    let base = || base(&[("lm_head.weight", &[2, 3])]);
+    let peft = save(&file(directory.path()).adapter_as(Peft, NO_BASE).unwrap(), Peft);
+    assert_eq!(contents(peft.path()).0, contents(directory.path()).0);
+    assert!(contents(peft.path()).1.unwrap().contains("\"modules_to_save\": []"));
+    assert_eq!(merged(base(), file(peft.path())), merged(base(), file(directory.path())));
+    let error = file(directory.path()).adapter_as(Mlx, NO_BASE).unwrap_err().to_string();
+    assert!(error.contains("cannot store a complete tensor, or a bias next to LoRA"), "{error}");
+}
+
 /// A mixture in a directory, with experts split or stacked.
 fn mixture(model: &str, weights: impl FnOnce(&Path)) -> (TempDir, Checkpoint) {
     let directory = tempdir().unwrap();

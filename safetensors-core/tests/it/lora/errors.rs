@@ -23,8 +23,8 @@ fn tensors_and_settings_of_an_adapter() {
         (
             Some(SETTINGS),
             &[(DOWN, &[2, 3]), (UP, &[4, 1])],
-            "layers.0.q.lora_B.weight\": expected shape [4, 2], without groups of channels, found \
-             shape [4, 1]",
+            "layers.0.q.lora_B.weight\": expected a matrix that is multiplied with one of [2, 3], \
+             found shape [4, 1]; groups of channels are not merged",
         ),
         (Some(SETTINGS), &[(DOWN, &[0, 3]), (UP, &[4, 0])], "none of them 0, found shape [0, 3]"),
         (Some(SETTINGS), &[(DOWN, &[2]), (UP, &[4, 2])], "at least 2 dimensions"),
@@ -52,7 +52,7 @@ fn tensors_and_settings_of_an_adapter() {
         (
             None,
             &[("x.hada_w1_a", &[2, 1]), ("x.lokr_w1", &[2, 1])],
-            "two kinds of change for module \"x\"",
+            "two kinds of change or of names for module \"x\"",
         ),
         (
             None,
@@ -85,7 +85,7 @@ fn tensors_and_settings_of_an_adapter() {
         (
             None,
             &[("x.lora_down.weight", &[2, 1]), ("x.lora_A.weight", &[2, 1])],
-            "two kinds of names for module \"x\"",
+            "two kinds of change or of names for module \"x\"",
         ),
         (None, &[("x.diff", &[2]), ("x.w_norm", &[2])], "two tensors for one end of module"),
         (

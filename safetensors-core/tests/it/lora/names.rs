@@ -84,9 +84,10 @@ fn of_modules(modules: &[(&str, usize)]) -> Result<Adapter> {
 fn modules_of_a_fused_weight_change_their_rows() {
     for (fused, rows, modules, expected) in [
         ("qkv_proj", 8, &[("q_proj", 4), ("k_proj", 2), ("v_proj", 2)][..], "12341212"),
-        ("qkv_proj", 8, &[("v_proj", 2)], "00000012"),
+        ("qkv_proj", 8, &[("q_proj", 4), ("v_proj", 2)], "12340012"),
         ("qkv_proj", 8, &[("k_proj", 2), ("q_proj", 4)], "12341200"),
         ("to_qkv", 6, &[("to_q", 2), ("to_k", 2)], "121200"),
+        ("to_qkv", 6, &[("to_v", 2)], "000012"),
         ("gate_up_proj", 4, &[("up_proj", 2)], "0012"),
         ("gate_up_proj", 4, &[("gate_proj", 2), ("up_proj", 2)], "1212"),
     ] {
@@ -98,18 +99,61 @@ fn modules_of_a_fused_weight_change_their_rows() {
     }
     for (fused, rows, modules) in [
         ("qkv_proj", 8, &[("q_proj", 4), ("v_proj", 3)][..]),
-        ("qkv_proj", 8, &[("q_proj", 5)]),
-        ("qkv_proj", 8, &[("q_proj", 8)]),
-        ("qkv_proj", 8, &[("k_proj", 3)]),
-        ("qkv_proj", 8, &[("q_proj", 2)]),
-        ("qkv_proj", 9, &[("k_proj", 2)]),
+        ("qkv_proj", 8, &[("q_proj", 5), ("k_proj", 1)]),
+        ("qkv_proj", 8, &[("q_proj", 2), ("k_proj", 3)]),
+        ("qkv_proj", 8, &[("q_proj", 2), ("k_proj", 1)]),
+        ("to_qkv", 8, &[("to_q", 2)]),
+        ("to_qkv", 8, &[("to_q", 4), ("to_k", 2)]),
         ("gate_up_proj", 4, &[("up_proj", 3)]),
+        ("gate_up_proj", 5, &[("up_proj", 2)]),
         ("gate_up_proj", 4, &[("gate_proj", 1)]),
     ] {
         let name = format!("a.0.{fused}.weight");
         let adapter = of_modules(modules).unwrap();
         let error = base(&[(&name, &[rows, 3])]).merged([adapter]).unwrap_err().to_string();
         assert!(error.contains("expected a product of shape"), "{modules:?}: {error}");
+    }
+}
+
+/// One module does not show how many rows belong to the others.
+#[test]
+fn the_settings_of_the_checkpoint_show_the_heads_of_a_fused_weight() {
+    let weight: (&str, &[usize]) = ("a.0.qkv_proj.weight", &[8, 3]);
+    let merged = |config: Option<&str>, modules: &[(&str, usize)]| {
+        let directory = tempdir().unwrap();
+        write(&directory.path().join("model.safetensors"), &[weight]);
+        if let Some(config) = config {
+            fs::write(directory.path().join("config.json"), config).unwrap();
+        }
+        let base = Checkpoint::open(directory.path()).unwrap();
+        base.merged([of_modules(modules).unwrap()]).map(|merged| {
+            let read = merged.tensor(weight.0).unwrap().read().unwrap().into_vec::<f32>().unwrap();
+            let plain = (0..8).map(|row| (3 * row + 1) as f32);
+            read.iter()
+                .step_by(3)
+                .zip(plain)
+                .map(|(sum, plain)| (sum - plain).to_string())
+                .collect()
+        })
+    };
+    let grouped = r#"{"num_attention_heads": 4, "num_key_value_heads": 2}"#;
+    let of_text = r#"{"text_config": {"num_attention_heads": 6, "num_key_value_heads": 1}}"#;
+    let ends = [(grouped, "v_proj", 2, "00000012"), (grouped, "q_proj", 4, "12340000")];
+    let ends = ends.into_iter().chain([(of_text, "q_proj", 6, "12345600")]);
+    for (config, module, rows, expected) in ends {
+        let found: String = merged(Some(config), &[(module, rows)]).unwrap();
+        assert_eq!(found, expected);
+    }
+    for (config, modules, expected) in [
+        (None, &[("k_proj", 2)][..], "expected num_attention_heads in config.json"),
+        (Some("{}"), &[("q_proj", 4)], "expected num_attention_heads in config.json"),
+        (Some(of_text), &[("q_proj", 4), ("k_proj", 2)], "expected a product of shape [8, 3]"),
+        (Some(r#"{"num_attention_heads": 4}"#), &[("q_proj", 4)], "expected a product of shape"),
+        (Some(r#"{"num_attention_heads": 0}"#), &[("q_proj", 4)], "expected a product of shape"),
+        (Some("{"), &[("q_proj", 4)], "config.json: expected JSON"),
+    ] {
+        let error = merged(config, modules).unwrap_err().to_string();
+        assert!(error.contains(expected), "{modules:?}: {error}");
     }
 }
 
@@ -132,6 +176,16 @@ fn a_fused_module_changes_its_parts() {
     }
     let error = base(&checkpoint[..2]).merged([adapter]).unwrap_err().to_string();
     assert!(error.contains("its LoRA changes \"a.0.qkv_proj.weight\""), "{error}");
+}
+
+#[test]
+fn parts_with_more_rows_than_numbers() {
+    let empty: &[usize] = &[usize::MAX / 2, 0];
+    let names = ["q", "k", "v"].map(|name| format!("a.0.{name}_proj.weight"));
+    let checkpoint: Vec<_> = names.iter().map(|name| (&**name, empty)).collect();
+    let adapter = of_modules(&[("qkv_proj", 8)]).unwrap();
+    let error = base(&checkpoint).merged([adapter]).unwrap_err().to_string();
+    assert!(error.contains("expected a product of shape"), "{error}");
 }
 
 /// The factors of DoRA belong to the rows of a module, wherever these are.
@@ -196,6 +250,55 @@ fn modules_of_another_model_of_the_pipeline_are_left() {
     assert!(error.contains("its LoRA changes \"mid_k_weight\""), "{error}");
 }
 
+/// The encoders of SDXL have the same names, and other sizes or fewer layers.
+#[test]
+fn a_group_that_does_not_fit_is_left() {
+    let pair = |group: &str, layer: usize, size: usize| {
+        let name = |end| format!("lora_{group}_text_model_{layer}.lora_{end}.weight");
+        [(name("down"), vec![1, size]), (name("up"), vec![2, 1])]
+    };
+    let groups = [pair("te1", 0, 3), pair("te2", 0, 5), pair("te2", 1, 5)].concat();
+    let same = [pair("te1", 0, 3), pair("te2", 0, 3), pair("te2", 1, 3)].concat();
+    let first: Tensors<'_> = &[("text_model.0.weight", &[2, 3])];
+    let second: Tensors<'_> = &[("text_model.0.weight", &[2, 5]), ("text_model.1.weight", &[2, 5])];
+    for (tensors, encoder, left) in [
+        (&groups, first, &["text_model_0", "text_model_1"][..]),
+        (&groups, second, &["text_model_0"]),
+        // The second group is not found in full.
+        (&same, first, &["text_model_0", "text_model_1"]),
+    ] {
+        let tensors: Vec<_> = tensors.iter().map(|(name, shape)| (&**name, &**shape)).collect();
+        let file = adapter(None, &tensors).unwrap();
+        assert_eq!(file.left(&base(encoder)).unwrap(), left);
+        assert_eq!(added(encoder, &file, encoder[0].0), [1.0, 2.0]);
+    }
+    let tensors: Vec<_> = groups.iter().map(|(name, shape)| (&**name, &**shape)).collect();
+    let other = base(&[("text_model.0.weight", &[2, 4])]);
+    let error = other.merged([adapter(None, &tensors).unwrap()]).unwrap_err().to_string();
+    assert!(error.contains("expected a product of shape [2, 4]"), "{error}");
+}
+
+/// PEFT adds the changes of both modules to the weight that they share.
+#[test]
+fn both_names_of_a_tied_weight() {
+    let (_directory, path) = place("model.safetensors");
+    let zeros = TensorBuf::from_vec(vec![2, 3], vec![0.0_f32; 6]).unwrap();
+    let options = SaveOptions::new().durable(false).metadata([("lm_head.weight", "wte.weight")]);
+    save(&path, [("wte.weight", zeros)], &options).unwrap();
+    let prefix = "base_model.model.";
+    let names = ["wte.lora_embedding_A", "wte.lora_embedding_B", "lm_head.lora_A.weight"];
+    let names = names.map(|name| format!("{prefix}{name}"));
+    let up = format!("{prefix}lm_head.lora_B.weight");
+    let tensors: Tensors<'_> =
+        &[(&names[0], &[1, 2]), (&names[1], &[3, 1]), (&names[2], &[1, 3]), (&up, &[2, 1])];
+    let both = adapter(Some(RANK), tensors).unwrap();
+    let merged = Checkpoint::open(&path).unwrap().merged([both]).unwrap();
+    for name in ["wte.weight", "lm_head.weight"] {
+        let sum = merged.tensor(name).unwrap().read().unwrap().into_vec::<f32>().unwrap();
+        assert_eq!(sum, [2.0, 4.0, 6.0, 4.0, 8.0, 12.0], "{name}");
+    }
+}
+
 #[test]
 fn two_modules_of_an_adapter_for_the_same_rows() {
     let tensors: Tensors<'_> = &[
@@ -205,8 +308,8 @@ fn two_modules_of_an_adapter_for_the_same_rows() {
         ("lora_te2_fc1.lora_up.weight", &[2, 1]),
     ];
     let groups = adapter(None, tensors).unwrap();
-    let fused = of_modules(&[("qkv_proj", 6), ("k_proj", 2)]).unwrap();
-    for (file, weight, rows) in [(groups, "fc1.weight", 2), (fused, "a.0.qkv_proj.weight", 6)] {
+    let fused = of_modules(&[("gate_up_proj", 6), ("up_proj", 3)]).unwrap();
+    for (file, weight, rows) in [(groups, "fc1.weight", 2), (fused, "a.0.gate_up_proj.weight", 6)] {
         let error = base(&[(weight, &[rows, 3])]).merged([file]).unwrap_err().to_string();
         let expected = format!("{weight:?}, which another tensor of the adapters changes, too");
         assert!(error.contains(&expected), "{error}");
@@ -252,6 +355,41 @@ fn a_larger_vocabulary_is_an_error_or_padded() {
     let adapter = of_modules(&[("q_proj", 6)]).unwrap().pad_vocab(true);
     let error = base(&[("a.0.q_proj.weight", &[4, 3])]).merged([adapter]).unwrap_err().to_string();
     assert!(error.contains("expected a product of shape [4, 3]"), "{error}");
+}
+
+/// Each adapter changes the rows that it has, in any order.
+#[test]
+fn adapters_of_several_vocabularies() {
+    let of_rows = |rows: usize| {
+        let tensors: Tensors<'_> =
+            &[("lm_head.lora_A.weight", &[1, 2]), ("lm_head.lora_B.weight", &[rows, 1])];
+        adapter(None, tensors).unwrap().pad_vocab(true)
+    };
+    for order in [[2, 3, 4], [4, 2, 3], [3, 4, 2]] {
+        let merged = base(&[("lm_head.weight", &[2, 2])]).merged(order.map(of_rows)).unwrap();
+        let sum = merged.tensor("lm_head.weight").unwrap().read().unwrap();
+        assert_eq!(sum.shape(), [4, 2]);
+        let sum = sum.into_vec::<f32>().unwrap();
+        assert_eq!(sum, [4.0, 8.0, 9.0, 16.0, 6.0, 12.0, 4.0, 8.0], "{order:?}");
+    }
+    let error = base(&[("lm_head.weight", &[3, 2])]).merged([of_rows(2)]).unwrap_err().to_string();
+    assert!(error.contains("expected a product of shape [3, 2], found [2, 2]"), "{error}");
+    // The rows after a tensor that replaced the smaller one are zeros, too.
+    let whole = "base_model.model.lm_head.weight";
+    let whole = adapter(Some(RANK), &[(whole, &[3, 2])]).unwrap().pad_vocab(true);
+    let merged = base(&[("lm_head.weight", &[2, 2])]).merged([whole, of_rows(4)]).unwrap();
+    let sum = merged.tensor("lm_head.weight").unwrap().read().unwrap().into_vec::<f32>().unwrap();
+    assert_eq!(sum, [2.0, 4.0, 5.0, 8.0, 8.0, 12.0, 4.0, 8.0]);
+}
+
+/// A Kronecker product has many more rows than its factors.
+#[test]
+fn a_vocabulary_is_no_longer_than_the_numbers_of_its_adapter() {
+    let tensors: Tensors<'_> = &[("lm_head.lokr_w1", &[64, 1]), ("lm_head.lokr_w2", &[64, 2])];
+    let adapter = adapter(None, tensors).unwrap().pad_vocab(true);
+    let error = base(&[("lm_head.weight", &[2, 2])]).merged([adapter]).unwrap_err().to_string();
+    assert!(error.contains("expected at most 192 rows of \"lm_head.weight\""), "{error}");
+    assert!(error.contains("found 4096"), "{error}");
 }
 
 /// mlx-lm has the same file for weights that were trained completely.

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use safetensors_core::io::Requests;
+use safetensors_core::lora::Adapter;
 use safetensors_testing::read_at::NotingSource;
 
 use super::adapter;
@@ -111,4 +112,35 @@ fn a_merge_reads_a_quantised_base_as_a_load_does() {
         assert_eq!(sum.as_slice::<f32>().unwrap()[511 * 512 + 3], 512.0 * 4.0);
         assert_eq!(of_merged(), of_plain());
     }
+}
+
+/// Parts of a weight with many adapters, and of others, by several threads.
+#[test]
+fn each_matrix_is_read_once() {
+    let ones = |shape: [usize; 2]| {
+        TensorBuf::from_vec(shape.to_vec(), vec![1.0_f32; shape[0] * shape[1]]).unwrap()
+    };
+    let names = ["a", "b", "c"];
+    let weights = names.map(|name| (format!("{name}.weight"), ones([512, 512])));
+    let base = serialize(weights, &SaveOptions::new()).unwrap();
+    let base = Checkpoint::from_source(base, "base").unwrap();
+    let read = Arc::new(Mutex::new(Vec::new()));
+    let adapters: Vec<_> = (0..20)
+        .map(|_| {
+            let pair = |name: &str| {
+                let down = (format!("{name}.lora_A.weight"), ones([1, 512]));
+                [down, (format!("{name}.lora_B.weight"), ones([512, 1]))]
+            };
+            let bytes = serialize(names.map(pair).concat(), &SaveOptions::new()).unwrap();
+            let source = Remote { bytes, announced: Default::default(), read: Arc::clone(&read) };
+            Adapter::new(Checkpoint::from_source(source, "adapter").unwrap()).unwrap()
+        })
+        .collect();
+    read.lock().unwrap().clear();
+    let merged = base.merged(adapters).unwrap();
+    let loaded = merged.read_all(&LoadOptions::new().threads(2)).unwrap();
+    assert!(loaded.iter().all(|it| it.as_slice::<f32>().unwrap().iter().all(|it| *it == 21.0)));
+    let read: usize =
+        read.lock().unwrap().iter().map(|range| (range.end - range.start) as usize).sum();
+    assert_eq!(read, 20 * names.len() * 2 * 512 * 4);
 }

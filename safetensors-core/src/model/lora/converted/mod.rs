@@ -4,23 +4,23 @@ mod experts;
 mod formats;
 mod settings;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use experts::experts;
 pub use formats::AdapterFormat;
-use formats::{Model, flattened, model_of};
+use formats::{flattened, model_of};
 use settings::settings;
 
 use super::Adapter;
 use super::config::wrong;
-use super::fit::{Found, Names};
-use super::kinds::{DORA_SCALE, Family, Kind, Role};
+use super::kinds::{DORA_SCALE, Kind, Role};
+use super::names::Names;
 use super::parts::{DIFFUSERS, Module, PEFT};
-use super::source::{Source, located};
+use super::source::{Source, at, located};
 use crate::checkpoint::{Arranged, Checkpoint};
 use crate::file::io::ReadAt;
-use crate::format::error::{AdapterProblem, Error, Result};
+use crate::format::error::{AdapterProblem, Result};
 use crate::format::tensor::TensorBuf;
 use crate::model::rewrite::Rewrite;
 
@@ -42,7 +42,7 @@ pub struct ConvertedAdapter {
 /// A pair of matrices, or another change, under the name that it gets.
 struct Item<'a> {
     module: &'a Module,
-    model: Option<&'static Model>,
+    model: Option<&'static str>,
     name: String,
     tensors: Vec<(Role, Arranged)>,
     rank: Option<usize>,
@@ -77,27 +77,27 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
             check(item, format, &adapter.source)?;
         }
         let settings = settings(&adapter, &items, format)?;
-        let mut models = items.iter().filter_map(|item| item.model);
-        let is_only = !models.any(|model| model.name.starts_with("text_encoder_"));
         let mut tensors = whole(&adapter, &items, format)?;
         let mut alphas = Vec::new();
+        let mut models = items.iter().filter_map(|item| item.model);
+        let is_only = !models.any(|model| model.starts_with("text_encoder_"));
         for item in items {
             let name = match (format, item.model) {
                 (AdapterFormat::Kohya, _) if item.module.is_flattened => item.name,
                 (AdapterFormat::Kohya, model) => flattened(model, &item.name, is_only),
-                (AdapterFormat::Diffusers, Some(model)) => format!("{}.{}", model.name, item.name),
+                (AdapterFormat::Diffusers, Some(model)) => format!("{model}.{}", item.name),
                 (AdapterFormat::Peft, _) => format!("{PEFT}{}", item.name),
                 _ => item.name,
             };
-            let alpha = item.rank.filter(|_| format == AdapterFormat::Kohya);
-            alphas.extend(alpha.map(|rank| kohya_alpha(&name, item.scaling, rank)).transpose()?);
+            if let (AdapterFormat::Kohya, Some(rank)) = (format, item.rank) {
+                alphas.push((format!("{name}.alpha"), kohya_alpha(item.scaling, rank)?));
+            }
             for (role, tensor) in item.tensors {
-                let end = format
-                    .end(is_embedding(item.module), item.module.kind, role)
-                    .unwrap_or_default();
-                let is_turned = format == AdapterFormat::Mlx && role != Role::Magnitude;
+                let kind = item.module.kind;
+                let Some(end) = format.end(is_embedding(item.module), kind, role) else { continue };
+                let is_turned = kind.is_turned(role) != end.1.is_turned(role);
                 let tensor = if is_turned { tensor.transposed() } else { tensor };
-                tensors.push((format!("{name}{end}"), tensor));
+                tensors.push((format!("{name}{}", end.0), tensor));
             }
         }
         let names = tensors.iter().map(|(name, _)| name.clone()).collect();
@@ -141,106 +141,96 @@ fn items<'a, B: ReadAt>(
     format: AdapterFormat,
     base: Option<&Checkpoint<B>>,
 ) -> Result<Vec<Item<'a>>> {
-    let modules = &adapter.parts.modules;
-    let is_flattened = modules.iter().any(|module| module.is_flattened);
-    let named = base.filter(|_| is_flattened && format != AdapterFormat::Kohya);
-    let mut named = named.map(|base| names_in(adapter, base)).transpose()?.into_iter().flatten();
+    let is_kohya = format == AdapterFormat::Kohya;
+    let names = match base {
+        Some(base) if !is_kohya => names_in(adapter, base)?,
+        _ => BTreeMap::new(),
+    };
     let mut items = Vec::new();
-    for module in modules {
-        let found = named.next().flatten().filter(|_| module.is_flattened);
-        let Some(position) = module.changes.first().map(|change| change.position) else { continue };
-        if module.experts.is_some() {
+    for module in &adapter.parts.modules {
+        let Some(first) = module.changes.first() else { continue };
+        if module.has_experts {
             items.extend(experts(adapter, module, format, base)?);
             continue;
         }
-        let is_kept = module.is_flattened && format == AdapterFormat::Kohya;
-        if module.is_flattened && !is_kept && found.is_none() {
-            let why = match base {
-                Some(_) => "which the base lacks",
-                None => "without the base, which shows where `_` is `.`",
-            };
-            let problem = cannot(format, format!("module {:?}, {why}", module.name));
-            return Err(at(&adapter.source, position, problem));
-        }
-        let name = found.as_deref().unwrap_or(&module.name);
-        let (model, name) = if is_kept { (None, name) } else { model_of(&module.group, name) };
-        let group = if is_kept { &*module.group } else { "" };
+        let known = names.get(&(&*module.group, &*module.name));
+        let (model, name) = match (module.is_flattened, known) {
+            (true, _) if is_kohya => (None, format!("{}{}", module.group, module.name)),
+            (true, None) => {
+                let why = "without the base, which shows where `_` is `.`";
+                let problem = cannot(format, format!("module {:?}, {why}", module.name));
+                return Err(at(&adapter.source, first.position(), problem));
+            }
+            (_, known) => {
+                let (model, name) = model_of(&module.group, known.unwrap_or(&module.name));
+                (model, name.to_owned())
+            }
+        };
         let weight = module.changes.iter().find(|change| !change.is_bias());
-        let shape = weight.map(|change| change.matrix.shape(&adapter.source)).transpose()?;
+        let tensors = module.tensors.iter().filter(|(role, _)| **role != Role::Alpha);
+        let tensors = tensors.filter_map(|(role, position)| {
+            Some((*role, Arranged::tensor(adapter.source.tensor_at(*position)?.name())))
+        });
         items.push(Item {
             module,
             model,
-            name: format!("{group}{name}"),
-            tensors: tensors(&adapter.source, module),
-            rank: shape.and_then(|shape| shape.rank),
+            name,
+            tensors: tensors.collect(),
+            rank: weight.and_then(|change| change.shape.rank),
             scaling: weight.map_or(1.0, |change| change.scaling),
         });
     }
     Ok(items)
 }
 
-/// Returns the name of each module in the base, if it is there.
-fn names_in<B: ReadAt>(adapter: &Adapter, base: &Checkpoint<B>) -> Result<Vec<Option<String>>> {
+/// Returns the names in the base of modules with `_` instead of `.`, by their groups and names.
+fn names_in<'a, B: ReadAt>(
+    adapter: &'a Adapter,
+    base: &Checkpoint<B>,
+) -> Result<BTreeMap<(&'a str, &'a str), String>> {
     let quantized = base.quantized_weights()?;
-    let names = Names::new(base, quantized.iter().map(|weight| &*weight.name));
-    let found = adapter.parts.find(&adapter.source, &names)?;
-    let mut found = found.into_iter().skip(adapter.parts.whole.len());
-    let mut all = Vec::new();
-    for module in &adapter.parts.modules {
-        let mut of_module = found.by_ref().take(module.changes.len());
-        let first = of_module.next();
-        of_module.for_each(drop);
-        all.push(match first {
-            Some(Found::At(names, _)) => names[0].rsplit_once('.').map(|it| it.0.to_owned()),
-            _ => None,
-        });
-    }
-    Ok(all)
-}
-
-/// Returns the tensors of a module, with matrices as PEFT stores them.
-fn tensors(source: &Source, module: &Module) -> Vec<(Role, Arranged)> {
-    let mut tensors = Vec::new();
-    for (&role, &position) in &module.tensors {
-        let Some(tensor) = source.tensor_at(position).filter(|_| role != Role::Alpha) else {
+    let known = Names::new(base, &quantized);
+    let mut names = BTreeMap::new();
+    for (group, changes) in adapter.parts.groups() {
+        if changes.iter().all(|(module, _)| !module.is_flattened) {
             continue;
-        };
-        let tensor = Arranged::tensor(tensor.name());
-        let is_turned = module.family == Family::Mlx && role != Role::Magnitude;
-        tensors.push((role, if is_turned { tensor.transposed() } else { tensor }));
+        }
+        let (found, _) = adapter.parts.find(&adapter.source, &known, &changes)?;
+        for ((module, _), found) in changes.iter().zip(found) {
+            let name = found.and_then(|found| found.names[0].rsplit_once('.'));
+            names.extend(name.map(|(name, _)| ((group, &*module.name), name.to_owned())));
+        }
     }
-    tensors
+    Ok(names)
 }
 
 /// Checks that a format can store a module.
 fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> {
     let module = item.module;
-    let is_flat = matches!(format, AdapterFormat::Kohya | AdapterFormat::Mlx);
-    let is_kohya = format == AdapterFormat::Kohya;
-    let is_mlx = format == AdapterFormat::Mlx;
+    let [is_kohya, is_mlx] = [AdapterFormat::Kohya, AdapterFormat::Mlx].map(|it| it == format);
     for (role, _) in &item.tensors {
-        let Some(tensor) = module.tensors.get(role).and_then(|&it| source.tensor_at(it)) else {
-            continue;
-        };
+        let tensor = module.tensors.get(role).and_then(|&position| source.tensor_at(position));
+        let Some(tensor) = tensor else { continue };
         let is_scale = tensor.name().ends_with(DORA_SCALE);
-        let found = match (role, module.kind) {
-            (Role::Magnitude, _) if is_scale != is_kohya => "DoRA of this kind".to_owned(),
-            (_, kind) if format.end(is_embedding(module), kind, *role).is_none() => match kind {
-                Kind::Lora => format!("LoRA with the tensor {:?}", tensor.name()),
-                kind => kind.to_string(),
-            },
-            (Role::Down | Role::Up, _)
-                if tensor.shape().len() != 2 && (is_mlx || module.family == Family::Mlx) =>
-            {
-                "LoRA of convolutions or stacked experts".to_owned()
+        let is_matrix = tensor.shape().len() == 2 || !matches!(role, Role::Down | Role::Up);
+        let found = if *role == Role::Magnitude && is_scale != is_kohya {
+            "DoRA of this kind".to_owned()
+        } else if format.end(is_embedding(module), module.kind, *role).is_none() {
+            match module.kind.is_lora() {
+                true => format!("LoRA with the tensor {:?}", tensor.name()),
+                false => module.kind.to_string(),
             }
-            _ => continue,
+        } else if !is_matrix && (is_mlx || module.kind == Kind::Mlx) {
+            "LoRA of convolutions or stacked experts".to_owned()
+        } else {
+            continue;
         };
         return Err(located(&tensor, cannot(format, found)));
     }
-    let found = if is_flat && module.kind == Kind::Lora && module.is_transposed == Some(true) {
+    let is_turned = module.kind.is_lora() && module.is_transposed == Some(true);
+    let found = if (is_kohya || is_mlx) && is_turned {
         "LoRA of weights that are stored transposed (fan_in_fan_out)"
-    } else if is_embedding(module) && (is_kohya || is_mlx != (module.family == Family::Mlx)) {
+    } else if is_embedding(module) && (is_kohya || is_mlx != (module.kind == Kind::Mlx)) {
         // mlx-lm's factors do not show that a square is an embedding, and its DoRA is by rows.
         "LoRA of embeddings"
     } else if is_kohya && item.rank.is_none() && item.scaling != 1.0 {
@@ -250,9 +240,8 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
     } else {
         return Ok(());
     };
-    let position = module.changes.first().map_or(usize::MAX, |change| change.position);
-    let found = format!("{found}: {:?}", module.name);
-    Err(at(source, position, cannot(format, found)))
+    let position = module.changes.first().map_or(usize::MAX, |change| change.position());
+    Err(at(source, position, cannot(format, format!("{found}: {:?}", module.name))))
 }
 
 /// Returns the tensors that replace tensors of the base.
@@ -265,15 +254,18 @@ fn whole(
     let mut tensors = Vec::new();
     for wanted in &adapter.parts.whole {
         let Some(tensor) = adapter.source.tensor_at(wanted.position) else { continue };
-        let module = wanted.name.rsplit_once('.').map_or("", |(module, _)| module);
+        let (module, end) = wanted.name.rsplit_once('.').unwrap_or(("", &wanted.name));
         // mlx-lm has no module that the base lacks.
-        let is_new = format == AdapterFormat::Mlx && wanted.may_be_new;
-        if !format.has_settings() || is_new || changed.contains(module) {
-            let found = "a complete tensor, or a bias next to LoRA".to_owned();
-            return Err(located(&tensor, cannot(format, found)));
-        }
-        let prefix = if format == AdapterFormat::Peft { PEFT } else { "" };
-        tensors.push((format!("{prefix}{}", wanted.name), Arranged::tensor(tensor.name())));
+        let name = match (format, changed.contains(module)) {
+            (AdapterFormat::Peft, true) => format!("{PEFT}{module}.base_layer.{end}"),
+            (AdapterFormat::Peft, false) => format!("{PEFT}{}", wanted.name),
+            (AdapterFormat::Mlx, false) if !wanted.may_be_new => wanted.name.clone(),
+            _ => {
+                let found = "a complete tensor, or a bias next to LoRA".to_owned();
+                return Err(located(&tensor, cannot(format, found)));
+            }
+        };
+        tensors.push((name, Arranged::tensor(tensor.name())));
     }
     Ok(tensors)
 }
@@ -285,30 +277,20 @@ fn alpha(scaling: f64, rank: usize) -> f64 {
     near.into_iter().find(|near| near / rank == scaling).unwrap_or(alpha)
 }
 
-/// Returns the tensor with α of a module. It is F32 if the factor stays the same.
-fn kohya_alpha(module: &str, scaling: f64, rank: usize) -> Result<(String, TensorBuf)> {
+/// Returns α for kohya's files. It is F32 if the factor stays the same.
+fn kohya_alpha(scaling: f64, rank: usize) -> Result<TensorBuf> {
     let exact = alpha(scaling, rank);
-    let is_exact = f64::from(exact as f32) == exact;
-    let tensor = match is_exact {
-        true => TensorBuf::from_vec(vec![], vec![exact as f32])?,
-        false => TensorBuf::from_vec(vec![], vec![exact])?,
-    };
-    Ok((format!("{module}.alpha"), tensor))
+    match f64::from(exact as f32) == exact {
+        true => TensorBuf::from_vec(vec![], vec![exact as f32]),
+        false => TensorBuf::from_vec(vec![], vec![exact]),
+    }
 }
 
 fn is_embedding(module: &Module) -> bool {
     let last = module.name.rsplit('.').next().unwrap_or_default();
-    module.is_embedding() || module.family == Family::Mlx && EMBEDDINGS.contains(&last)
+    module.kind == Kind::Embedding || module.kind == Kind::Mlx && EMBEDDINGS.contains(&last)
 }
 
 fn cannot(format: AdapterFormat, found: String) -> AdapterProblem {
     AdapterProblem::Format { found, format: format.to_string() }
-}
-
-/// Returns an error about the tensor at a position of the adapter.
-fn at(source: &Source, position: usize, problem: AdapterProblem) -> Error {
-    match source.tensor_at(position) {
-        Some(tensor) => located(&tensor, problem),
-        None => problem.into(),
-    }
 }

@@ -15,46 +15,42 @@ pub(super) fn settings(
     items: &[Item<'_>],
     format: AdapterFormat,
 ) -> Result<Option<String>> {
-    if format == AdapterFormat::Kohya {
-        return Ok(None);
-    }
     let mut models = BTreeMap::<&str, Vec<&Item<'_>>>::new();
     for item in items {
-        models.entry(item.model.map_or("", |model| model.name)).or_default().push(item);
-    }
-    let mut all = Map::new();
-    for (model, items) in &models {
-        let count = items.iter().filter(|item| item.module.magnitude.is_some()).count();
-        if count != 0 && count != items.len() {
-            return Err(cannot(format, "DoRA of only some modules".into()).into());
-        }
-        let settings = peft(items, count > 0)?;
-        all.extend(settings.into_iter().map(|(key, value)| (format!("{model}.{key}"), value)));
+        models.entry(item.model.unwrap_or_default()).or_default().push(item);
     }
     if format == AdapterFormat::Diffusers {
+        let mut all = Map::new();
+        for (model, items) in &models {
+            for (key, value) in peft(items, format)?.as_object().into_iter().flatten() {
+                all.insert(format!("{model}.{key}"), value.clone());
+            }
+        }
         return Ok(Some(Value::Object(all).to_string()));
     }
-    if models.len() > 1 {
+    if format.has_settings() && models.len() > 1 {
         let names: Vec<_> = models.into_keys().collect();
         return Err(cannot(format, format!("several models: {}", names.join(", "))).into());
     }
     let items: Vec<_> = items.iter().collect();
-    let is_dora = items.iter().any(|item| item.module.magnitude.is_some());
-    let mut settings = match format {
-        AdapterFormat::Mlx => mlx(&items, is_dora)?,
-        _ => peft(&items, is_dora)?,
+    let settings = match format {
+        AdapterFormat::Mlx => mlx(&items, format)?,
+        AdapterFormat::Peft => {
+            let changed: BTreeSet<_> = items.iter().map(|item| &*item.name).collect();
+            let names = adapter.parts.whole.iter().filter_map(|it| it.name.rsplit_once('.'));
+            let modules = names.map(|(module, _)| module).filter(|it| !changed.contains(it));
+            let modules: BTreeSet<_> = modules.collect();
+            let mut settings = peft(&items, format)?;
+            settings["modules_to_save"] = json!(modules);
+            settings
+        }
+        _ => return Ok(None),
     };
-    if format == AdapterFormat::Peft {
-        let module = |name: &str| name.rsplit_once('.').map_or("", |it| it.0).to_owned();
-        let whole = adapter.parts.whole.iter().map(|wanted| module(&wanted.name));
-        let whole: BTreeSet<_> = whole.collect();
-        settings.insert("modules_to_save".into(), json!(whole));
-    }
-    Ok(Some(format!("{:#}\n", Value::Object(settings))))
+    Ok(Some(format!("{settings:#}\n")))
 }
 
 /// Returns settings of PEFT. Patterns are whole names.
-fn peft(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
+fn peft(items: &[&Item<'_>], format: AdapterFormat) -> Result<Value> {
     let of_item = |item: &&Item<'_>| {
         let rank = item.rank.unwrap_or(1);
         (rank, alpha(item.scaling, rank))
@@ -67,45 +63,43 @@ fn peft(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
             ranks.insert(format!("^{}", item.name), json!(own));
         }
         if alpha != first {
-            alphas.insert(format!("^{}", item.name), number(alpha));
+            alphas.insert(format!("^{}", item.name), json!(alpha));
         }
     }
     let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
     let is_turned = items.iter().any(|item| item.module.is_transposed == Some(true));
     let has_bias = items.iter().any(|item| item.module.tensors.contains_key(&Role::UpBias));
-    let settings = json!({
+    Ok(json!({
         "peft_type": "LORA", "task_type": null, "inference_mode": true, "r": rank,
-        "lora_alpha": number(first), "lora_dropout": 0.0, "bias": "none",
+        "lora_alpha": first, "lora_dropout": 0.0, "bias": "none",
         "target_modules": names, "rank_pattern": ranks, "alpha_pattern": alphas,
-        "use_rslora": false, "use_dora": is_dora, "lora_bias": has_bias,
+        "use_rslora": false, "use_dora": is_dora(items, format)?, "lora_bias": has_bias,
         "fan_in_fan_out": is_turned,
-    });
-    match settings {
-        Value::Object(settings) => Ok(settings),
-        _ => Ok(Map::new()),
-    }
+    }))
 }
 
 /// Returns settings of mlx-lm, which has one rank and one factor.
-fn mlx(items: &[&Item<'_>], is_dora: bool) -> Result<Map<String, Value>> {
+fn mlx(items: &[&Item<'_>], format: AdapterFormat) -> Result<Value> {
     let of_item = |item: &&Item<'_>| (item.rank.unwrap_or(1), item.scaling);
     let (rank, scale) = items.first().map_or((8, 1.0), of_item);
     if items.iter().any(|item| of_item(item) != (rank, scale)) {
         let found = "modules of different ranks or factors".to_owned();
-        return Err(cannot(AdapterFormat::Mlx, found).into());
+        return Err(cannot(format, found).into());
     }
     let keys: BTreeSet<_> = items.iter().map(|item| in_layer(&item.name)).collect();
-    let mut settings = Map::new();
-    settings.insert("fine_tune_type".into(), json!(if is_dora { "dora" } else { "lora" }));
-    // All layers.
-    settings.insert("num_layers".into(), json!(-1));
-    let lora = json!({ "rank": rank, "scale": scale, "dropout": 0.0, "keys": keys });
-    settings.insert("lora_parameters".into(), lora);
-    Ok(settings)
+    Ok(json!({
+        "fine_tune_type": if is_dora(items, format)? { "dora" } else { "lora" },
+        // All layers.
+        "num_layers": -1,
+        "lora_parameters": { "rank": rank, "scale": scale, "dropout": 0.0, "keys": keys },
+    }))
 }
 
-/// Returns a whole number without a point, as PEFT writes it.
-fn number(alpha: f64) -> Value {
-    let is_whole = alpha.fract() == 0.0 && alpha.abs() < 1e15;
-    if is_whole { json!(alpha as i64) } else { json!(alpha) }
+/// Returns whether all modules of a model have DoRA.
+fn is_dora(items: &[&Item<'_>], format: AdapterFormat) -> Result<bool> {
+    let count = items.iter().filter(|item| item.module.magnitude().is_some()).count();
+    if count != 0 && count != items.len() {
+        return Err(cannot(format, "DoRA of only some modules".to_owned()).into());
+    }
+    Ok(count > 0)
 }
