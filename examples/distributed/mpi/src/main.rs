@@ -23,6 +23,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
+use clap::Parser;
 use mpi::Threading;
 use mpi::traits::Communicator;
 
@@ -31,13 +32,7 @@ use crate::group::Group;
 use crate::options::Options;
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args_os().skip(1)) {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("error: {error:#}\n\n{}", options::USAGE);
-            return ExitCode::from(2);
-        }
-    };
+    let options = Options::parse();
     if options.write {
         return match weights::write(&options.directory, options.seed) {
             Ok(saved) => {
@@ -59,7 +54,7 @@ fn main() -> ExitCode {
     };
     let world = universe.world();
     let rank = world.rank();
-    let group = Group::new(world, options.message_len);
+    let group = Group::new(world, options.message_len as usize);
     match catch_unwind(AssertUnwindSafe(|| checks::run(&group, &options))) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         // All ranks know of it and end here. None ends before all have said so, because mpirun
