@@ -111,7 +111,7 @@ impl Form {
     /// Finds the elements.
     fn value<'a, S: ReadAt>(&self, checkpoint: &'a Checkpoint<S>) -> Result<Value<'a, S>> {
         match self {
-            Self::Tensor(name) => Ok(Value::of(checkpoint.tensor(name)?)),
+            Self::Tensor(name) => Ok(Value::new(checkpoint.tensor(name)?)),
             Self::Slice(form, dim, index) => form.value(checkpoint)?.slice(*dim, *index),
             Self::Transposed(form) => form.value(checkpoint)?.transposed(),
             Self::Joined(join, dim, forms) => {

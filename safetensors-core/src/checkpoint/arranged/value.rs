@@ -19,7 +19,7 @@ pub(super) struct Value<'a, S> {
 
 impl<'a, S> Value<'a, S> {
     /// All elements of a stored tensor.
-    pub(super) fn of(tensor: LazyTensor<'a, S>) -> Self {
+    pub(super) fn new(tensor: LazyTensor<'a, S>) -> Self {
         let shape = tensor.shape().to_vec();
         let places = shape.iter().map(|&count| (0, count));
         let whole = Piece::contiguous(tensor.file_index(), tensor.file_offset(), places);

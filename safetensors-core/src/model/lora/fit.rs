@@ -87,7 +87,7 @@ pub(super) type Failure = (usize, Error);
 
 impl<'a> Names<'a> {
     /// Returns the names of a checkpoint, and these others.
-    pub(super) fn of<S>(
+    pub(super) fn new<S>(
         checkpoint: &'a Checkpoint<S>,
         others: impl IntoIterator<Item = &'a str>,
     ) -> Self {
@@ -339,7 +339,7 @@ mod tests {
                 group: String::new(),
             })
             .collect();
-        let found = Names::of(&checkpoint, []).find(&wanted);
+        let found = Names::new(&checkpoint, []).find(&wanted);
         let owned = |found: Vec<Found<'_>>| {
             found
                 .iter()

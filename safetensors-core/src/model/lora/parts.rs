@@ -119,7 +119,7 @@ struct Tensors {
 
 impl Parts {
     /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT or mlx-lm.
-    pub(super) fn of(source: &Source, config: Option<&Config>) -> Result<Self> {
+    pub(super) fn read(source: &Source, config: Option<&Config>) -> Result<Self> {
         let is_before_0_19 = config.is_some_and(Config::is_before_0_19);
         let mut parts = Self { modules: Vec::new(), whole: Vec::new(), is_before_0_19 };
         let mut found = BTreeMap::<String, Tensors>::new();
@@ -262,7 +262,7 @@ fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
     let mut expressions = Expressions::default();
     for (model, mut fields) in models {
         fields.remove("peft_type");
-        configs.insert(model, Config::of(fields, &mut expressions)?);
+        configs.insert(model, Config::read(fields, &mut expressions)?);
     }
     Ok(configs)
 }

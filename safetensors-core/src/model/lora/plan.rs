@@ -35,7 +35,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
         Self {
             base: Arc::new(Base::new(base)),
-            names: Names::of(base, quantized.iter().map(|weight| &*weight.name)),
+            names: Names::new(base, quantized.iter().map(|weight| &*weight.name)),
             quantized,
             tensors: Vec::new(),
             by_name: HashMap::new(),

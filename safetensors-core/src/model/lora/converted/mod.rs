@@ -64,14 +64,14 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter) for a part that the format cannot store,
-    /// and as for [`Adapter::of`]. [`ErrorKind::Experts`](crate::ErrorKind::Experts) for an
+    /// and as for [`Adapter::new`]. [`ErrorKind::Experts`](crate::ErrorKind::Experts) for an
     /// architecture that is not known.
     pub fn adapter_as<B: ReadAt>(
         self,
         format: AdapterFormat,
         base: Option<&Checkpoint<B>>,
     ) -> Result<ConvertedAdapter> {
-        let adapter = Adapter::of(self)?;
+        let adapter = Adapter::new(self)?;
         let items = items(&adapter, format, base)?;
         for item in &items {
             check(item, format, &adapter.source)?;
@@ -115,7 +115,8 @@ impl ConvertedAdapter {
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) for two modules with one
     /// name.
     pub fn rewrite(&self) -> Result<Rewrite<'_, Box<dyn ReadAt>>> {
-        let mut rewrite = Rewrite::of(&self.tensors).select(|name, _| self.names.contains(name));
+        let mut rewrite =
+            Rewrite::from_checkpoint(&self.tensors).select(|name, _| self.names.contains(name));
         let metadata = rewrite.metadata_mut();
         metadata.remove(DIFFUSERS);
         metadata.insert("format".into(), "pt".into());
@@ -181,7 +182,7 @@ fn items<'a, B: ReadAt>(
 /// Returns the name of each module in the base, if it is there.
 fn names_in<B: ReadAt>(adapter: &Adapter, base: &Checkpoint<B>) -> Result<Vec<Option<String>>> {
     let quantized = base.quantized_weights()?;
-    let names = Names::of(base, quantized.iter().map(|weight| &*weight.name));
+    let names = Names::new(base, quantized.iter().map(|weight| &*weight.name));
     let found = adapter.parts.find(&adapter.source, &names)?;
     let mut found = found.into_iter().skip(adapter.parts.whole.len());
     let mut all = Vec::new();
