@@ -103,7 +103,8 @@ impl Quantized {
             }
         }
         let renamed = stored.arranged(tensors).unwrap();
-        let experts = Rewrite::of(&renamed).select(|name, _| name.contains(".experts."));
+        let experts =
+            Rewrite::from_checkpoint(&renamed).select(|name, _| name.contains(".experts."));
         experts.save(directory.join("model.safetensors"), &SaveOptions::new()).unwrap();
         let settings = fs::read_to_string(self.directory.join("config.json"));
         let settings = settings.unwrap_or("{}".into());
