@@ -15,10 +15,10 @@ use crate::model::config::{CONFIG, text_of};
 pub(super) struct Experts {
     /// Store the experts of a mixture one by one, or all in one tensor
     ///
-    /// The model_type in config.json decides the names and the order, and other tensors of the
-    /// module are renamed with them. All other options apply to the new names. Codes and scales of
-    /// quantised experts move together; where they cannot, --dequantize and --dtype make numbers of
-    /// them first. Modules in the settings of quantised weights get their new names
+    /// The model_type in config.json decides names and order, and other tensors of the module are
+    /// renamed with them. All other options apply to the new names. Codes and scales of quantised
+    /// experts move along; where they cannot, --dequantize and --dtype make numbers of them first.
+    /// Modules in the settings of quantised weights are renamed
     #[arg(long, value_name = "LAYOUT", value_parser = layouts())]
     experts: Option<ExpertLayout>,
     /// With --experts: where a stack has the gate, if config.json names no architecture
