@@ -36,7 +36,7 @@ lint:
 doc:
     cargo doc --workspace --no-deps --features full --open
 
-# What each file of a folder is about: its first line.
+# List the subject of each file of a folder: its first `//!` line.
 map folder="safetensors-core/src":
     @git grep -m 1 -e '^//! ' -- '{{folder}}/*.rs'
 
@@ -44,15 +44,15 @@ map folder="safetensors-core/src":
 fuzz target="all" seconds="60":
     dev/fuzz/run {{target}} {{seconds}}
 
-# The core's tests under the address sanitizer (nightly): all but that of the peak of memory, which
-# the sanitizer adds to. Optimised, because it is slow.
+# Without the test of the peak of memory, which the sanitizer raises. Optimised, because it is slow.
+# Run the core's tests under the address sanitizer (nightly).
 asan:
     RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         ASAN_OPTIONS=allocator_may_return_null=1 cargo +nightly test -p safetensors-core \
         --lib --tests --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir target/asan \
         -- --skip loading_takes_the_tensors_bytes
 
-# The core's tests under the thread sanitizer (nightly, with rust-src for all of them).
+# Run the core's tests under the thread sanitizer (nightly with rust-src).
 tsan:
     dev/scripts/tsan
 
@@ -81,7 +81,7 @@ test-mpi:
 check-browser:
     dev/scripts/check_browser
 
-# Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
+# Check licences, sources and vulnerabilities of all dependencies (cargo-deny, network).
 deny:
     cargo deny --workspace check
 

@@ -1,4 +1,4 @@
-//! Moves tensors between safetensors files and the library that uses them: ndarray, candle or burn.
+//! Moves tensors between safetensors files and candle, burn or ndarray.
 //!
 //! ```toml
 //! safetensors-bridge = { version = "0.1", features = ["candle"] }
@@ -59,7 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Without any of them, by the types of this crate:
+//! With this crate alone:
 //!
 //! ```
 //! use safetensors_bridge::{Checkpoint, SaveOptions, TensorView, save};
@@ -85,11 +85,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Start with [`Checkpoint`], with [`SafeTensors`] for a file in memory, or with the `load` and
-//! `save` of an adapter.
+//! Start with the `load` and `save` of your library's module, with [`Checkpoint`], or with
+//! [`SafeTensors`] for a file in memory. The [`guide`](mod@guide) takes four jobs from start to
+//! end: a server with candle, a training with burn, a simulation with ndarray, and managing files
+//! with the command.
 //!
-//! Your program also depends on the tensor library. A release works with one version of each: the
-//! README has the table.
+//! Your program also depends on the tensor library. A release works with one version of each; the
+//! README has a table.
 //!
 //! # Features
 //!
@@ -99,14 +101,14 @@
 //! |---|---|---|
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
 //! | `derive` | [`ndarray`] | `#[derive(NamedArrays)]` for structs of arrays |
-//! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; several threads for arrays that are not in C order |
+//! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; threads that save arrays in another order than C |
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files |
 //! | `cuda`, `metal` | `candle` | candle's GPU support: loads onto these devices in bounded memory |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
 //! | `hub`, `remote` | `hub`, `remote` | downloads from the Hub; checkpoints in buckets, on web servers and on the Hub, read by ranges |
-//! | `delta` | `delta` | the differences of checkpoints, also of trainings with candle or `burn-train`; builds zstd, with a C compiler |
+//! | `delta` | `delta` | differences between checkpoints, also in trainings with candle or `burn-train`; needs a C compiler, for zstd |
 //! | `sign` | `sign` | signatures of the files of a model, made and verified offline |
 //! | `sha256`, `tracing` | [`digest`], [`framework::Span`] | the SHA-256 of a file's data; spans of opening, reading, converting, writing and requests, for the crate `tracing` |
 //!
@@ -122,18 +124,15 @@
 //! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file atomically; tensors that share storage |
 //! | [`ranks`], [`glob`] | the processes of a job, and their parts of a model; patterns of names |
 //! | [`rewrite`], [`edit`] | the plan of a [`Rewrite`]; changes to an existing file |
-//! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
+//! | [`convert`], [`element`], [`shape`] | conversion between dtypes; the Rust types of elements; sizes |
 //! | [`digest`], [`audit`] | data that has changed; oddities of a file |
-//! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
-//! | [`framework`] | for adapters of other tensor libraries, and tools |
-//!
-//! The [`guide`](mod@guide) has four jobs from start to end: a server with candle, a training with
-//! burn, a simulation with ndarray, and looking after files with the command.
+//! | [`header`], [`io`], [`error`] | a file's header; sources of bytes; the parts of errors |
+//! | [`framework`] | adapters of other tensor libraries, and tools |
 //!
 //! # What each library holds
 //!
-//! A dtype that a library lacks is widened, which keeps every value; the table calls it *as*.
-//! [`Widening::Refuse`] makes it an error.
+//! A dtype that a library lacks is widened to another that keeps every value, such as *as U8* for
+//! BOOL in candle. [`Widening::Refuse`] makes it an error instead.
 //!
 //! | dtype | ndarray | candle | burn |
 //! |---|---|---|---|
@@ -154,7 +153,7 @@
 //! |---|---|
 //! | strict parsing, [`Limits`], zero-copy views, mapping (`unsafe fn`: the file must not change) | [`SafeTensors`], [`Checkpoint`] |
 //! | parallel loading with conversion, progress and cancellation | [`Checkpoint::read_all`], [`LoadOptions`] |
-//! | slices, rows, and the parts of ranks, reading only their bytes | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`], [`ranks`] |
+//! | slices, rows and parts of ranks: only their bytes are read | [`LazyTensor::slice`], [`LazyTensor::rows`], [`load::read_slices`], [`ranks`] |
 //! | conversion between all floats and integers, rounded once | [`TensorBuf::convert`] |
 //! | atomic, durable, deterministic saving; streaming; to any writer | [`save()`], [`save::StreamWriter`], [`serialize`], [`save::write_to`] |
 //! | sharded saving as `huggingface_hub` splits, tied weights | [`save_sharded`], [`SaveOptions::tied`] |
@@ -169,66 +168,103 @@
 //! | `no_std` with `alloc` | the package `safetensors-core` with `default-features = false` |
 //! | verified downloads from the Hub into Python's cache | `hub::download`, feature `hub` |
 //!
-//! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub of the
-//! tests, which misbehave. Azure was tried by hand with Azurite; of Google Cloud Storage only
+//! Buckets are tested with the S3 servers moto and s3s-fs, and with a web server and a Hub that
+//! misbehave on purpose. Azure was tried by hand with Azurite. For Google Cloud Storage, only
 //! requests for ranges are tested.
 //!
 //! # I want to …
 //!
 //! Paths are in the repository.
 //!
+//! ## Files, without writing code
+//!
 //! | I want to … | look at |
 //! |---|---|
-//! | see the content of a file, without writing code | [`guide::operator`]; the command `safetensors inspect`, with the manual `safetensors-cli/MANUAL.md` |
-//! | look through it in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
+//! | see the content of a file | [`guide::operator`]; the command `safetensors inspect`, with the manual `safetensors-cli/MANUAL.md` |
+//! | look through a file in a terminal, or in a browser | `safetensors browse`, `safetensors map` |
 //! | see the values of a tensor | `safetensors show` |
 //! | check that a download is complete and well-formed | `safetensors verify`; *What is promised* in `SECURITY.md` |
 //! | find NaN, or compare two checkpoints | `safetensors stats`, `safetensors diff` |
 //! | cast, rename, merge or split a checkpoint | `safetensors convert`, [`Rewrite`] |
 //! | call the command from a program | exit codes and a schema for each JSON document: *What stays the same* in its manual |
-//! | see all three libraries in one program | `examples/quickstart.rs` |
-//! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`], [`quantized`] |
-//! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
-//! | publish the changes since the last version, and apply them | the module `delta`; `safetensors delta` |
-//! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
-//! | load experts one by one from a file with all in one tensor, or the reverse | [`LoadOptions::experts`], [`experts`]; `safetensors convert --experts` |
-//! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
-//! | serve a model with candle, and load new versions | the module `guide::candle_server` |
-//! | load a model into candle in a browser, by ranges | `examples/browser` |
+//! | read tensors with Zarr and xarray | `safetensors manifest` |
+//! | sign a model, or check its signature | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
+//!
+//! ## candle
+//!
+//! | I want to … | look at |
+//! |---|---|
 //! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `examples/models/examples/candle_bert.rs` |
+//! | serve a model with candle, and load new versions | the module `guide::candle_server` |
+//! | replace candle's own loaders | the module `candle::migration` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `examples/models/examples/candle_gguf.rs` |
 //! | quantise plain weights while candle loads them | the module `candle::quantize` |
-//! | make a GGUF file of a model | `examples/models/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
-//! | replace candle's own loaders | the module `candle::migration` |
-//! | save while the program goes on | [`save::BackgroundSaver`], the function `candle::train::save_in_background` |
-//! | train with candle, and go on after a crash | the module `candle::train`, `examples/models/examples/candle_train.rs` |
-//! | go on with a training of PyTorch: model and optimizer | [`optimizer`], the modules `candle::train` and `burn::train` |
+//! | load a model into candle in a browser, by ranges | `examples/browser` |
+//! | train with candle, and resume after a crash | the module `candle::train`, `examples/models/examples/candle_train.rs` |
+//!
+//! ## burn
+//!
+//! | I want to … | look at |
+//! |---|---|
 //! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
 //! | replace burn-store's own store | the module `burn::migration` |
 //! | load a model of PyTorch into burn | the module `burn::pytorch`, `examples/models/examples/burn_bert.rs` |
-//! | train with burn, and go on after a crash | the modules `guide::burn_training` and `burn::train`, `examples/models/examples/burn_train.rs` |
+//! | train with burn, and resume after a crash | the modules `guide::burn_training` and `burn::train`, `examples/models/examples/burn_train.rs` |
+//!
+//! ## ndarray
+//!
+//! | I want to … | look at |
+//! |---|---|
 //! | keep arrays as in `.npz`, and slice them | [`ndarray`], `examples/ndarray_inspect.rs` |
-//! | keep experts, rows or layers within a budget of memory | [`framework::TensorCache`], `examples/models/examples/candle_experts.rs` |
-//! | read a directory of samples in shuffled batches | [`framework::Samples`], `safetensors-ndarray/examples/ndarray_samples.rs` |
-//! | read tensors with Zarr and xarray | `safetensors manifest` |
-//! | convert NumPy's `.npy` and `.npz` | `safetensors-ndarray/examples/ndarray_npz.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
 //! | save a struct of arrays | `safetensors-ndarray/examples/ndarray_struct.rs`, [`safetensors_derive`](https://docs.rs/safetensors-derive) |
-//! | write the steps of a simulation as they come | the module `guide::science`, `safetensors-ndarray/examples/ndarray_science.rs` |
+//! | append the steps of a simulation | the module `guide::science`, `safetensors-ndarray/examples/ndarray_science.rs` |
+//! | convert NumPy's `.npy` and `.npz` | `safetensors-ndarray/examples/ndarray_npz.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
+//!
+//! ## Any library
+//!
+//! | I want to … | look at |
+//! |---|---|
+//! | see all three libraries in one program | `examples/quickstart.rs` |
 //! | use the format without any library, or without `std` | [`safetensors_core`](https://docs.rs/safetensors-core) |
+//! | read a directory of samples in shuffled batches | [`framework::Samples`], `safetensors-ndarray/examples/ndarray_samples.rs` |
+//! | save in the background | [`save::BackgroundSaver`], the function `candle::train::save_in_background` |
+//! | continue a training of PyTorch: model and optimizer | [`optimizer`], the modules `candle::train` and `burn::train` |
+//! | save the epochs of a training as deltas | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
+//!
+//! ## Quantised weights, adapters, experts
+//!
+//! | I want to … | look at |
+//! |---|---|
+//! | read GPTQ, AWQ, FP8, NF4 and other quantised weights as numbers | [`LoadOptions::quantized`], [`Checkpoint::dequantized`], [`quantized`] |
+//! | quantise weights: FP8, I8, NVFP4, MXFP4; Q8_0 and Q4_0 of GGUF | [`Rewrite::quantize`]; `safetensors convert --quantize` |
+//! | write a model as GGUF | `examples/models/examples/gguf_to_candle.rs`, [`safetensors_formats`](https://docs.rs/safetensors-formats) |
+//! | merge LoRA adapters into a model while it is loaded, or on the disk | [`Checkpoint::merged`], [`lora`]; `safetensors convert --lora` |
+//! | load single experts from a file that stacks them in one tensor, or the reverse | [`LoadOptions::experts`], [`experts`]; `safetensors convert --experts` |
+//! | keep experts, rows or layers within a budget of memory | [`framework::TensorCache`], `examples/models/examples/candle_experts.rs` |
+//!
+//! ## Other machines
+//!
+//! | I want to … | look at |
+//! |---|---|
 //! | get a model from the Hub | [`safetensors_hub`](https://docs.rs/safetensors-hub), `extras/hub/examples/hub_download.rs`, `examples/models/examples/hub_to_candle.rs` |
-//! | read a slice of a file in a bucket | `extras/hub/examples/remote_slice.rs` |
+//! | read a slice of a tensor in a bucket | `extras/hub/examples/remote_slice.rs` |
 //! | load each rank's part of a model | [`ranks`], `examples/distributed/README.md`, `examples/models/examples/candle_tensor_parallel.rs` |
-//! | open files that ranks have saved, with any number of ranks | [`Checkpoint::open`] |
-//! | keep trainings as their changes | `burn::train::Epochs::whole_every`, `candle::train::save_delta`, feature `delta` |
+//! | open files that ranks have saved, on any number of ranks | [`Checkpoint::open`] |
 //! | load a model on MPI ranks, or process many checkpoints with Ray | `examples/distributed/README.md` |
+//! | publish the changes since the last version, and apply them | the module `delta`; `safetensors delta` |
+//! | serve the newest version that a trainer publishes | `delta::Follower`; `safetensors delta follow` |
+//!
+//! ## This project
+//!
+//! | I want to … | look at |
+//! |---|---|
 //! | know the speed, and measure it myself | `docs/BENCHMARKS.md` |
 //! | change the code, or add a dtype or a framework | `CONTRIBUTING.md`, `docs/ARCHITECTURE.md` |
-//! | sign a model, or check its signature | `safetensors sign`, `safetensors verify --signature`; the module `sign` |
 //! | make a release | `docs/RELEASING.md` |
 //!
-//! `candle_train` and `burn_train` are killed while they train, and end with the same bits as a run
-//! that is never stopped. `CONTRIBUTING.md` explains how to get the weights of `candle_bert` and
-//! `burn_bert`.
+//! `candle_train` and `burn_train` kill their own training at random and resume it, and end with
+//! the same bits as an uninterrupted run. `CONTRIBUTING.md` explains how to get the weights of
+//! `candle_bert` and `burn_bert`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

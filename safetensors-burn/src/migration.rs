@@ -51,7 +51,7 @@
 //!
 //! | | burn-store | here |
 //! |---|---|---|
-//! | a load that fails | may have changed some parameters | leaves the module as it was |
+//! | a load that fails | may have changed some parameters | leaves the module unchanged |
 //! | a load whose backend panics | ends the process | an error, and the module is unchanged |
 //! | ids of parameters | dropped; a module keeps its own | [saved](CheckpointStore#ids-of-parameters); a module keeps its own, unless [`param_ids(true)`][`param_ids`] gives it the file's |
 //! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). For burn-store, give [`save_options`] that do not set `tied` |

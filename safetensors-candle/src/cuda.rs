@@ -1,5 +1,4 @@
-//! Tensors onto a CUDA device: read into pinned memory, and copied from there while others are
-//! read.
+//! Tensors onto a CUDA device: some are copied from pinned memory while others are read.
 // The device reads pinned memory directly, so a copy continues after the call that began it, and
 // cudarc does not protect the memory: `CudaStream::memcpy_htod` takes a `&[u8]` of pinned memory
 // and returns at once. A `PinnedHostSlice` waits for copies only if the context has its own

@@ -113,10 +113,6 @@ pub(crate) fn into_candle_error(error: Error) -> candle_core::Error {
 /// ```
 pub trait IntoCandle<T> {
     /// Converts the error.
-    ///
-    /// # Errors
-    ///
-    /// The error that it is called on.
     fn into_candle(self) -> candle_core::Result<T>;
 }
 

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`]; when it is open already: [`load_from`] |
 //! | read one tensor, or a part of it, onto a device | [`ReadTensorExt`] |
-//! | use `?` in functions that return candle's `Result`, or ours | [`IntoCandle`], [`IntoCore`] |
+//! | convert errors for `?`: to candle's, or to this library's | [`IntoCandle`], [`IntoCore`] |
 //! | build a model | [`var_builder()`], [`var_builder_from`] |
-//! | the same with options, such as quantised weights as numbers; list the tensors that a model does not use | [`CheckpointBackend`] |
+//! | build a model with options, such as quantised weights as numbers; list the tensors that it does not use | [`CheckpointBackend`] |
 //! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
@@ -55,7 +55,7 @@
 //! Widening keeps every value. [`Widening::Refuse`] in the [`LoadOptions`] makes it an error.
 //!
 //! A saved file loads as the same tensors, bit for bit. Parts and transposed views of F4 and F6
-//! tensors cannot be saved: candle counts offsets in elements, and theirs are not entire bytes.
+//! tensors cannot be saved: candle counts offsets in elements, and these do not fill bytes.
 //!
 //! # Quantised weights
 //!
@@ -66,8 +66,8 @@
 //! | [`QuantizedWeights`] | a load, a [`VarBuilder`](candle_nn::VarBuilder), a part, a variable |
 //! |---|---|
 //! | `Refuse`, the default | is an error that names the weight and its scheme |
-//! | `Numbers` | gets the weight under its name, in the requested dtype, or as F32 if none is requested; scales are no tensors |
-//! | `Stored` | gets codes and scales as they are, as from candle's own loaders |
+//! | `Numbers` | gets the weight under its name, in the requested dtype, or as F32 if none is requested; scales are hidden |
+//! | `Stored` | gets codes and scales unchanged, as from candle's own loaders |
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -97,16 +97,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. With
-//! `merged([Adapter::open(adapter)?])` instead, LoRA adapters are merged, see
-//! [`safetensors_core::lora`].
+//! In one line: `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)`. In the
+//! same way, `merged([Adapter::open(adapter)?])` merges [LoRA adapters](safetensors_core::lora).
 //!
-//! Models of mixtures ask for single experts. [`LoadOptions::experts`] finds them in a file that
-//! has them in one tensor, see [`safetensors_core::experts`].
+//! Models of mixtures ask for single [experts](safetensors_core::experts).
+//! [`LoadOptions::experts`] finds them in a file that stacks them in one tensor.
 //!
-//! candle computes with quantised weights only in the types of GGML: the module `gguf` reads them
-//! as `QTensor`s. [`quantize::load`] makes such tensors of the numbers of other schemes, which
-//! rounds once more.
+//! candle computes with quantised weights only in the types of GGML. The module `gguf` reads these
+//! as `QTensor`s. [`quantize::load`] makes them from the numbers of other schemes, which rounds
+//! once more.
 //!
 //! [`LoadOptions::experts`]: safetensors_core::LoadOptions::experts
 //! [`LoadOptions::quantized`]: safetensors_core::LoadOptions::quantized
@@ -115,21 +114,21 @@
 //! # What is copied
 //!
 //! Loading reads each tensor into the memory that the candle tensor then owns. Another device adds
-//! one copy. Saving writes contiguous tensors on the CPU from their memory; others pass through a
-//! buffer of bounded size.
+//! one copy. Saving writes contiguous tensors on the CPU from their memory, and copies others
+//! through a bounded buffer.
 //!
 //! # Devices
 //!
-//! | device | [`load()`], [`load_with`] and [`load_from`] | memory of the host |
+//! | device | [`load()`], [`load_with`] and [`load_from`] | main memory |
 //! |---|---|---|
-//! | CPU | read the tensors where they stay | the tensors |
+//! | CPU | read into the memory of the tensors | the tensors |
 //! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
 //! | Metal, with the feature `metal` | read 256 MiB of tensors at a time, and copy each | 256 MiB, or the largest tensor |
 //!
 //! Elements are converted on the CPU, before the copy, so the values equal a load to the CPU, bit
-//! for bit. On a CUDA device the memory of all tensors is allocated first: tensors that do not fit
-//! are an error before anything is read. Every thread can use the tensors. Builders of models, also
-//! [`tensor_parallel`], read each tensor to ordinary main memory and copy it from there.
+//! for bit. On a CUDA device the memory of all tensors is allocated first, so tensors that do not
+//! fit are an error before anything is read. Every thread can use the tensors. Builders of models,
+//! also [`tensor_parallel`], read each tensor into main memory first, and then copy it.
 //!
 //! The code for CUDA and Metal is type-checked, but has not run on such devices yet.
 //!
@@ -137,7 +136,7 @@
 //!
 //! It does not map files, and does not send tensors between ranks.
 //!
-//! Coming from candle's own loaders? See [`migration`].
+//! [`migration`] has a replacement for each of candle's own loaders.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // With `cuda`, only `cuda.rs` allows the lints that the workspace denies.
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]

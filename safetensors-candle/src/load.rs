@@ -30,10 +30,11 @@ use crate::{Candle, IntoCandle};
 ///
 /// # Errors
 ///
-/// An error of [`Checkpoint::open`];
-/// [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit) for a U64 value that I64
-/// cannot hold; [`ErrorKind::Quantization`](safetensors_core::ErrorKind::Quantization) for a
-/// [quantised weight](crate#quantised-weights), before any data is read.
+/// - Like [`Checkpoint::open`].
+/// - [`ErrorKind::Quantization`](safetensors_core::ErrorKind::Quantization) for a [quantised
+///   weight](crate#quantised-weights), before any data is read.
+/// - [`ErrorKind::DoesNotFit`](safetensors_core::ErrorKind::DoesNotFit) for a U64 value that I64
+///   cannot hold.
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, Tensor>> {
     load_with(path, device, &LoadOptions::new())
 }
@@ -67,10 +68,12 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// Like [`load()`]. Before any data is read also
-/// [`ErrorKind::NoConversion`](safetensors_core::ErrorKind::NoConversion) if a requested conversion
-/// does not exist, and [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden) if a
-/// tensor needs widening and the options refuse it.
+/// Like [`load()`], and before any data is read:
+///
+/// - [`ErrorKind::NoConversion`](safetensors_core::ErrorKind::NoConversion) if a requested
+///   conversion does not exist;
+/// - [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden) if a tensor needs widening
+///   and the options refuse it.
 pub fn load_with(
     path: impl AsRef<Path>,
     device: &Device,
@@ -79,9 +82,8 @@ pub fn load_with(
     framework::load_path::<Candle>(path, device, options)
 }
 
-/// Loads like [`load_with`], from an open checkpoint: of bytes in memory, from a bucket, of several
-/// files without an index ([`Checkpoint::open_files`]), with limits, mapped, or with an adapter
-/// merged.
+/// Loads like [`load_with`], from an open checkpoint: in memory, in a bucket, of several files
+/// without an index ([`Checkpoint::open_files`]), with limits, mapped, or with an adapter merged.
 ///
 /// ```
 /// use candle_core::Device;
@@ -118,15 +120,15 @@ pub fn load_from(
 /// let checkpoint = Checkpoint::open(&path).into_candle()?;
 /// let wte = checkpoint.tensor("wte").into_candle()?;
 /// assert_eq!(wte.read_tensor(&Device::Cpu)?.to_vec2::<i64>()?, table.to_vec2::<i64>()?);
-/// // Of a table of vectors, those of some tokens.
+/// // The vectors of some tokens, from a table.
 /// let vectors = wte.rows(&[5, 0, 5]).into_candle()?.read_tensor(&Device::Cpu)?;
 /// assert_eq!(vectors.to_vec2::<i64>()?, [[10, 11], [0, 1], [10, 11]]);
 /// # Ok(())
 /// # }
 /// ```
 pub trait ReadTensorExt {
-    /// Reads it onto a device. A dtype that candle lacks is widened without loss; see the [crate's
-    /// table](crate#dtypes).
+    /// Reads the tensor onto a device. A dtype that candle lacks is [widened](crate#dtypes) without
+    /// loss.
     fn read_tensor(&self, device: &Device) -> candle_core::Result<Tensor> {
         self.read_tensor_with(device, &LoadOptions::new())
     }
@@ -136,7 +138,7 @@ pub trait ReadTensorExt {
     /// # Errors
     ///
     /// Like [`load_with`], converted by [`IntoCandle`]. Codes of a quantised weight are an error
-    /// even if the options ask for numbers: [`Checkpoint::dequantized`] has these.
+    /// even if the options ask for numbers; use [`Checkpoint::dequantized`] for numbers.
     fn read_tensor_with(
         &self,
         device: &Device,

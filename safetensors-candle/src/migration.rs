@@ -1,13 +1,14 @@
-//! From candle's own loaders to this crate: the replacement of each function, the points where this
-//! crate is stricter, and recipes. This module has no items. The names are from candle 0.11.
+//! From candle's own loaders to this crate: replacements, differences and recipes.
+//!
+//! This module has no items. The names are from candle 0.11.
 //!
 //! # Building a model
 //!
 //! | candle | here |
 //! |---|---|
 //! | `VarBuilder::from_mmaped_safetensors` of one file (`unsafe`) | [`var_builder()`] |
-//! | the same of the files that an index names | [`var_builder()`] of the index or of its directory |
-//! | the same of any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
+//! | `from_mmaped_safetensors` of the files that an index names | [`var_builder()`] of the index or of its directory |
+//! | `from_mmaped_safetensors` of any other files | [`var_builder_from`] of [`Checkpoint::open_files`] |
 //! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from`] of [`Checkpoint::from_source`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
 //! | `VarBuilder::from_npz` | [`var_builder_from`] of `safetensors_formats::open` |
@@ -17,7 +18,7 @@
 //! | `ShardedSafeTensors::var_builder` (`unsafe`) | [`tensor_parallel_var_builder`] |
 //! | a builder that hides tensors by their names | [`CheckpointBackend::filter`]; candle has none |
 //! | `from_gguf` of a quantised model of candle-transformers | unchanged, with the `content` and the `reader` of a `GgufFile` of the module `gguf` |
-//! | `quantized_var_builder::VarBuilder::from_gguf` of candle-transformers | its `from_gguf_buffer`, with the bytes that this `reader` reads: candle has no other way in |
+//! | `quantized_var_builder::VarBuilder::from_gguf` of candle-transformers | its `from_gguf_buffer`, with all bytes that this `reader` reads |
 //!
 //! Models of candle-transformers take the builder like candle's own. Only models that name the type
 //! `ShardedVarBuilder` need [another line](crate::tensor_parallel).
@@ -58,9 +59,9 @@
 //! | `candle_nn::VarMap::save` | [`train::save`](crate::train::save) |
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
-//! candle writes no metadata, and a file that may be incomplete after a power cut and that on Unix
-//! only its owner can read. Here [`SaveOptions`] have metadata, and the new file is on the disk
-//! before it replaces the old one, and keeps the old one's mode.
+//! candle writes no metadata. Its file may be incomplete after a power cut, and on Unix only the
+//! owner can read it. Here [`SaveOptions`] have metadata. The new file is on the disk before it
+//! replaces the old one, and keeps its mode.
 //!
 //! # Errors
 //!
@@ -79,7 +80,7 @@
 //! | another shape than the model's | an error, after the tensor is read and converted | the same error, before |
 //! | a header that breaks a rule of the format | partly accepted | an error for each rule |
 //! | a file that changes while it is loaded | `SIGBUS`, or mixed bytes | [`Io`] |
-//! | a variable that is missing in the file | an error when some variables are set already | nothing is set |
+//! | a variable that is missing in the file | an error, after some variables are set | an error, before any is set |
 //! | a tensor in the file that no variable takes | ignored | an error, unless it is allowed |
 //!
 //! It also loads BOOL, I8, U64, C64 and three more dtypes of 8-bit floats,
@@ -141,7 +142,8 @@
 //! ```
 //!
 //! A repository without an index has one file, `model.safetensors`. Do not resolve the link that
-//! `hf-hub` returns: its target has another name and no neighbours.
+//! `hf-hub` returns: its target has another name, and no other files of the model next to it. The
+//! feature `hub` of `safetensors-bridge` downloads all of them in one call.
 //!
 //! # Quantised weights
 //!

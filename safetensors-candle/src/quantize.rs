@@ -1,9 +1,9 @@
 //! Plain weights as candle's quantised tensors: [`load`] makes blocks of them while it reads.
 //!
 //! candle's own quantiser makes the blocks, so they equal `QTensor::quantize` of a loaded tensor,
-//! bit for bit. A thread reads a tensor as F32, quantises it, and drops the numbers. So memory holds
-//! the blocks, and one tensor of F32 for each thread. Blocks of a GGUF file are read as they are by
-//! the module `gguf`, with the feature `gguf`.
+//! bit for bit. A thread reads a tensor as F32, quantises it, and drops the numbers. So memory
+//! holds the blocks, and one tensor of F32 for each thread. The module `gguf`, with the feature of
+//! that name, reads the blocks of a GGUF file unchanged.
 //!
 //! ```
 //! use candle_core::quantized::{GgmlDType, QMatMul};
@@ -29,9 +29,8 @@
 //!
 //! # Models of candle-transformers
 //!
-//! `QMatMul::from_arc` and the layers of its `quantized_nn` take the tensors. Its
-//! `quantized_var_builder::VarBuilder` is made of a GGUF file or of its bytes, and candle
-//! writes these:
+//! `QMatMul::from_arc` and the layers of `quantized_nn` take the tensors. A
+//! `quantized_var_builder::VarBuilder` needs the bytes of a GGUF file, which candle can write:
 //!
 //! ```ignore
 //! let named: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), &**tensor)).collect();
@@ -40,9 +39,9 @@
 //! let builder = VarBuilder::from_gguf_buffer(file.get_ref(), &Device::Cpu)?;
 //! ```
 //!
-//! The bytes and the builder each hold the blocks once more, so drop `tensors` and the bytes as soon
-//! as possible. Models with a function `from_gguf` need the names and the metadata of llama.cpp,
-//! which `safetensors convert MODEL OUT.gguf` writes.
+//! The bytes and the builder each hold a copy of the blocks, so drop `tensors` and the bytes as
+//! soon as possible. Models with a function `from_gguf` need the names and the metadata of
+//! llama.cpp, which `safetensors convert MODEL OUT.gguf` writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,16 +63,17 @@ const FAR_THREADS: usize = 8;
 /// Loads the tensors of a checkpoint as quantised tensors, by name, in parallel. `choose` returns
 /// the type of each tensor; a tensor without one is not loaded. [`linear_layers`] is a choice.
 ///
-/// `F32`, `F16` and `BF16` are types, too: the numbers stay as they are, or are rounded once.
-/// [Aliases](LoadOptions::aliases) share their tensor. A row must be complete blocks: 256 numbers for
-/// the types with a `K`, and 32 for the others. `options` set the threads, the progress in bytes of
-/// F32, the layout of [experts](LoadOptions::experts), and how [quantised
-/// weights](crate#quantised-weights) are read; their dtypes have no effect. A source that is far
-/// away has at most 8 threads, unless a number is set.
+/// `F32`, `F16` and `BF16` are types, too: the numbers are unchanged, or are rounded once.
+/// [Aliases](LoadOptions::aliases) share their tensor. A row must divide into blocks: of 256
+/// numbers for the types with a `K`, and of 32 for the others.
+///
+/// `options` set the threads, the progress in bytes of F32, the layout of
+/// [experts](LoadOptions::experts), and how [quantised weights](crate#quantised-weights) are read.
+/// Their dtypes have no effect. At most 8 threads read a remote source, unless a number is set.
 ///
 /// # Errors
 ///
-/// - [`ErrorKind::Framework`] for a scalar, and for rows that are not complete blocks.
+/// - [`ErrorKind::Framework`] for a scalar, and for rows that do not divide into blocks.
 /// - Like [`load_from`](crate::load_from).
 ///
 /// These are found before any data is read. Each names the file and the tensor.
@@ -92,12 +92,12 @@ pub fn load(
 }
 
 /// Chooses `dtype` for the weights of linear layers, and for the other tensors a type that keeps
-/// their numbers: `F16`, `BF16` or `F32`, to which F64 is rounded. Rows that are not complete blocks
-/// of `dtype` become `Q8_0`, or keep their numbers. No type suits integers and scalars, so they are
-/// not loaded.
+/// their numbers: `F16`, `BF16` or `F32`, to which F64 is rounded. Rows that do not divide into
+/// blocks of `dtype` become `Q8_0`, or keep their numbers. Integers and scalars have no type, so
+/// they are not loaded.
 ///
-/// [`LinearLayers`] finds the layers by their names. Embeddings, norms, heads, routers and stacked
-/// experts are none; [`LoadOptions::experts`] splits a stack.
+/// [`LinearLayers`] finds the layers by their names, without embeddings, norms, heads, routers and
+/// stacked experts. [`LoadOptions::experts`] splits a stack.
 pub fn linear_layers(tensor: TensorInfo<'_>, dtype: GgmlDType) -> Option<GgmlDType> {
     let row = *tensor.shape().last()?;
     let has_blocks = |dtype: &GgmlDType| row.is_multiple_of(dtype.block_size());
@@ -147,7 +147,9 @@ fn load_plain<S: ReadAt>(
 fn check(shape: &[usize], dtype: GgmlDType) -> Result<()> {
     let problem = match shape.last() {
         Some(row) if row.is_multiple_of(dtype.block_size()) => return Ok(()),
-        Some(row) => format!("rows of {row} numbers are not blocks of {}", dtype.block_size()),
+        Some(row) => {
+            format!("rows of {row} numbers do not divide into blocks of {}", dtype.block_size())
+        }
         None => "a scalar cannot be quantised".to_owned(),
     };
     Err(from_candle_error(candle_core::Error::msg(problem)))

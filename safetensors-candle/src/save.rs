@@ -54,10 +54,11 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// An error of [`safetensors_core::save()`]; [`ErrorKind::UnsupportedFrameworkType`] if the format
-/// lacks the dtype of a tensor; [`ErrorKind::DataLength`] if the length of a storage does not fit;
-/// [`ErrorKind::Framework`] if candle or the device fails; one of the last two for an F4 or F6
-/// tensor that is a part of its storage or not contiguous.
+/// - Like [`safetensors_core::save()`].
+/// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of a tensor.
+/// - [`ErrorKind::Framework`] if candle or the device fails.
+/// - [`ErrorKind::DataLength`] if a storage has another length than its tensor needs.
+/// - One of the last two for an F4 or F6 tensor that is a part of its storage or not contiguous.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -93,7 +94,7 @@ pub fn save<'a>(
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Shards are filled in the given order, which is another one each time for a `HashMap`.
+/// Shards are filled in the given order. A `HashMap` has another order each time.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,

@@ -1,5 +1,4 @@
-//! The `safetensors` command: inspects, checks, compares, edits and converts safetensors files and
-//! sharded checkpoints.
+//! The `safetensors` command: inspects, checks, compares, edits and converts checkpoints.
 //!
 //! `safetensors-core` has the rules of the format. This crate has the arguments, tables and exit
 //! codes.

@@ -13,10 +13,9 @@ const README: &str = include_str!("../README.md");
 const MANUAL_START: &str = "\
 # Manual of `safetensors`
 
-This is the text of `safetensors help COMMAND`; a test keeps it so. The details of an argument that
-several commands have are in the first of them only. [README.md](README.md) has the rules that all
-commands share. Every command also has `--help`, and `--no-pager`, which prints output that is
-longer than the screen without a pager.
+The text of `safetensors help COMMAND`, as a test checks. Where several commands have an argument,
+only the first one has its details. [README.md](README.md) has the rules that all commands share.
+Every command also has `--help`, and `--no-pager`, which prints long output without a pager.
 ";
 
 /// Returns all commands with their full names, such as `safetensors metadata set`. A nested command

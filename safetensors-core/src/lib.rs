@@ -1,5 +1,4 @@
-//! The safetensors format: dtypes, a strict header parser, zero-copy views, a parallel loader and a
-//! safe writer.
+//! The safetensors format: dtypes, strict parser, zero-copy views, parallel loader, safe writer.
 //!
 //! This crate knows no tensor library. Adapters (`safetensors-ndarray`, `safetensors-candle`,
 //! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade
@@ -44,7 +43,7 @@
 //! | write any file atomically | [`save::AtomicFile`] |
 //! | save shared storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | find data that has changed | [`digest`], [`SaveOptions::digests`] |
-//! | find oddities | [`audit`], [`Checkpoint::audit`] |
+//! | find oddities that break no rule | [`audit`], [`Checkpoint::audit`] |
 //! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
 //! | read without blocking: in tokio, smol or a browser | [`Checkpoint::open_async`], [`AsyncStore`](checkpoint::store::AsyncStore) |
 //! | support another tensor library | [`framework`], [`TensorSource`] |

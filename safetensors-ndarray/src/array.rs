@@ -270,7 +270,7 @@ where
 pub struct ArraySource<'a, T>(ArrayViewD<'a, T>);
 
 impl<'a, T: ArrayElement> ArraySource<'a, T> {
-    pub(crate) fn of<D: Dimension>(array: &'a ArrayRef<T, D>) -> Self {
+    pub(crate) fn new<D: Dimension>(array: &'a ArrayRef<T, D>) -> Self {
         Self(array.view().into_dyn())
     }
 }

@@ -1,5 +1,4 @@
-//! Reads and writes [`ndarray`] arrays as safetensors files: many named arrays in one file, as in
-//! `.npz`.
+//! Reads and writes [`ndarray`] arrays as safetensors files, many in one file as in `.npz`.
 //!
 //! ```
 //! use ndarray::{Ix2, array, s};
@@ -27,7 +26,7 @@
 //! |---|---|---|
 //! | write arrays of any type, dimension and layout | [`Writer::add`] | not copied whole |
 //! | write an array that grows along an axis, step by step | [`Writer::grow`] | buffered, 256 KiB at most |
-//! | go on with a file, or after a kill | [`Writer::resume`] | the whole file is written again, at the end |
+//! | go on with a file, or after a kill | [`Writer::resume`] | all written again, at the end |
 //! | keep the steps that a run has written when it is killed | [`Writer::sync`], [`Writer::sync_every`] | written once more |
 //! | read an array | [`Reader::read`] | read, then moved |
 //! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
@@ -96,8 +95,8 @@
 //!
 //! [`load`], [`Reader`] and structs of arrays refuse a [quantised
 //! weight](safetensors_core::quantized), unless [`LoadOptions::quantized`] or [`Reader::quantized`]
-//! asks for its numbers or codes. [`ReadArrayExt`] and [`ViewArrayExt`] return codes as elements of
-//! their own type, which the caller names.
+//! asks for its numbers or codes. [`ReadArrayExt`] and [`ViewArrayExt`] return codes, if the caller
+//! names their type.
 //!
 //! # Coming from ndarray-npy
 //!

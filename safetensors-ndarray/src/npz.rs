@@ -80,7 +80,7 @@ pub fn write_npy<T: ArrayElement, D: Dimension>(
     path: impl AsRef<Path>,
     array: &ArrayRef<T, D>,
 ) -> Result<()> {
-    replace(path.as_ref(), |out| npy::write(out, &ArraySource::of(array)).map(drop))
+    replace(path.as_ref(), |out| npy::write(out, &ArraySource::new(array)).map(drop))
 }
 
 /// Reads all arrays of an archive into memory, by name.

@@ -100,10 +100,10 @@ impl Writer {
     /// never calls it.
     ///
     /// The call comes between two passes of the loop that appends, so that all arrays have the
-    /// steps of the same passes. A pass is taken to append to each array at most once, in the order
-    /// of their first steps. Where it is not clear whether a pass ends, as in a loop that also
-    /// [adds](Writer::add) an array in each pass, the call waits until there are twice that many
-    /// steps. Another kind of loop should call `sync` itself.
+    /// steps of the same passes. A pass should append to each array at most once, in the order of
+    /// their first steps; other loops should call `sync` themselves. If the end of a pass is not
+    /// clear, as in a loop that also [adds](Writer::add) an array in each pass, the call waits
+    /// until there are twice that many steps.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         Self(self.0.sync_every(steps))
@@ -121,7 +121,7 @@ impl Writer {
         name: &str,
         array: &ArrayRef<T, D>,
     ) -> Result<()> {
-        self.0.add(name, &ArraySource::of(array))
+        self.0.add(name, &ArraySource::new(array))
     }
 
     /// Adds any other tensor, such as a [`DynArray`](crate::DynArray), a tensor of another file, or
@@ -316,7 +316,7 @@ impl<T: ArrayElement> ArrayAppender<T> {
     /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape); otherwise like
     /// [`GrowingTensor::append`].
     pub fn append<D: Dimension>(&self, step: &ArrayRef<T, D>) -> Result<()> {
-        self.tensor.append(&ArraySource::of(step))
+        self.tensor.append(&ArraySource::new(step))
     }
 
     /// Appends one step that is a single element.
@@ -351,7 +351,7 @@ impl<T: ArrayElement> ArrayAppender<T> {
             let order: Vec<usize> = std::iter::once(axis).chain(others).collect();
             steps = steps.permuted_axes(order);
         }
-        self.tensor.extend(&ArraySource::of(&steps)).map_err(|error| self.in_callers_order(error))
+        self.tensor.extend(&ArraySource::new(&steps)).map_err(|error| self.in_callers_order(error))
     }
 
     /// Puts the shapes of an error into the order of the caller's axes.

@@ -42,17 +42,17 @@
 //! let mut net = Net::new(8, &device);
 //! let loaded = net.load_from(&mut CheckpointStore::from_file(&path))?;
 //! assert_eq!(loaded.applied.len(), 4);
-//! // A part of a file into a module of its own.
+//! // Loads a part of a file into a separate module.
 //! let mut encoder = LinearConfig::new(2, 8).init(&device);
 //! encoder.load_from(&mut CheckpointStore::from_file(&path).prefix("encoder"))?;
 //! assert_eq!(encoder.weight.to_data(), trained.encoder.weight.to_data());
 //!
-//! // A file that is there is replaced only if you say so, then whole or not at all.
+//! // An existing file is replaced only on request, then completely or not at all.
 //! let error = net.save_into(&mut CheckpointStore::from_file(&path)).unwrap_err();
 //! assert!(error.to_string().contains("overwrite(true) replaces it"), "{error}");
 //! net.save_into(&mut CheckpointStore::from_file(&path).overwrite(true))?;
 //!
-//! // Another model is an error that names tensors and shapes.
+//! // A file of another model is an error that names tensors and shapes.
 //! let error = Net::new(9, &device).load_from(&mut CheckpointStore::from_file(&path)).unwrap_err();
 //! assert!(error.to_string().contains("expected Shape { dims: [2, 9] }"), "{error}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -73,7 +73,7 @@
 //! burn's own checkpointers write three files an epoch, one by one. Here an epoch is a directory
 //! `epoch-12` with the model, the optimizer, the scheduler and a manifest of digests. It appears
 //! complete or not at all. Only the lines with `epochs`, `with_custom_checkpointers` and
-//! `checkpoint(newest)` differ.
+//! `checkpoint(newest)` differ from a program with burn's checkpointers.
 //!
 //! Keep epochs in a separate directory, here `RUN/checkpoints`: burn's metrics are in
 //! `RUN/train/epoch-12`. A directory without the manifest of an epoch is never replaced.
@@ -95,7 +95,7 @@
 //! };
 //! use safetensors_bridge::burn::train::Epochs;
 //!
-//! /// A point, and what the net should say about it.
+//! /// A point, and its target.
 //! type Item = ([f32; 2], f32);
 //!
 //! struct Batches;
@@ -154,7 +154,7 @@
 //!         .with_custom_checkpointers(model, optimizer, scheduler)
 //!         .with_checkpointing_strategy(epochs.keep_last(2));
 //!     for epoch in epochs.passed_over()? {
-//!         // Such as one that was copied in part: it is repeated.
+//!         // For example an epoch that was copied in part. The run repeats it.
 //!         let problem = epoch.problem().map(ToString::to_string).unwrap_or_default();
 //!         eprintln!("epoch {} is passed over: {problem}", epoch.number());
 //!     }
@@ -186,8 +186,8 @@
 //! ```
 //!
 //! A resumed run repeats the steps after the newest complete epoch. It ends with the same bits as a
-//! run that was never stopped, if the order of the data and the random numbers depend on the number
-//! of the epoch alone. burn's shuffle depends on the epochs before. The example
+//! run that was never stopped, if the order of the data and the random numbers depend only on the
+//! number of the epoch. burn's shuffle depends on earlier epochs;
 //! `examples/models/examples/burn_train.rs` has a loader that seeds each epoch.
 //!
 //! `safetensors inspect run` lists the epochs of a run, with their sizes and burn's metrics.
@@ -195,18 +195,18 @@
 //!
 //! # What goes wrong
 //!
-//! | what | what happens |
+//! | problem | result |
 //! |---|---|
-//! | the process is killed, or the power fails, while an epoch is saved | the epochs before stay; the next save removes the hidden directory that is left |
-//! | the disk is full | the epoch is not there, the older ones stay, burn ends the training with the error |
-//! | an epoch is of another model | `epochs.check` is an error, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]`. Without it burn panics with these words |
-//! | a byte of an epoch has changed | burn panics with the tensor and its digest. `Epochs::new(directory).digests(true)` reads the newest epoch first, and passes over it; `epochs.verify(6)` and `safetensors verify --digests run` find it |
+//! | the process is killed, or the power fails, while an epoch is saved | the earlier epochs stay; the next save removes the hidden directory that is left |
+//! | the disk is full | the epoch is missing, the older ones stay, and burn ends the training with the error |
+//! | an epoch belongs to another model | `epochs.check` is an error, and nothing is changed: `the checkpoint does not match: "bias" should have shape [4], found [3]`. Without it burn panics with these words |
+//! | a byte of an epoch has changed | burn panics with the tensor and its digest. `Epochs::new(directory).digests(true)` checks the newest epoch first, and skips it; `epochs.verify(6)` and `safetensors verify --digests run` find it |
 //! | `keep_best` of a metric that is not registered for its split | no epoch is deleted; at the second epoch, a warning in burn's `experiment.log` names `metric_valid_numeric` |
-//! | an epoch was copied in part, or another program has changed its metadata | [`newest`](#a-training-that-survives) passes over it, and the run repeats it; `passed_over` says why |
-//! | an epoch was moved away, and a link is in its place | it is passed over; saving it again replaces the link alone |
-//! | `epoch-3` is there, and is no epoch, such as burn's `train/epoch-3` | saving epoch 3 is an error, and it stays: `this should be an epoch with its manifest.json, found a directory with "Loss.log"` |
+//! | an epoch was copied in part, or another program has changed its metadata | [`newest`](#a-training-that-survives) skips it, and the run repeats it; `passed_over` returns the reason |
+//! | a link replaces an epoch that was moved away | it is skipped; saving the epoch again replaces only the link |
+//! | `epoch-3` exists, but is no epoch, such as burn's `train/epoch-3` | saving epoch 3 is an error, and it stays: `this should be an epoch with its manifest.json, found a directory with "Loss.log"` |
 //! | the run should go back to an earlier epoch | `epochs.delete_after(4)?` first: the newest is the one with the highest number |
-//! | records are of an earlier burn (0.14 to 0.21) | burn 0.22 does not read them; `safetensors convert net.mpk net.safetensors` does |
+//! | records are from an earlier burn (0.14 to 0.21) | burn 0.22 does not read them; `safetensors convert net.mpk net.safetensors` does |
 //!
 //! # More
 //!

@@ -1,5 +1,5 @@
-//! Serving a model with candle: load a sharded checkpoint, hold it, answer requests, and load a new
-//! version while requests come.
+//! Serves a model with candle: loads a sharded checkpoint, answers requests from it, and loads a
+//! new version while requests come.
 //!
 //! ```toml
 //! [dependencies]
@@ -11,9 +11,9 @@
 //!
 //! # Loading
 //!
-//! A model of candle, also of candle-transformers, takes its weights from a `VarBuilder`. This one
-//! comes from a file, the index of a sharded checkpoint (`model.safetensors.index.json`), or the
-//! directory of either.
+//! A model of candle or candle-transformers takes its weights from a `VarBuilder`. `var_builder`
+//! makes one from a file, the index of a sharded checkpoint (`model.safetensors.index.json`), or
+//! the directory of either.
 //!
 //! ```
 //! use candle_core::{DType, Device, Result, Tensor};
@@ -58,17 +58,35 @@
 //! ```
 //!
 //! Files are not mapped, so no `unsafe` is needed, and a file that shrinks cannot end the process.
-//! Tensors are read into the memory that they then own, with at most 256 MiB more while the model
-//! is built. Elements of another `DType` than the model's are converted while they are read.
+//! Tensors are read into the memory that they then own. While the model is built, at most 256 MiB
+//! more are read ahead. Elements of another `DType` than the model's are converted while they are
+//! read.
 //!
 //! [`into_candle`](crate::candle::IntoCandle) converts this library's errors to candle's, for `?`.
 //!
+//! # From Python
+//!
+//! | Python | here |
+//! |---|---|
+//! | `safetensors.torch.load_file(path)` | [`load(path, &device)`](crate::candle::load()), also of a directory or an index |
+//! | `safe_open(path)` | [`Checkpoint::open(path)`](crate::Checkpoint::open), which reads the headers |
+//! | `f.keys()`, `f.metadata()` | `checkpoint.tensors()`, `checkpoint.metadata()` |
+//! | `f.get_tensor(name)` | `checkpoint.tensor(name)?.read_tensor(&device)?`, with [`ReadTensorExt`](crate::candle::ReadTensorExt) |
+//! | `f.get_slice(name)[:, 8:]` | `checkpoint.tensor(name)?.slice((.., 8..))?.read_tensor(&device)?` |
+//! | `save_file(tensors, path, metadata)` | [`save`](crate::candle::save()), with [`SaveOptions::metadata`](crate::SaveOptions::metadata) |
+//! | `save_model`, which saves tied weights once | `save`, with [`SaveOptions::tied`](crate::SaveOptions::tied) |
+//! | `huggingface_hub.save_torch_state_dict` | [`save_sharded`](crate::candle::save_sharded), with the same shards |
+//! | `hf_hub_download`, `snapshot_download` | `hub::download`, into the same cache: feature `hub` |
+//! | `HfFileSystem` | `remote::open("hf://OWNER/NAME")`, which reads ranges: feature `remote` |
+//!
 //! # The server
 //!
-//! `answer` is the function that an HTTP handler would call, from any number of threads. A request
-//! takes an `Arc` of the current model, and finishes with it, even if a new one replaces it. A
-//! reload compares the version of the file that names the weights, the index or the only file, and
-//! builds the new model next to the old one. A reload that fails keeps the old model.
+//! An HTTP handler would call `answer`, from any number of threads. A request takes an `Arc` of the
+//! current model, and finishes with it, even if a new one replaces it.
+//!
+//! `reload` compares the version of the index, or of the only file. If it has changed, the new
+//! model is built next to the old one, so memory holds both until the last request of the old one
+//! ends. If the reload fails, the old model stays.
 //!
 //! ```
 //! use std::path::{Path, PathBuf};
@@ -92,10 +110,10 @@
 //! }
 //!
 //! fn load(directory: &Path) -> Result<Loaded> {
-//!     // Before the files are opened: a save in between is then loaded once more.
+//!     // Taken before the files are opened: a save in between is then loaded at the next reload.
 //!     let version = version(directory)?;
-//!     // Bits that flip on a disk are found here, if the checkpoint was saved with `digests(true)`:
-//!     // `digest::verify(&checkpoint, &DigestOptions::new())`.
+//!     // `digest::verify(&checkpoint, &DigestOptions::new())` would find flipped bits here, if the
+//!     // checkpoint was saved with `digests(true)`.
 //!     let backend = CheckpointBackend::new(Checkpoint::open(directory).into_candle()?);
 //!     let weights = backend.var_builder(DType::F32, &Device::Cpu);
 //!     let head = candle_nn::linear_no_bias(2, 2, weights.pp("head"))?;
@@ -125,7 +143,7 @@
 //!         self.current().head.forward(&request)?.get(0)?.to_vec1()
 //!     }
 //!
-//!     /// Call it every few seconds, or when a signal or a request says so.
+//!     /// Call it every few seconds, or on a signal or a request.
 //!     fn reload(&self) -> Result<bool> {
 //!         if version(&self.directory)? == self.current().version {
 //!             return Ok(false);
@@ -165,23 +183,23 @@
 //! ```
 //!
 //! `save_sharded` and `safetensors convert` replace files in such an order that an opened
-//! checkpoint is the old one or the new one, never a mixture. Where a save turns one file into
+//! checkpoint is the old one or the new one, never a mixture. If a save turns one file into
 //! several, or several into one, [`CheckpointPath::find`](crate::checkpoint::CheckpointPath::find)
-//! may find neither for a moment: then the reload is an error, and the next look finds the new one.
+//! may find neither for a moment. That reload fails, and the next one loads the new checkpoint.
 //!
 //! Python's `save_pretrained`, `cp` and `rsync` replace one file after the other, and digests do
-//! not find such a mixture. Let them write to a new directory, and rename a link to it. In Rust
-//! that is `symlink("v2", "next")?` and `rename("next", "current")?`; `ln -sfn` removes the link
-//! first.
+//! not find such a mixture. Let them write to a new directory, and serve from a link that you
+//! switch to it: `symlink("v2", "next")?`, then `rename("next", "current")?`. `ln -sfn` is not
+//! enough, because it removes the old link first.
 //!
-//! A version that was refused is tried again at each look, so a repair is found. Keep its `Version`
-//! to report it once. A shard that is replaced alone is not noticed.
+//! A refused version is tried again at each reload, so a repair is found. Keep its `Version` to
+//! report it once. A shard that is replaced without its index is not noticed.
 //!
 //! # Saving while it serves
 //!
-//! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a separate thread. Candle's tensors
-//! share their memory, so clones cost nothing. `wait` returns the error of the save. A `VarMap`
-//! that is being trained is saved by `candle::train::save_in_background`, which copies it.
+//! [`BackgroundSaver`](crate::save::BackgroundSaver) saves in a separate thread. Clones of candle's
+//! tensors share their memory, so they cost nothing. `wait` returns the error of the save. To save
+//! a `VarMap` during training, use `candle::train::save_in_background`, which copies it.
 //!
 //! ```
 //! use candle_core::{DType, Device, Result, Tensor};
@@ -192,7 +210,7 @@
 //! fn main() -> Result<()> {
 //!     let dir = tempfile::tempdir()?;
 //!     let path = dir.path().to_owned();
-//!     // Tensors go into shards in this order, so a `HashMap` would divide them anew each time.
+//!     // Shards are filled in this order, so a `HashMap` would give other shards each time.
 //!     let tensors = [("head.weight", Tensor::ones((2, 2), DType::F32, &Device::Cpu)?)];
 //!     let mut saver = BackgroundSaver::new();
 //!     let save = move |options: &ShardOptions| {
@@ -208,19 +226,19 @@
 //!
 //! # What goes wrong
 //!
-//! | problem | message of the library |
+//! | problem | error |
 //! |---|---|
 //! | the model wants a tensor that is not there | `cannot find tensor fc.wieght in model.safetensors; did you mean "fc.weight"?` |
 //! | it has another shape | `shape mismatch for fc.weight in model.safetensors, expected: [3, 2], got: [2, 3]`, before it is read |
-//! | a shard was cut off by a full disk | `…-00002-of-00002.safetensors: tensor "fc.weight": cut off: 4 of 24 bytes of the tensors are missing`, when it is opened |
+//! | a full disk cut off a shard | `…-00002-of-00002.safetensors: tensor "fc.weight": cut off: 4 of 24 bytes of the tensors are missing`, when it is opened |
 //! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": the shard is missing; the index needs it for 1 tensor`, when it is opened |
-//! | bits flip on the disk | nothing, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
-//! | a file is overwritten while it is read | an error that says that it has changed: no mixed values |
-//! | the weights are quantised | `tensor "w": it holds codes of the weight "w", stored as fp8; read its numbers from …`: see [below](#other-checkpoints) |
-//! | the config belongs to other weights | shapes that do not fit, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
+//! | bits flip on the disk | none, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
+//! | a file is overwritten while it is read | the file has changed; values are never mixed |
+//! | the weights are quantised | `tensor "w": codes of the weight "w", stored as fp8: load its numbers with …`: see [below](#other-checkpoints) |
+//! | the config belongs to other weights | shapes that do not match, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
 //!
-//! With `RUST_BACKTRACE`, candle's errors have a backtrace. For a one-line log, print the `inner`
-//! of its `Error::WithBacktrace`.
+//! With `RUST_BACKTRACE`, candle's errors have a backtrace. For a log of one line, print the
+//! `inner` of `Error::WithBacktrace`.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -245,17 +263,16 @@
 //!
 //! # Other checkpoints
 //!
-//! | checkpoint | builder |
+//! | checkpoint | get the weights with |
 //! |---|---|
 //! | quantised weights, as numbers | `var_builder_from(Checkpoint::open(path)?.dequantized()?, dtype, &device)` |
-//! | with LoRA adapters merged | `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)` |
+//! | LoRA adapters merged | `var_builder_from(Checkpoint::open(path)?.merged([Adapter::open(adapter)?])?, dtype, &device)` |
 //! | GGUF, still quantised | `GgufFile` of the module `candle::gguf`, feature `gguf` |
-//! | on the Hub | `hub::download(name, &options)?` is a path, feature `hub` |
+//! | on the Hub | `hub::download(name, &options)?` returns a path, feature `hub` |
 //! | in a bucket | `var_builder_from(remote::open("s3://bucket/model")?, dtype, &device)`, feature `remote` |
-//! | in memory, or in a store of yours | [`CheckpointBackend`](crate::candle::CheckpointBackend) of `Checkpoint::open_in` |
+//! | in memory, or in your own store | `var_builder_from(Checkpoint::open_in(store, "", &Limits::default())?, dtype, &device)` |
 //! | one rank's part of a model | the module [`tensor_parallel`](crate::candle::tensor_parallel) |
 //!
-//! An embedding table need not be in memory: `checkpoint.tensor("embed.weight")?.rows(&ids)?` reads
-//! the rows of a request, and `read_tensor` of [`ReadTensorExt`](crate::candle::ReadTensorExt)
-//! makes a tensor of them. [`migration`](crate::candle::migration) has a replacement for each
-//! loader of candle.
+//! An embedding table need not be in memory. `checkpoint.tensor("embed.weight")?.rows(&ids)?`
+//! selects the rows of a request, and [`read_tensor`](crate::candle::ReadTensorExt) reads only
+//! these. [`migration`](crate::candle::migration) has a replacement for each loader of candle.

@@ -3,12 +3,12 @@
 //! | chapter | for | features |
 //! |---|---|---|
 //! | `candle_server` | serving a model with candle, and replacing it while requests come | `candle` |
-//! | `burn_training` | training with burn, being killed, and going on | `burn-train` |
+//! | `burn_training` | training with burn, and resuming after a kill | `burn-train` |
 //! | `science` | computing with ndarray, and keeping labelled arrays that grow | `ndarray` |
-//! | [`operator`] | looking after files of others, with the command `safetensors` | |
+//! | [`operator`] | managing other people's files with the command `safetensors` | |
 //!
-//! Each chapter has the steps, and the possible errors with their messages. Where it writes to a
-//! temporary directory, your program has its own path.
+//! Each chapter has the steps, and the possible errors with their messages. Replace its temporary
+//! directories by your own paths.
 
 #[cfg(feature = "burn")]
 pub mod burn_training;

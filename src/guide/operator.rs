@@ -5,15 +5,14 @@
 //! cargo install safetensors-bridge-cli
 //! ```
 //!
-//! The command reads the header of a file, and only the tensors' bytes that an answer needs, piece
-//! by piece. So it takes a few MiB of memory for each thread, and several times the size of the
-//! headers, but not of the model. Where a path is asked for, a file, a directory and the index of a
-//! sharded model will do; files of PyTorch, GGUF and NumPy are read, too. Every line with a `$` is
-//! run as a test, and shows the output of a terminal.
+//! The command reads headers, and only the tensors' bytes that an answer needs, piece by piece. So
+//! it takes a few MiB of memory per thread, and several times the size of the headers, for a model
+//! of any size. A path is a file, a directory or the index of a sharded model; files of PyTorch,
+//! GGUF and NumPy are read, too. Every line with a `$` runs as a test. The output is a terminal's.
 //!
 //! # A new model
 //!
-//! A model has arrived, `model.safetensors`. First check that it is complete:
+//! A model has arrived: `model.safetensors`. First check that it is complete:
 //!
 //! ```console
 //! $ safetensors verify --strict model.safetensors
@@ -36,14 +35,14 @@
 //! model.safetensors: 1 file, 376 B
 //! ```
 //!
-//! `verify` reads headers: it finds every file that is cut off, has tensors that overlap, or lacks a
-//! shard. It does not know the original values: see [digests](#metadata-and-digests).
+//! `verify` reads only headers. It finds files that are cut off, tensors that overlap, and missing
+//! shards. It cannot find changed values: see [digests](#metadata-and-digests).
 //!
 //! # Convert
 //!
-//! One command casts, divides, renames, merges and selects. It reads and writes piece by piece. Its
-//! output is complete or not there, even if the command is killed. `--dry-run` shows the result
-//! without writing it:
+//! `convert` casts, splits, renames, merges and selects. It reads and writes piece by piece. Its
+//! output is complete or not there, even if the command is killed. With `--dry-run`, it only shows
+//! the result.
 //!
 //! ```console
 //! $ safetensors convert model.safetensors half --dtype bf16 --max-shard-size 80
@@ -54,8 +53,8 @@
 //! model.safetensors.index.json
 //! ```
 //!
-//! A directory is converted as a model: `config.json`, the tokenizer, the licence and all other
-//! files that are no weights go along, and `config.json` gets the new dtype of the weights:
+//! A directory is converted as a model: all its files except other weights are copied, such as the
+//! tokenizer and the licence, and `config.json` gets the new dtype:
 //!
 //! ```console
 //! $ mkdir llama; cp model.safetensors llama; touch llama/LICENSE llama/optimizer.pt
@@ -66,11 +65,11 @@
 //! {"model_type": "llama", "torch_dtype": "bfloat16"}
 //! ```
 //!
-//! A pattern that matches nothing is an error, so a misspelling does not pass in silence:
+//! A pattern that matches nothing is an error, so that a misspelling is noticed:
 //!
 //! ```console
 //! $ safetensors convert model.safetensors small --cast 'embedd*=f16'
-//! error: no tensor matches --cast 'embedd*'; near it: embed.weight; --ignore-unmatched goes on
+//! error: no tensor matches --cast 'embedd*'; similar: embed.weight; --ignore-unmatched allows it
 //! ```
 //!
 //! # Compare
@@ -93,8 +92,8 @@
 //!
 //! # Metadata and digests
 //!
-//! To change a file, the command writes a copy with the new header and replaces the file by it. So
-//! the file is old or new whenever the command is killed. For a sharded model, all files change.
+//! `metadata` writes a copy with the new header, and replaces the file by it. So the file is old or
+//! new, even after a kill. In a sharded model, all files change.
 //!
 //! ```console
 //! $ safetensors metadata set model.safetensors license=mit
@@ -105,8 +104,8 @@
 //! model.safetensors: rewritten
 //! ```
 //!
-//! Bytes that were changed on the way show only in digests, which are metadata, too. The author of
-//! a file records them, and the receiver compares:
+//! Only digests show bytes that were changed on the way. The author of a file records them in its
+//! metadata, and the receiver compares:
 //!
 //! ```console
 //! $ safetensors digest --record model.safetensors
@@ -117,8 +116,8 @@
 //!
 //! # What goes wrong
 //!
-//! A download that broke off, or a missing shard. The message names the file and the problem, and
-//! the exit code is 1:
+//! A download broke off, or a shard is missing: the message names the file and the problem, and the
+//! exit code is 1.
 //!
 //! ```console
 //! $ cp -r half broken; truncate -s -4 broken/model-00001-of-00002.safetensors
@@ -141,8 +140,8 @@
 //!
 //! # Many files, and programs
 //!
-//! `verify` takes directories, with all below them. Good news goes to standard output and bad news
-//! to standard error, so only that is left here:
+//! `verify` searches directories. Good files go to standard output and faults to standard error, so
+//! only the faults are left here:
 //!
 //! ```console
 //! $ safetensors verify . > report.txt || echo "exit code $?"
@@ -156,16 +155,16 @@
 //! ```
 //!
 //! `inspect`, `stats` and `digest` take many paths, and `-r` takes all below a directory. The
-//! documents of `--json` have schemas, and stay as they are; so do exit codes.
+//! documents of `--json` have schemas. A program may rely on them, and on exit codes.
 //!
 //! | to | command |
 //! |---|---|
-//! | look for NaN and infinity | `safetensors stats model` |
+//! | find NaN and infinity | `safetensors stats model` |
 //! | look at values | `safetensors show model embed.weight '[:3]'` |
 //! | take one tensor out | `safetensors extract model embed.weight -o embed.npy` |
-//! | merge an adapter of LoRA | `safetensors convert model merged --lora adapter` |
+//! | merge a LoRA adapter | `safetensors convert model merged --lora adapter` |
 //! | make a GGUF file for llama.cpp | `safetensors convert model model.gguf --quantize q8_0` |
-//! | make a model of a GGUF file | `safetensors convert model.gguf model --names transformers --dtype bf16` |
+//! | convert a GGUF file to a model | `safetensors convert model.gguf model --names transformers --dtype bf16` |
 //! | have Zarr and xarray read the file in place | `safetensors manifest model -o model.json` |
 //! | read from the Hub or a bucket, without a download | `hf://owner/name`, `s3://bucket/model` as the path; feature `remote` |
 //!

@@ -1,5 +1,4 @@
-//! Computing with ndarray: a simulation that saves labelled arrays while they grow, goes on in a
-//! later run, and reads slices back.
+//! Computing with ndarray: save labelled arrays that grow, resume in a later run, read slices.
 //!
 //! ```toml
 //! [dependencies]
@@ -9,9 +8,9 @@
 //!
 //! # Writing steps as they come
 //!
-//! A [`Writer`](crate::ndarray::Writer) takes arrays of any element type and memory layout, and an
-//! array that grows takes its steps one by one. Memory holds at most 256 KiB of each array. Names
-//! of dimensions and units are metadata.
+//! A [`Writer`](crate::ndarray::Writer) takes arrays of any element type and memory layout. An
+//! array that grows takes steps one by one, and memory holds at most 256 KiB of it. Names of
+//! dimensions and units are metadata.
 //!
 //! ```
 //! use std::path::Path;
@@ -31,7 +30,7 @@
 //!     next
 //! }
 //!
-//! /// Goes on until the file has this many steps, wherever an earlier run ended.
+//! /// Continues an earlier run, until the file has this many steps.
 //! fn simulate(path: &Path, steps: u64) -> Result<()> {
 //!     let w = Writer::resume(path)?.sync_every(50);
 //!     let time = w.grow("time", Axis(0), &[])?; // single numbers
@@ -46,7 +45,7 @@
 //!         w.attribute("time", "units", "s")?;
 //!         state[[10, 15]] = 400.0;
 //!     } else {
-//!         // The path has all steps of the earlier run, also if it was killed.
+//!         // The path has all steps of the earlier run, even if it was killed.
 //!         let last = Reader::open(path)?.slice::<f64, _>("heat", s![-1, .., ..])?;
 //!         state = next(&last.into_dimensionality()?);
 //!     }
@@ -87,16 +86,16 @@
 //! |---|---|
 //! | write an array that is complete | `w.add("u", &u)?`, of any layout: views, `u.t()`, `u.slice(s![..;2])` |
 //! | append one number, one step, several steps | `push`, `append`, `extend` of the result of [`grow`](crate::ndarray::Writer::grow) |
-//! | read all, as another type, or into an array that is there | [`read`](crate::ndarray::Reader::read), `read_as`, `read_into` |
+//! | read all, as another type, or into an existing array | [`read`](crate::ndarray::Reader::read), `read_as`, `read_into` |
 //! | read a part by positions | [`slice`](crate::ndarray::Reader::slice), with steps and reversed axes as in `s![]` |
 //! | read a part by labels | [`select`](crate::ndarray::Reader::select): numbers of an array with one axis and the dimension's name |
 //! | read rows by their numbers | `r.rows::<f32, Ix2>("table", &[7, 3, 7])?` |
-//! | keep the state of a program, with the parameters of its run | [a struct](#the-state-of-a-program) |
+//! | keep the state and the parameters of a program | [a struct](#the-state-of-a-program) |
 //! | keep one parameter next to the arrays | `w.metadata([("dt", dt)])`; read by `r.metadata()["dt"].parse()` |
 //! | give an array units, or a number | `w.attribute("u", "scale_factor", 0.01)`; read by `r.attribute` |
 //! | keep a writer and its arrays in a struct | [`ArrayAppender`](crate::ndarray::ArrayAppender) borrows nothing |
 //! | store `Complex<f64>` | as two numbers, see [`ArrayElement`](crate::ndarray::ArrayElement) |
-//! | take `.npz` archives along | `npz::to_safetensors(archive, file)` of the module `ndarray::npz`, feature `npz`; with `_skipping`, without texts and dates |
+//! | convert `.npz` archives | `npz::to_safetensors(archive, file)` of the module `ndarray::npz`, feature `npz`; `to_safetensors_skipping` skips texts and dates |
 //!
 //! # The state of a program
 //!
@@ -145,8 +144,8 @@
 //!
 //! # When a run is killed
 //!
-//! Until `finish` the path has the earlier file, or none. With `sync_every(50)`, or by
-//! [`sync`](crate::ndarray::Writer::sync), the steps so far also go to separate files,
+//! Until `finish` the path has the earlier file, or none. `sync_every(50)` and
+//! [`sync`](crate::ndarray::Writer::sync) also write the steps so far to separate files,
 //! `heat.safetensors.synced/00000001.safetensors` and so on, which every reader opens. A program
 //! that begins with [`resume`](crate::ndarray::Writer::resume) goes on with them:
 //!
@@ -179,13 +178,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`sync_every`](crate::ndarray::Writer::sync_every) never cuts a pass of such a loop in two. To
-//! read the steps of a killed run, call `Writer::resume(&path)?`, and then read the file. To begin
-//! again without them, remove the directory.
+//! [`sync_every`](crate::ndarray::Writer::sync_every) never divides a pass of such a loop. To read
+//! the steps of a killed run, call `Writer::resume(&path)?`, then read the file. To begin again
+//! without them, remove the directory.
 //!
 //! `finish` writes the complete file again, old steps included, and the disk needs space for both.
-//! If the disk is full, call it again when there is space: nothing is lost. A second writer of a
-//! path is an error at once.
+//! If the disk is full, nothing is lost: make space and call it again. A second writer of a path is
+//! an error at once.
 //!
 //! # What goes wrong
 //!
@@ -205,7 +204,7 @@
 //! // A step of another shape.
 //! let step = Array2::zeros((30, 20));
 //! says(heat.append(&step).unwrap_err(), "expected shape [20, 30], found [30, 20]");
-//! // A name twice, and dimensions that do not fit.
+//! // A duplicate name, and dimensions that do not fit.
 //! says(w.add("heat", &step).unwrap_err(), r#"tensor "heat": duplicate tensor name"#);
 //! says(w.dimensions("heat", &["time", "x"]).unwrap_err(), "3 different names");
 //! heat.append(&Array2::zeros((20, 30)))?;
@@ -248,8 +247,8 @@
 //! error that names the file. [`only`](crate::framework::Samples::only) reads some arrays of each
 //! sample, and [`metadata`](crate::framework::Samples::metadata) none.
 //!
-//! A writer waits until the disk has its file, about 8 ms for each. Without that, 500 samples of
-//! 132 KiB took 0.5 s instead of 4.2 s, but a power cut may damage the last files.
+//! A writer waits about 8 ms until its file is on the disk. With `durable(false)` it does not: 500
+//! samples of 132 KiB took 0.5 s instead of 4.2 s, but a power cut may damage the last files.
 //!
 //! ```
 //! use ndarray::{Array2, Ix3, arr0};

@@ -1,5 +1,5 @@
-//! The page cache: each test file must be in it before and after a measurement, or, for a row of
-//! cold reading, must not be in it before each sample.
+//! The page cache: it must have each test file before and after a measurement.
+//! For a row of cold reading, it must not have it before each sample.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
-//! The folder of the test data. The first process makes it, shares it with the processes that it
-//! starts, and removes it at the end.
+//! The folder of the test data.
+//! The first process makes it, shares it with the processes that it starts, and removes it at the
+//! end.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Takes samples. The contenders of a row take turns, so that other load on the machine affects all
-//! of them.
+//! Takes samples.
+//! The contenders of a row take turns, so that other load on the machine affects all of them.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! The small checkpoints with LoRA adapters that `dev/scripts/lora_fixtures.py` makes, and PEFT's
-//! results for them.
+//! The checkpoints and adapters of `dev/scripts/lora_fixtures.py`, with PEFT's results.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

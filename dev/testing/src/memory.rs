@@ -1,5 +1,5 @@
-//! The memory of this process, in bytes. Linux only. A test that measures it runs in a process for
-//! itself ([`is_alone`](crate::process::is_alone)).
+//! The memory of this process, in bytes. Linux only.
+//! A test that measures it runs in a process for itself ([`is_alone`](crate::process::is_alone)).
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! Training checkpoints of PyTorch, which `dev/scripts/optimizer_interop.py` makes:
-//! `NAME.safetensors` after some steps, and `NAME_after.safetensors` with the losses of the next
-//! ones, and with the later model and state, by the names of the parameters.
+//! Training checkpoints of PyTorch, which `dev/scripts/optimizer_interop.py` makes.
+//! `NAME.safetensors` is after some steps, and `NAME_after.safetensors` has the losses of the next
+//! ones, and the later model and state, by the names of the parameters.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,4 @@
-//! Tests that need a separate process: because it is killed, its memory is measured, or its
-//! environment differs.
+//! Runs tests in a separate process: to kill it, to measure its memory, to set its environment.
 
 use std::any::type_name;
 use std::env;

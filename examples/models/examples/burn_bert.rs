@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     let (directory, sentences) = arguments()?;
     let device = Device::default();
     let model = load(&directory, &device)?;
-    let embeddings = embed(&model, &Tokens::of(&sentences, &directory)?, &device);
+    let embeddings = embed(&model, &Tokens::new(&sentences, &directory)?, &device);
     let cosines = embeddings.clone().matmul(embeddings.transpose()).into_data();
     let cosines: Vec<f32> = cosines.iter().collect();
     print_matrix(

@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let (directory, sentences) = arguments()?;
     let device = Device::Cpu;
     let model = load(&directory, &device)?;
-    let embeddings = embed(&model, &Tokens::of(&sentences, &directory)?, &device)?;
+    let embeddings = embed(&model, &Tokens::new(&sentences, &directory)?, &device)?;
     print_matrix(&sentences, &embeddings.matmul(&embeddings.t()?)?.to_vec2()?);
     Ok(())
 }

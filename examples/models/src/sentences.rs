@@ -54,7 +54,7 @@ impl Tokens {
     /// # Errors
     ///
     /// There is no such file, it is not a tokenizer, or a sentence cannot be split.
-    pub fn of(sentences: &[String], directory: &Path) -> Result<Self> {
+    pub fn new(sentences: &[String], directory: &Path) -> Result<Self> {
         let path = expect_file(directory, "tokenizer.json", "the model's tokenizer")?;
         let mut tokenizer = Tokenizer::from_file(&path)
             .map_err(anyhow::Error::from_boxed)

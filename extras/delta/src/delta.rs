@@ -43,7 +43,7 @@ use crate::sums::Sums;
 /// assert_eq!((delta.base_version(), delta.version()), ("000000", "000001"));
 /// assert_eq!(delta.tensors().map(|w| w.name()).collect::<Vec<_>>(), ["w"]);
 /// // Loading refuses it.
-/// assert!(Checkpoint::open(&path).unwrap_err().to_string().contains("it is a delta"));
+/// assert!(Checkpoint::open(&path).unwrap_err().to_string().contains("this is a delta of"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -246,7 +246,7 @@ impl<S> Delta<S> {
     }
 
     pub(crate) fn change_of(&self, name: &str) -> Change<'_> {
-        self.extra.of(name)
+        self.extra.change(name)
     }
 
     pub(crate) fn check_sums(&self, bytes: &LazyTensor<'_, S>, sums: &Sums) -> Result<()> {

@@ -47,10 +47,10 @@ pub enum ErrorKind {
 
     // One compressed difference.
     /// Bytes that are not a zstd frame.
-    #[error("it should begin as a frame of zstd does, found {}", Hex(.found))]
+    #[error("expected a zstd frame, found {}", Hex(.found))]
     NotAFrame { found: Vec<u8> },
     /// A skippable frame.
-    #[error("it is a frame that readers of zstd skip, which has no content")]
+    #[error("it is a skippable zstd frame, which has no content")]
     SkippableFrame,
     /// A frame that needs a dictionary.
     #[error("its frame needs a dictionary")]
@@ -77,7 +77,7 @@ pub enum ErrorKind {
     #[error("its frame is cut off after {found} bytes")]
     FrameCut { found: u64 },
     /// Bytes after the frame.
-    #[error("its one frame ends at byte {end}, but {found} bytes are there")]
+    #[error("its zstd frame ends at byte {end}, but {found} bytes are there")]
     AfterFrame { end: u64, found: u64 },
     /// A frame that cannot be decompressed.
     #[error("its frame is damaged: {problem}")]
@@ -142,8 +142,8 @@ pub enum ErrorKind {
     Cycle { version: String },
     /// A delta whose base is not the result before, despite equal versions.
     #[error(
-        "the delta {} was made of another version {} than the delta before it leads to: the \
-         digest of its base is {expected}, found {found}", Quoted(.version), Quoted(.base)
+        "the delta {} was made of another {} than the deltas before it make: the digest of its \
+         base is {expected}, found {found}", Quoted(.version), Quoted(.base)
     )]
     OtherBase { version: String, base: String, expected: String, found: String },
 

@@ -112,13 +112,13 @@ impl Extra {
         }
         for name in &self.removed {
             if self.added.contains_key(name) || self.replaced.contains_key(name) {
-                return two(name, self.of(name).name(), "removed");
+                return two(name, self.change(name).name(), "removed");
             }
         }
         Ok(())
     }
 
-    pub(crate) fn of(&self, name: &str) -> Change<'_> {
+    pub(crate) fn change(&self, name: &str) -> Change<'_> {
         match (self.added.get(name), self.replaced.get(name)) {
             (Some((dtype, shape)), _) => Change::Added { dtype: *dtype, shape },
             (_, Some((dtype, shape))) => Change::Replaced { dtype: *dtype, shape },
@@ -130,7 +130,7 @@ impl Extra {
         let error = |name: &str, kind: ErrorKind| Err(Error::from(kind).in_tensor(name));
         for name in self.added.keys().chain(self.replaced.keys()) {
             if !has_bytes.contains(name.as_str()) {
-                return error(name, ErrorKind::NoBytes { change: self.of(name).name() });
+                return error(name, ErrorKind::NoBytes { change: self.change(name).name() });
             }
         }
         match self.removed.iter().find(|name| has_bytes.contains(name.as_str())) {

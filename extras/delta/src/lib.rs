@@ -1,5 +1,7 @@
-//! Deltas of checkpoints: the changes between versions of a model, in the format that slime, miles
-//! and ModelExpress share. Each version after the first takes the few per cent that differ.
+//! Deltas of checkpoints: the changes between versions of a model.
+//!
+//! slime, miles and ModelExpress share the format. Each version after the first takes the few per
+//! cent that differ.
 //!
 //! | to | use |
 //! |---|---|

@@ -177,7 +177,7 @@ fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
 fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
     let options = options.clone().metadata(new.metadata().clone());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
-    let written = Plan::of(base, tensors, &options)?.write(directory);
+    let written = Plan::new(base, tensors, &options)?.write(directory);
     if let Err(error) = &written
         && matches!(error.other(), Some(ErrorKind::TooExpanded { .. }))
     {

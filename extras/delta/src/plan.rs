@@ -108,10 +108,10 @@ impl<S: ReadAt> Plan<S> {
             let is_groundless = matches!(start, Start::Given(false));
             links.truncate(if is_groundless { 0 } else { leading(from, &links) });
         }
-        Self::of(start, from, links)
+        Self::from_links(start, from, links)
     }
 
-    fn of(start: Start<S>, from: Option<u64>, links: Vec<Link<S>>) -> Result<Option<Self>> {
+    fn from_links(start: Start<S>, from: Option<u64>, links: Vec<Link<S>>) -> Result<Option<Self>> {
         let Some(version) = links.last().map(|link| link.number) else { return Ok(None) };
         let read = links.iter().map(|link| (link.number, link.fingerprint.clone())).collect();
         let deltas: Vec<_> = links.into_iter().filter_map(|link| link.delta).collect();

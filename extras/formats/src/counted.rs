@@ -19,7 +19,7 @@ pub(crate) struct Wording {
 }
 
 impl<R: Read> Counted<R> {
-    pub(crate) fn of(inner: R, limit: u64, wording: Wording) -> Self {
+    pub(crate) fn limited(inner: R, limit: u64, wording: Wording) -> Self {
         Self { inner, at: 0, allowed: limit, limit, wording }
     }
 

@@ -68,7 +68,10 @@ pub enum ErrorKind {
     #[error("the .npy header has {key} twice")]
     DuplicateKey { key: &'static str },
     /// A key that the format does not define.
-    #[error("the .npy header has descr, fortran_order and shape, but also {}", Quoted(.found))]
+    #[error(
+        "the .npy header has the unknown key {}; expected descr, fortran_order and shape",
+        Quoted(.found)
+    )]
     UnknownKey { found: String },
     /// A value of the wrong type.
     #[error("{key} of the .npy header should be {expected}, found {found}")]
@@ -91,7 +94,7 @@ pub enum ErrorKind {
     #[error("the archive has {found} members, over the limit of {limit}")]
     TooManyMembers { limit: usize, found: usize },
     /// Two members with one name.
-    #[error("two members of the archive have the same name; write it anew with one of them")]
+    #[error("two members of the archive have the same name; write it again with one of them")]
     DuplicateMember,
     /// Two arrays with one name, such as `a` and `a.npy`.
     #[error("two members of the archive have this name, with and without .npy")]

@@ -1,5 +1,6 @@
-//! Manifests of Zarr: the places of tensors in safetensors files, as [kerchunk
-//! references](https://fsspec.github.io/kerchunk/spec.html) of version 1.
+//! Manifests of Zarr: the places of tensors in safetensors files.
+//!
+//! They are [kerchunk references](https://fsspec.github.io/kerchunk/spec.html) of version 1.
 //!
 //! fsspec's `ReferenceFileSystem` shows one as a Zarr store of version 2. So Zarr, xarray and
 //! VirtualiZarr read tensors and parts of them in place, also from a bucket, without this library.

@@ -25,7 +25,7 @@
 //! # let mut writer = npz::Writer::new(std::fs::File::create(&path)?);
 //! # writer.add("embed.weight", &TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?)?;
 //! # writer.finish()?;
-//! // weights.npz becomes model.safetensors, under names of its own.
+//! // weights.npz becomes model.safetensors, with new names.
 //! let archive = npz::Archive::open(&path)?;
 //! archive.check()?;
 //! let mut rewrite = Rewrite::new();
@@ -50,8 +50,7 @@
 //!
 //! No file makes this crate panic, and no code in a file is run. Memory to open a file is in
 //! proportion to its length, and bounded by [`Limits`]. A member of an archive is unpacked only to
-//! its array's size. [`npz::Archive::check`] finds archives that claim more than they can unpack
-//! to.
+//! its array's size. [`npz::Archive::check`] finds members that claim to be larger than possible.
 //!
 //! # Limits of this crate
 //!

@@ -1,5 +1,4 @@
-//! The opcodes of pickles of all protocols, named as in Python's `pickle` and `pickletools`, and
-//! their arguments.
+//! The opcodes of pickles and their arguments, named as in Python's `pickle` and `pickletools`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {

@@ -241,13 +241,13 @@ impl Start {
         let len = source.byte_len().min(START as u64) as usize;
         let start = &mut start[..len];
         source.read_exact_at(start, 0)?;
-        Ok(Self::of(start))
+        Ok(Self::detect(start))
     }
 
     /// No safetensors header begins so: its length would be over every limit, or the next byte not
     /// `{`.
-    fn of(start: &[u8]) -> Self {
-        match OtherFormat::of(start) {
+    fn detect(start: &[u8]) -> Self {
+        match OtherFormat::detect(start) {
             Some(OtherFormat::Gguf) => Self::Format(Format::Gguf),
             Some(OtherFormat::Npy) => Self::Format(Format::Npy),
             // A file of old versions of PyTorch.

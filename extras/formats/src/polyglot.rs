@@ -1,5 +1,5 @@
-//! Files with two formats. Most formats are read from the start, zip archives from the end, and
-//! pickles have no fixed start, so programs may read one file differently.
+//! Files with two formats, which programs may read differently.
+//! Most formats are read from the start, zip archives from the end, and pickles from anywhere.
 
 use std::io;
 use std::ops::Range;
@@ -53,7 +53,7 @@ fn check_pickle(source: &impl ReadAt) -> Result<()> {
     let mut start = [0; 16];
     let len = source.byte_len().min(16) as usize;
     source.read_exact_at(&mut start[..len], 0)?;
-    let is_gguf = OtherFormat::of(&start) == Some(OtherFormat::Gguf);
+    let is_gguf = OtherFormat::detect(&start) == Some(OtherFormat::Gguf);
     if !is_gguf && start[8] != b'{' {
         return Ok(());
     }
@@ -97,7 +97,7 @@ fn begins(source: &impl ReadAt) -> io::Result<bool> {
 pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
     let mut bytes = vec![0; source.byte_len().saturating_sub(at).min(SHOWN) as usize];
     source.read_exact_at(&mut bytes, at)?;
-    Ok(match OtherFormat::of(&bytes) {
+    Ok(match OtherFormat::detect(&bytes) {
         Some(format) => format.to_string(),
         None if bytes.get(8) == Some(&b'{') => "a safetensors file".into(),
         None => "other bytes".into(),

@@ -165,7 +165,7 @@ pub enum ErrorKind {
     // The cache, and directories of the user.
     /// Files in the directory that are not from an earlier download.
     #[error(
-        "files that are not as a download left them would be lost: {}; --force replaces them",
+        "files that were changed or not downloaded would be lost: {}; --force replaces them",
         NameList(.files)
     )]
     LocalChanges { files: Vec<String> },

@@ -7,7 +7,7 @@
 //! | open checkpoints in buckets, on web servers and on the Hub without a download | `remote` | `remote` |
 //! | list the content of the cache | [`cache`] | |
 //! | check whether the cache is intact | [`CachedRepo::verify`](cache::CachedRepo::verify) | `download` |
-//! | name a repository, a revision, something on the Hub | [`RepoId`], [`Revision`], [`HubAddress`] | |
+//! | name a repository, a revision, a file on the Hub | [`RepoId`], [`Revision`], [`HubAddress`] | |
 //!
 //! ```no_run
 //! use safetensors_core::Checkpoint;
@@ -23,9 +23,9 @@
 //! # Guarantees
 //!
 //! A server is not trusted: unsafe file names and indexes are refused, and a file gets its name in
-//! the cache only with the Hub's size and digest. Broken or wrong answers are retried, or an
-//! [`Error`] that names the place. Only the Hub's own address gets the token, and no message shows
-//! it.
+//! the cache only with the Hub's size and digest. Failed requests are repeated, and then an
+//! [`Error`] that names the place. The token goes only to the Hub's own address, and no message
+//! shows it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "download"), allow(rustdoc::broken_intra_doc_links))]
 #![forbid(unsafe_code)]

@@ -50,7 +50,7 @@ impl Proxies {
         Ok(Self { http: proxy.clone(), https: proxy, direct: parse_all(except) })
     }
 
-    pub(crate) fn of(&self, scheme: &str, host: &str, port: Option<u16>) -> Option<&Proxy> {
+    pub(crate) fn choose(&self, scheme: &str, host: &str, port: Option<u16>) -> Option<&Proxy> {
         let is_encrypted = scheme == "https";
         let proxy = if is_encrypted { &self.https } else { &self.http }.as_ref()?;
         let port = port.unwrap_or(if is_encrypted { 443 } else { 80 });
@@ -186,7 +186,7 @@ mod tests {
 
     fn proxy(pairs: &[(&str, &str)], scheme: &str, host: &str, port: Option<u16>) -> String {
         let proxies = with(pairs, |environment| Proxies::of_environment(&environment)).unwrap();
-        let found = proxies.of(scheme, host, port);
+        let found = proxies.choose(scheme, host, port);
         found.map_or("none".into(), |proxy| proxy.ureq.host().to_owned())
     }
 

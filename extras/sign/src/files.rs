@@ -37,7 +37,7 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
     let mut listing = Listing::default();
     let found = fs::metadata(model).map_err(|error| Error::io(error, model))?;
     if found.is_file() {
-        listing.files.insert(SINGLE_FILE.to_owned(), File::of(model.to_owned(), &found));
+        listing.files.insert(SINGLE_FILE.to_owned(), File::new(model.to_owned(), &found));
         return Ok(listing);
     }
     if !found.is_dir() {
@@ -66,7 +66,7 @@ pub(crate) fn list(model: &Path, rules: &Rules<'_>) -> Result<Listing> {
                     if is_link && !leads_below(&path, &root) {
                         listing.links_outside.push(name.clone());
                     }
-                    listing.files.insert(name, File::of(path, &metadata));
+                    listing.files.insert(name, File::new(path, &metadata));
                 }
                 Err(_) if (rules.is_tolerated)(&name) => {}
                 Err(error) => return Err(error.in_path(&path)),
@@ -109,7 +109,7 @@ fn leads_below(path: &Path, root: &Path) -> bool {
 }
 
 impl File {
-    fn of(path: PathBuf, metadata: &Metadata) -> Self {
+    fn new(path: PathBuf, metadata: &Metadata) -> Self {
         Self { path, len: metadata.len(), modified: metadata.modified().ok() }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) enum SignatureHash {
 }
 
 impl SignatureHash {
-    pub(crate) fn of(self, message: &[u8]) -> Vec<u8> {
+    pub(crate) fn digest(self, message: &[u8]) -> Vec<u8> {
         match self {
             Self::Sha256 => Sha256::digest(message).to_vec(),
             Self::Sha384 => Sha384::digest(message).to_vec(),
@@ -116,7 +116,7 @@ macro_rules! curves {
                 hash: SignatureHash,
                 signature: &[u8],
             ) -> bool {
-                let mut digest = hash.of(message);
+                let mut digest = hash.digest(message);
                 // A number of less than half the bytes of the curve is refused, but an issuer with
                 // P-521 may have signed with SHA-256. Zeros before it do not change the number.
                 if matches!(self, Self::P521(_)) && digest.len() == 32 {

@@ -1,5 +1,6 @@
-//! Signs the files of a model and verifies the signatures, offline, in the format of OpenSSF Model
-//! Signing (OMS) 1.0.
+//! Signs the files of a model and verifies the signatures, offline.
+//!
+//! The format is OpenSSF Model Signing (OMS) 1.0.
 //!
 //! A signature is a separate file, such as `model.sig`, with the signed digests of all files. The
 //! Python package `model-signing` writes and reads the same files.
@@ -40,20 +41,20 @@
 //!   root: check [`Report::signer`].
 //! - It proves no date: the signature of an older model stays valid. Certificates must be valid
 //!   now, unless [allowed](Verifier::allow_expired_certificates). Revocation is not checked.
-//! - It covers the bytes on disk at that time, which a later load reads again. A delta, or some
-//!   shards, are covered as files, not as the model made from them.
+//! - It covers the bytes on disk when it is verified; a later load reads the files again. A delta,
+//!   or some shards, are covered as files, not as the model made from them.
 //!
 //! # Differences from the specification and the reference
 //!
-//! - Certificates must be valid now, as specified. The reference asks for the time at which the
-//!   first became valid.
+//! - Certificates must be valid now, as specified. The reference takes the time at which the first
+//!   became valid.
 //! - Key usage and extended key usage must each, if present, allow signing (`digitalSignature`,
-//!   `codeSigning`); issuers must allow `codeSigning`, too. For the reference one is enough, and
-//!   issuers are not asked.
+//!   `codeSigning`); issuers must allow `codeSigning`, too. The reference needs only one of the
+//!   two, and checks no issuers.
 //! - A critical extension that restricts names or policies is refused. The reference obeys it.
 //! - The user decides whether links are followed, not the signature. A link to a directory, which
 //!   the reference skips, is an error.
-//! - A single file is signed as `.`, as in the reference. Its own name is read, too.
+//! - A single file is signed as `.`, as in the reference. A signature of its name is read, too.
 //! - Resources may be in any order: the reference does not sort them.
 //! - Duplicate keys, duplicate or unsafe names, lax base64 and a wrong digest of the list are
 //!   errors.

@@ -1,5 +1,5 @@
-//! The ids of parameters, in the metadata of a file: by tensors, or by paths if PyTorch's layout
-//! has several parameters in a tensor.
+//! The ids of parameters, in the metadata: by tensors, or by paths.
+//! Paths are needed if PyTorch's layout has several parameters in a tensor.
 
 use std::collections::BTreeMap;
 

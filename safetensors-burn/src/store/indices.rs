@@ -10,7 +10,7 @@ pub(crate) struct Renumbering(HashMap<String, BTreeMap<u64, usize>>);
 impl Renumbering {
     /// Counts the entries of lists that `keep` does not match. Outer lists count by their old
     /// numbers: `blocks.4.layers`.
-    pub(crate) fn of<'a>(
+    pub(crate) fn count<'a>(
         names: impl IntoIterator<Item = &'a str>,
         keep: impl Fn(&str) -> bool,
     ) -> Self {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn renumbered<const N: usize>(names: [&str; N], keep: fn(&str) -> bool) -> [String; N] {
-        let numbers = Renumbering::of(names, keep);
+        let numbers = Renumbering::count(names, keep);
         names.map(|name| numbers.apply(name))
     }
 

@@ -47,8 +47,8 @@ use crate::{Burn, StoreError};
 /// - The path may be a file, an index of shards (`*.json`), or the directory of either. It stays
 ///   open after the first use: only a new store sees newer files.
 /// - If loading fails, the module stays unchanged. So memory holds new and old values, unless
-///   [`max_extra_memory`](CheckpointStore::max_extra_memory) is set. A module that was just made by
-///   `init` has no old values, and loading does not initialize them.
+///   [`max_extra_memory`](CheckpointStore::max_extra_memory) is set. A module fresh from `init` has
+///   no values yet, and loading does not initialize them.
 ///
 /// # Saving
 ///
@@ -77,10 +77,10 @@ use crate::{Burn, StoreError};
 /// Loading finds the tensor under all of its names.
 ///
 /// Two parameters are tied if they have the same id and the same bits, which are read from their
-/// device once more. A clone of a module has the same ids; once one of the two has changed, they
-/// are saved apart.
+/// device once more. A clone of a module has the same ids; after one of the two has changed, both
+/// are saved.
 ///
-/// burn-store, candle and the `safetensors` crate miss the other names. For them, give
+/// burn-store, candle and the `safetensors` crate do not find the other names. For them, set
 /// [`save_options`](CheckpointStore::save_options) without [`tied`](SaveOptions::tied).
 ///
 /// # Dtypes
@@ -210,7 +210,7 @@ impl CheckpointStore {
     ///
     /// [fetched]: safetensors_core::checkpoint::store::AsyncStore::fetch
     pub fn from_checkpoint<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
-        Self::at(StorePlace::of(checkpoint))
+        Self::at(StorePlace::new(checkpoint))
     }
 
     fn at(place: StorePlace) -> Self {

@@ -27,7 +27,7 @@ impl Naming {
         let own = in_file.map(|name| name.strip_prefix(&*self.prefix).unwrap_or(name));
         let mut names: Vec<String> = own.map(|name| self.rename(name)).collect();
         if self.map_indices {
-            let numbers = Renumbering::of(names.iter().map(String::as_str), |list| {
+            let numbers = Renumbering::count(names.iter().map(String::as_str), |list| {
                 self.keep_indices.iter().any(|pattern| pattern.is_match(list))
             });
             names.iter_mut().for_each(|name| *name = numbers.apply(name));

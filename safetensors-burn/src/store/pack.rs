@@ -1,5 +1,5 @@
-//! The only file that makes and reads a [`burn_pack::Tensor`](burn_store::burn_pack::Tensor), the
-//! type that burn-store's adapters and the `ModuleStore` trait pass.
+//! The only file that makes and reads a burnpack tensor, the type that burn-store passes.
+//! See [`burn_pack::Tensor`](burn_store::burn_pack::Tensor).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -29,7 +29,7 @@ pub(crate) enum StorePlace {
 }
 
 impl StorePlace {
-    pub(crate) fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
+    pub(crate) fn new<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Self {
         let first = checkpoint.files().first().map(|file| file.path());
         let path = checkpoint.index_path().or(first).unwrap_or(Path::new("")).to_owned();
         let as_stored = prepare(checkpoint.into_boxed(), &LoadOptions::new());

@@ -84,7 +84,7 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         // still belong to one epoch.
         let mut files = manifest.open(&directory, made.as_deref().map(WholeFiles::files))?;
         let mut open = |part: RecordKind| match files.remove(part.file_name()) {
-            Some(file) => RecordFile::of(file, &path(part)),
+            Some(file) => RecordFile::new(file, &path(part)),
             None => Err(manifest.no_record(part).in_path(&directory)),
         };
         match &self.module {
@@ -158,7 +158,7 @@ impl Epochs {
     /// epoch belongs to another model. burn's loop panics with that error: [`check`](Epochs::check)
     /// returns it before the launch.
     pub fn checkpointers(&self, module: &impl Module) -> Checkpointers {
-        self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
+        self.make_checkpointers(Some(&Arc::new(Parameters::new(module))))
     }
 
     /// Makes checkpointers that know no module, for example to restore burn's own ids of

@@ -34,7 +34,7 @@ pub(super) struct PlainCodec;
 
 impl<R: Record> Codec<R> for PlainCodec {
     fn unpack(&self, record: R, staging: Option<&Path>) -> Result<Unpacked> {
-        Unpacked::of(record, staging)
+        Unpacked::unpack(record, staging)
     }
 }
 
@@ -57,9 +57,9 @@ impl Codec<ModuleRecord> for ModuleCodec {
             Some(taker) if taker.may_fit(&record) => {
                 // burn drops a tensor that it was asked for with another shape.
                 let kept = record.clone();
-                taker.unpack(record).or_else(|_| Unpacked::of(kept, staging))
+                taker.unpack(record).or_else(|_| Unpacked::unpack(kept, staging))
             }
-            _ => Unpacked::of(record, staging),
+            _ => Unpacked::unpack(record, staging),
         }
     }
 }
@@ -78,9 +78,9 @@ impl Codec<OptimizerRecord> for OptimizerCodec {
         let last = lock(&self.last).take().filter(|known| known.may_fit(&record));
         let unpacked = match last {
             Some(known) => known.take(record)?,
-            None => Unpacked::of(record, staging)?,
+            None => Unpacked::unpack(record, staging)?,
         };
-        *lock(&self.last) = Known::of(&unpacked.content);
+        *lock(&self.last) = Known::recognize(&unpacked.content);
         Ok(unpacked)
     }
 

@@ -66,7 +66,7 @@ pub(super) struct WholeFiles {
 
 impl WholeFiles {
     /// Applies the deltas, which checks all tensors of them and their bases.
-    pub(super) fn of(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
+    pub(super) fn read(epochs: &Epochs, epoch: usize, manifest: &Manifest) -> Result<Self> {
         let directory = epochs.hidden_directory(epoch)?;
         let mut files = BTreeMap::new();
         for (name, file) in &manifest.files {
@@ -115,7 +115,7 @@ mod saving {
     impl Base {
         /// Finds the complete file of the previous epoch, or its base. `None` if the new file
         /// should be complete.
-        fn of(epochs: &Epochs, epoch: usize, name: &str) -> Option<Self> {
+        fn find(epochs: &Epochs, epoch: usize, name: &str) -> Option<Self> {
             if epochs.whole_every <= 1 {
                 return None;
             }
@@ -141,7 +141,7 @@ mod saving {
         file: EpochFile,
     ) -> Result<EpochFile> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some(base) = Base::of(epochs, epoch, &name) else { return Ok(file) };
+        let Some(base) = Base::find(epochs, epoch, &name) else { return Ok(file) };
         let directory = directory_of(path);
         match make(&base, epoch, path, &directory) {
             Ok(None) => return Ok(file),
@@ -179,10 +179,10 @@ mod saving {
         let mut files = BTreeMap::new();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            files.insert(name.into_owned(), Stored::of(path)?);
+            files.insert(name.into_owned(), Stored::describe(path)?);
         }
         // Of the file that the delta was made of, even if another has taken its place.
-        let stored = Stored::of(&link_in(directory, base.epoch))?;
+        let stored = Stored::describe(&link_in(directory, base.epoch))?;
         Ok(DeltaOf { epoch: base.epoch, saved_since: base.saved_since, base: stored, files })
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    pub(super) fn of(path: &Path) -> Result<Self> {
+    pub(super) fn describe(path: &Path) -> Result<Self> {
         let file = open(path)?;
         let bytes = file.metadata().map_err(|error| Error::io(error, path))?.len();
         let digest = Digest::of_header(file).map_err(|error| Error::io(error, path))?;
@@ -89,7 +89,7 @@ impl DeltaOf {
             ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound => None,
             // It may be there, and cannot be read now.
             ErrorKind::Io(_) => return Err(error),
-            _ => Some(Stored::of(link)?),
+            _ => Some(Stored::describe(link)?),
         };
         let shown = |file: &Stored| format!("{} bytes and {}", file.bytes, file.header_xxh3_128);
         let error = EpochError::Base {

@@ -98,8 +98,8 @@ pub(super) struct EpochFile {
 
 impl EpochFile {
     /// Describes a file that was just saved.
-    pub(super) fn of(path: &Path, tensors: usize) -> Result<Self> {
-        Ok(Self { stored: Stored::of(path)?, tensors, delta: None })
+    pub(super) fn describe(path: &Path, tensors: usize) -> Result<Self> {
+        Ok(Self { stored: Stored::describe(path)?, tensors, delta: None })
     }
 
     pub(super) fn check(&self, path: &Path) -> Result<()> {
@@ -135,7 +135,7 @@ impl Manifest {
         let read = file.file().take(MOST_BYTES).read_to_end(&mut text);
         read.map_err(|error| Error::io(error, &path))?;
         let manifest = Self::parse(&text, epoch).map_err(|error| error.in_path(&path))?;
-        Ok((manifest, Digest::of(&text)))
+        Ok((manifest, Digest::compute(&text)))
     }
 
     fn parse(text: &[u8], epoch: usize) -> Result<Self> {

@@ -64,11 +64,10 @@
 //!
 //! # The files
 //!
-//! All are safetensors files with readable names: `encoder.weight` in the model, and
-//! `encoder.weight.momentum.moment_1` in the optimizer, where burn has the random id of the
-//! parameter. The metadata has the ids, numbers and booleans. The restored record is the same, bit
-//! for bit. [`CheckpointStore`](crate::CheckpointStore) and other libraries load
-//! `model.safetensors`.
+//! Tensors have readable names: `encoder.weight` in the model, and in the optimizer, where burn has
+//! the random id of the parameter, `encoder.weight.momentum.moment_1`. The metadata has the ids,
+//! numbers and booleans. The restored record is the same, bit for bit.
+//! [`CheckpointStore`](crate::CheckpointStore) and other libraries load `model.safetensors`.
 //!
 //! With the feature `delta`, `Epochs::whole_every` keeps only each nth epoch complete.
 //!

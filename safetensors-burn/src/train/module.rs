@@ -55,7 +55,7 @@ impl Parameter {
 }
 
 impl Parameters {
-    pub(super) fn of(module: &impl Module) -> Self {
+    pub(super) fn new(module: &impl Module) -> Self {
         let location = Location::root(false);
         let mut parameters = Self { location, all: BTreeMap::new(), device: None };
         module.visit(&mut parameters);

@@ -116,7 +116,7 @@ pub(super) struct RecordFile {
 
 impl RecordFile {
     /// Reads the header of an open file. `path` is for messages.
-    pub(super) fn of(file: File, path: &Path) -> Result<Self> {
+    pub(super) fn new(file: File, path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::from_source(FileSource::from_file(file, path)?, path)?;
         Self::parse(checkpoint).map_err(|error| error.in_path(path))
     }

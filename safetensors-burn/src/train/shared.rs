@@ -96,7 +96,7 @@ impl Shared {
     ) -> Result<EpochFile> {
         let path = directory.path().join(part.file_name());
         let written = catch_panic(|| write(directory.path())).flatten();
-        let file = written.and_then(|tensors| EpochFile::of(&path, tensors));
+        let file = written.and_then(|tensors| EpochFile::describe(&path, tensors));
         let file = file.and_then(|file| match part {
             // It has a few numbers.
             RecordKind::Scheduler => Ok(file),
@@ -249,7 +249,7 @@ impl Shared {
         }
         let files = match known {
             Some(files) => files,
-            None => Arc::new(WholeFiles::of(&self.epochs, epoch, &manifest)?),
+            None => Arc::new(WholeFiles::read(&self.epochs, epoch, &manifest)?),
         };
         // They go with the last record.
         *made = (!is_last).then(|| (digest, Arc::clone(&files)));

@@ -65,7 +65,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Returns `None` for anything else, or no tensors: the optimizer may be of any kind.
-    pub(super) fn of(content: &Content) -> Option<Self> {
+    pub(super) fn recognize(content: &Content) -> Option<Self> {
         let tensors = content.tensors.len();
         let is_known = tensors > 0 && are_known(content);
         is_known.then_some(Self { tensors, scalars: content.scalars.len() })
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_record_is_taken_apart_and_made_again() {
-        let known = Known::of(&content()).unwrap();
+        let known = Known::recognize(&content()).unwrap();
         assert!(known.may_fit(&record(content())));
         // A new run may have other ids, and the same number of parameters.
         let other = changed(|content| rename(content, "9.momentum.moment_1", Some(9)));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_record_of_another_optimizer_is_an_error() {
-        let known = Known::of(&content()).unwrap();
+        let known = Known::recognize(&content()).unwrap();
         let renamed = changed(|content| rename(content, "7.mean", Some(7)));
         let rate = changed(|content| {
             content.scalars.remove("7.momentum.time");
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_record_with_more_or_less_does_not_fit() {
-        let known = Known::of(&content()).unwrap();
+        let known = Known::recognize(&content()).unwrap();
         let others: [fn(&mut Content); 3] = [
             |content| _ = content.tensors.pop_last(),
             |content| _ = content.scalars.insert("8.__rank".into(), Scalar::UInt(1)),
@@ -323,6 +323,6 @@ mod tests {
         assert!(are_known(&changed(|content| rename(content, "7.momentum", Some(7)))));
         assert!(are_known(&Content::default()));
         // The next one may have tensors of any optimizer.
-        assert!(Known::of(&changed(|content| content.tensors.clear())).is_none());
+        assert!(Known::recognize(&changed(|content| content.tensors.clear())).is_none());
     }
 }

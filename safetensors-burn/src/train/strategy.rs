@@ -99,7 +99,7 @@ impl KeepEpochs {
             if known.is_empty() && self.unknown == 2 {
                 log::warn!("{}", best.unknown());
             }
-            let best = best.of(&known);
+            let best = best.choose(&known);
             // The best epoch may be one without a known value.
             stale.retain(|number| known.contains_key(number) && Some(*number) != best);
         }
@@ -126,7 +126,7 @@ impl Best {
     }
 
     /// Returns `None` if no value is a number.
-    fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
+    fn choose(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
         let values = values.iter().filter(|(_, value)| !value.is_nan());
         let best = match self.direction {

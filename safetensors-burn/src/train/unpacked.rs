@@ -26,7 +26,7 @@ pub(super) struct Unpacked {
 
 impl Unpacked {
     /// Unpacks any record. Its tensors are copied twice, or once with `staging`.
-    pub(super) fn of<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
+    pub(super) fn unpack<R: Record>(record: R, staging: Option<&Path>) -> Result<Self> {
         let Some(staging) = staging else {
             return Self::of_bytes(record.checkpoint_into_bytes().map_err(of_record)?);
         };

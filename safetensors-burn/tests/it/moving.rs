@@ -77,7 +77,7 @@ fn record(name: &str) -> PathBuf {
 fn moved(directory: &Path, name: &str) -> (PathBuf, Model) {
     let old = safetensors_formats::open(record(name), &Options::new()).unwrap();
     let path = directory.join(name).with_extension("safetensors");
-    Rewrite::of(&old).save(&path, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&old).save(&path, &SaveOptions::new()).unwrap();
     let mut model = Model::new();
     let mut store = CheckpointStore::from_file(&path).param_ids(true);
     let result = model.load_from(&mut store).unwrap();
@@ -131,8 +131,8 @@ fn a_file_goes_back_to_burn_with_the_same_bits_and_ids() {
         let (path, model) = moved(dir.path(), name);
         let pack = path.with_extension("bpk");
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let rewrite = Rewrite::of(&checkpoint);
-        let writer = files::Writer::of(&rewrite).unwrap();
+        let rewrite = Rewrite::from_checkpoint(&checkpoint);
+        let writer = files::Writer::new(&rewrite).unwrap();
         let mut file = AtomicFile::create(&pack, &SaveOptions::new()).unwrap();
         writer.write(&file, |_| ()).unwrap();
         file.commit().unwrap();
@@ -171,7 +171,7 @@ fn what_burn_saves_becomes_the_file_that_this_store_saves() {
         let read = safetensors_formats::open(&path, &Options::new()).unwrap();
         assert_eq!(read.metadata().get("format").map(String::as_str), format);
         let path = path.with_extension("safetensors");
-        Rewrite::of(&read).save(&path, &SaveOptions::new()).unwrap();
+        Rewrite::from_checkpoint(&read).save(&path, &SaveOptions::new()).unwrap();
         let mut other = Model::new();
         other.load_from(&mut CheckpointStore::from_file(&path).param_ids(true)).unwrap();
         assert_eq!(other.state(), model.state());

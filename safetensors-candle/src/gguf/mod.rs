@@ -8,10 +8,10 @@
 //! | open a file, or bytes from anywhere else | [`GgufFile::open`], [`GgufFile::from_source`] |
 //! | read one tensor by its name | [`GgufFile::qtensor`] |
 //! | read all, in parallel; with progress, or cancelled | [`GgufFile::load`], [`GgufFile::load_with`] |
-//! | multiply by one | `candle_core::quantized::QMatMul::from_qtensor` |
-//! | know hyperparameters and the tokenizer | [`GgufFile::content`], which is candle's own type |
+//! | multiply by a quantised tensor | `candle_core::quantized::QMatMul::from_qtensor` |
+//! | get hyperparameters and the tokenizer | [`GgufFile::content`], which is candle's own type |
 //! | build a model of candle-transformers | its `from_gguf`, with [`GgufFile::content`] and [`GgufFile::reader`] |
-//! | have numbers instead of blocks | [`QTensor::dequantize`] |
+//! | get numbers instead of blocks | [`QTensor::dequantize`] |
 //!
 //! ```
 //! use candle_core::quantized::{GgmlDType, QMatMul, QTensor, gguf_file};
@@ -38,22 +38,22 @@
 //!
 //! candle has the types `F32`, `F16`, `BF16`, `Q4_0`, `Q4_1`, `Q5_0`, `Q5_1`, `Q8_0`, `Q2_K`,
 //! `Q3_K`, `Q4_K`, `Q5_K`, `Q6_K` and `Q8_K`. A tensor of another type is an error that names the
-//! tensor and its type; the others of its file are read. (candle has blocks of `Q8_1`, too, but
-//! smaller ones than files have.) `safetensors_formats::open` reads `IQ` and other types as
+//! tensor and its type; the other tensors of its file are read. (candle has blocks of `Q8_1`, too,
+//! but smaller ones than files have.) `safetensors_formats::open` reads `IQ` and other types as
 //! numbers.
 //!
-//! Blocks are the bytes of the file. A scale of the module, such as `blk.0.ffn_up.scale`, is another
-//! tensor, and the model multiplies by it.
+//! Blocks are the bytes of the file. A scale of a module, such as `blk.0.ffn_up.scale`, is a
+//! separate tensor, by which the model multiplies.
 //!
-//! candle has no type for the weights of GPTQ, AWQ, bitsandbytes and other schemes that safetensors
-//! files have. They are [read as numbers](crate#quantised-weights), and [`crate::quantize`] makes
-//! blocks of the numbers.
+//! candle has no type for weights of GPTQ, AWQ, bitsandbytes and other schemes of safetensors
+//! files. They are [read as numbers](crate#quantised-weights), which [`crate::quantize`] makes into
+//! blocks.
 //!
 //! # Split files
 //!
-//! A file that is one part of several (`NAME-00001-of-00003.gguf`) is an error, because candle's own
-//! readers know one file only. llama.cpp's `llama-gguf-split --merge` makes one file of all parts.
-//! `safetensors_formats::open` reads the parts together, as numbers.
+//! One part of several (`NAME-00001-of-00003.gguf`) is an error, because candle reads only single
+//! files. llama.cpp's `llama-gguf-split --merge` joins all parts. `safetensors_formats::open` reads
+//! the parts together, as numbers.
 //!
 //! # Models of candle-transformers
 //!
@@ -66,19 +66,19 @@
 //! ```
 //!
 //! Such a model reads its tensors one by one. Each is read in parallel, but candle then copies it
-//! on one thread. Other models take a `quantized_var_builder::VarBuilder`. candle can make one only
-//! of a path or of all bytes of a file: read these from [`GgufFile::reader`], and pass them to
-//! `VarBuilder::from_gguf_buffer`.
+//! on one thread. Other models take a `quantized_var_builder::VarBuilder`, which candle makes only
+//! from a path or from all bytes of a file. Read the bytes from [`GgufFile::reader`], and pass them
+//! to `VarBuilder::from_gguf_buffer`.
 //!
 //! # Memory
 //!
-//! candle makes the memory of a quantised tensor itself, by copying bytes. So each thread reads
-//! into a buffer, which it uses again for the next tensor. Together the buffers take at most 32 MiB
-//! per thread, or 1/32 of the bytes read if that is more. Larger tensors are read one after the
-//! other, by all threads.
+//! candle allocates a quantised tensor itself, and copies the bytes into it. So each thread reads
+//! into a buffer, which it reuses for the next tensor. Together the buffers take at most 32 MiB per
+//! thread, or 1/32 of the bytes read if that is more. Larger tensors are read one after the other,
+//! by all threads.
 //!
-//! Bytes that are in memory, or mapped, are lent to candle without a buffer. A mapped file is read
-//! fastest, if you can promise that no process changes it:
+//! Bytes that are in memory, or mapped, are lent to candle without a buffer. Mapping is fastest, if
+//! you can promise that no process changes the file:
 //!
 //! ```no_run
 //! use candle_core::Device;
@@ -126,8 +126,8 @@ impl GgufFile {
     ///
     /// # Errors
     ///
-    /// An error that names the file if there is none, if it has another format, if it is part of a
-    /// split file, or if its header breaks a rule of GGUF.
+    /// Fails if there is no file, if it has another format or is part of a split file, or if its
+    /// header breaks a rule of GGUF. The error names the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;

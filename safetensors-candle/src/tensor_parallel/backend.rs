@@ -75,8 +75,8 @@ impl<'a> TensorParallelBackend<'a> {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// Makes a backend like [`new`](TensorParallelBackend::new), with options. A dtype in them has
-    /// no effect, because the model asks for its own. With the numbers of [quantised
+    /// Makes a backend like [`new`](TensorParallelBackend::new), with options. Their dtypes have no
+    /// effect, because the model asks for its own. If they ask for the numbers of [quantised
     /// weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
@@ -140,11 +140,11 @@ impl<'a, H> TensorParallelBackend<'a, H> {
             return Ok(());
         }
         let (got, asked) = match part {
-            TensorPart::Whole => (whole, "; no part is asked for".into()),
-            TensorPart::Span { .. } => (of_part, "; the part's shape is asked for".into()),
+            TensorPart::Whole => (whole, "; without a part, ask for the whole shape".into()),
+            TensorPart::Span { .. } => (of_part, "; ask for the shape of the part".into()),
             TensorPart::Rank(_) => (
                 whole,
-                format!("; the whole shape or the part's, {:?}, is asked for", of_part.dims()),
+                format!("; ask for the whole shape, or for the part's, {:?}", of_part.dims()),
             ),
         };
         Err(unexpected_shape(tensor, tensor.name(), (expected, got), &asked))

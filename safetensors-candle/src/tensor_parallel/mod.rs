@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | none, [`TensorPart::Whole`], or a [`Shard`] of 1 rank | the whole tensor | the tensor's |
 //! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of that many equal parts, along any dimension | the *whole* tensor's, or the part's |
-//! | [`TensorPart::Span`]: dimension, offset, length | these positions: a weight among several that are fused, a head that several ranks share, some experts | the part's |
+//! | [`TensorPart::Span`]: dimension, offset, length | these positions, such as one of several fused weights, a head that ranks share, or some experts | the part's |
 //!
 //! Any other shape is an error, except for `()`, which candle's own models use to skip the check.
 //!
@@ -40,10 +40,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Open the checkpoint by [`tensor_parallel_var_builder`] instead of
+//! Open the checkpoint with [`tensor_parallel_var_builder`] instead of
 //! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. In addition, any
-//! dimension can be cut, a dimension or rank that does not exist is an error and no panic, and
-//! `get_unchecked` returns the entire tensor.
+//! dimension can be cut, a dimension or rank that does not exist is an error instead of a panic,
+//! and `get_unchecked` returns the entire tensor.
 
 mod backend;
 mod hint;

@@ -259,7 +259,7 @@ impl StateOptions {
         let mut mismatches = Vec::new();
         let mut settings = None;
         let source = self.pytorch.as_ref().map(|training| {
-            Source::of(training, checkpoint, var_map.is_some(), optimizer.is_some())
+            Source::find(training, checkpoint, var_map.is_some(), optimizer.is_some())
         });
         let source = source.transpose()?;
         if let Some(source) = &source {

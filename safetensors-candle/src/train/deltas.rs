@@ -16,9 +16,9 @@ use super::linked::{FILE, VERSIONS, file_of};
 /// reads it. Returns `false` if the directory has the complete checkpoint instead, because a delta
 /// would not be smaller, the file system has no hard links, or the earlier checkpoint is damaged.
 ///
-/// The earlier checkpoint is a file of [`save`], a directory that has one, or a directory of this
-/// function, whose base is then the base of both. Only variables that are frozen or change little
-/// save space.
+/// The earlier checkpoint is a file of [`save`], a directory with one, or a directory of this
+/// function, with which the new one then shares its base. Only variables that are frozen or change
+/// little save space.
 ///
 /// The directory has a hard link to the base's file, `base/model.safetensors`, so checkpoints can
 /// be deleted in any order. Loading takes space for the complete file, next to this directory. For

@@ -1,5 +1,4 @@
-//! Checkpoints of training: the variables of a model, the state of its optimizer, or both as one
-//! unit.
+//! Checkpoints of training: variables of a model, state of its optimizer, or both as one unit.
 //!
 //! | to | use |
 //! |---|---|
@@ -10,11 +9,11 @@
 //! | load variables, resume an optimizer, or both | [`load`] |
 //! | cast, or allow missing or extra tensors | [`StateOptions::load`] |
 //! | load from an open checkpoint, for example with limits or in memory | [`StateOptions::load_from`] |
-//! | go on with a training that began in PyTorch | [`StateOptions::pytorch`] |
+//! | continue a training that began in PyTorch | [`StateOptions::pytorch`] |
 //!
-//! A run that is stopped and resumed ends with the same bits as a run that is never stopped, if the
-//! program restores everything else it depends on, such as the position in the data and the seed of
-//! its random numbers. The metadata has room for these:
+//! A resumed run ends with the same bits as an uninterrupted one, if the program restores
+//! everything else that it depends on, such as the position in the data and the seed of its random
+//! numbers. The metadata has room for these:
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -61,12 +60,12 @@
 //! names the options that allow them. To load only the variables, use
 //! [`StateOptions::allow_extra`].
 //!
-//! A variable with several names in the `VarMap` needs a tensor for only one of them. Several must
-//! have the same values.
+//! A variable with several names in the `VarMap` needs a tensor for only one of them. If there are
+//! several, they must have the same values.
 //!
-//! If the load fails, all variables and the optimizer are unchanged, except after a GPU that fails
-//! while variables are copied on it. A load holds the variables and all tensors that it reads: at
-//! most twice the variables and optimizer state.
+//! If the load fails, all variables and the optimizer are unchanged, unless a GPU fails while
+//! variables are copied on it. Memory holds the variables and all tensors that are read: at most
+//! twice the variables and optimizer state.
 //!
 //! # What is saved
 //!

@@ -93,17 +93,17 @@ impl StateOptions {
         self
     }
 
-    /// Loads a checkpoint of PyTorch's training with this layout: the variables from the model, and
-    /// of its `AdamW`, or `Adam` without weight decay, the state, the number of steps, and the
-    /// hyperparameters that the checkpoint has.
+    /// Loads a checkpoint of PyTorch's training with this layout: the variables of the model, and
+    /// the state, number of steps and recorded hyperparameters of its `AdamW`, or of an `Adam`
+    /// without weight decay.
     ///
     /// Before PyTorch 2.7, checkpoints do not record whether the optimizer is `Adam` or `AdamW`.
     /// With weight decay, [`PyTorchTraining::decoupled_weight_decay`] must select `AdamW`.
     ///
-    /// All parameters must have made the same number of steps. Groups with other hyperparameters,
-    /// and AMSGrad, are errors. Parameters that never got a gradient have no state: their variables
-    /// need [`allow_missing`](Self::allow_missing). Buffers without a variable need
-    /// [`allow_extra`](Self::allow_extra).
+    /// All parameters must have made the same number of steps. Groups with different
+    /// hyperparameters, and AMSGrad, are errors. Parameters that never got a gradient have no
+    /// state: their variables need [`allow_missing`](Self::allow_missing). Buffers without a
+    /// variable need [`allow_extra`](Self::allow_extra).
     ///
     /// The checkpoint may be one that `safetensors_formats::open` opens:
     ///

@@ -20,7 +20,7 @@ pub(super) struct Source<'a> {
 
 impl<'a> Source<'a> {
     /// Finds the state of the optimizer, if it is loaded.
-    pub(super) fn of<S: ReadAt>(
+    pub(super) fn find<S: ReadAt>(
         training: &'a PyTorchTraining,
         checkpoint: &Checkpoint<S>,
         with_model: bool,

@@ -57,8 +57,8 @@ impl AdamW {
             return Ok(());
         }
         Err(from_candle_error(candle_core::Error::msg(
-            "the optimizer was made without the names of its variables, to which its state \
-             belongs: make it with AdamW::from_var_map or AdamW::from_named",
+            "the optimizer has no names for its variables: make it with AdamW::from_var_map or \
+             AdamW::from_named",
         )))
     }
 }

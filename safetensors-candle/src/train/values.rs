@@ -74,7 +74,7 @@ pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
         advice.push("allow_missing(true) loads the rest");
     }
     if mismatches.iter().any(|it| matches!(it, Mismatch::Extra { .. })) {
-        advice.push("allow_extra(true) skips what is not needed");
+        advice.push("allow_extra(true) skips the tensors that are not needed");
     }
     if mismatches.iter().any(|it| matches!(it, Mismatch::Dtype { .. })) {
         advice.push("cast(true) converts dtypes");

@@ -29,9 +29,9 @@ const READ_AHEAD: u64 = 256 << 20;
 /// conversion to integers is an error if a value is not an integer or does not fit. C64 becomes F32
 /// first, with a last dimension of 2: real, imaginary.
 ///
-/// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
-/// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend with other
-/// options shares only the open files.
+/// A clone is another handle of the same backend. Keep one, to list the
+/// [unused](CheckpointBackend::unused) tensors after the model is built. Set options before you
+/// clone: a changed backend shares only the open files.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -82,8 +82,8 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
 /// threads at once, in the requested dtype. At most [`read_ahead`](CheckpointBackend::read_ahead)
-/// bytes are kept until the model asks for them. The bytes that are read in vain are never more
-/// than the model itself asks for. If reading ahead fails, only the requested tensor is read again.
+/// bytes are kept until the model asks for them. No more bytes are read in vain than the model asks
+/// for. If reading ahead fails, only the requested tensor is read again.
 ///
 /// A tensor that is saved once under several names is read once. The backend keeps it alive until
 /// the model has asked for all names. A name that is asked for again gets a new tensor, unless
@@ -94,10 +94,10 @@ const READ_AHEAD: u64 = 256 << 20;
 ///
 /// # Errors
 ///
-/// candle's `CannotFindTensor` with similar names, and `UnexpectedShape`; any other error is a
-/// [`safetensors_core::Error`] that [`IntoCandle`](crate::IntoCandle) converted. A [quantised
-/// weight](crate#quantised-weights) is one, even if it is stored under another name (`fc.qweight`
-/// for `fc.weight`), for which `contains_tensor` is true.
+/// candle's `CannotFindTensor` with similar names, and `UnexpectedShape`. Any other error is a
+/// [`safetensors_core::Error`] that [`IntoCandle`](crate::IntoCandle) converted, such as a refused
+/// [quantised weight](crate#quantised-weights). This is also an error under its model's name, say
+/// `fc.weight` for the stored `fc.qweight`; `contains_tensor` returns `true` for that name.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -163,15 +163,16 @@ impl<'a> CheckpointBackend<'a> {
         Self::over(Weights::new(checkpoint, &LoadOptions::new()))
     }
 
-    /// Makes a backend like [`new`](CheckpointBackend::new), with options. A dtype in them has no
-    /// effect, because the model asks for its own. With the numbers of [quantised
+    /// Makes a backend like [`new`](CheckpointBackend::new), with options. Their dtypes have no
+    /// effect, because the model asks for its own. If they ask for the numbers of [quantised
     /// weights](crate#quantised-weights), the backend has the tensors of
     /// [`Checkpoint::dequantized`].
     ///
-    /// Progress is counted for the model: `bytes_total` are the bytes of all visible tensors, in
-    /// the dtype that it asks for first. It ends below the total if the model leaves tensors
-    /// [unused](CheckpointBackend::unused). The callback can cancel the read that it reports. It
-    /// must not ask this backend or its builders for tensors: it could wait for that very read.
+    /// Progress is counted for the entire model: `bytes_total` is the size of all visible tensors,
+    /// in the dtype that the model asks for first. It ends below the total if the model leaves
+    /// tensors [unused](CheckpointBackend::unused). The callback can cancel the read that it
+    /// reports. It must not ask this backend or its builders for tensors, or it may wait for its
+    /// own read.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -205,7 +206,7 @@ impl<'a> CheckpointBackend<'a> {
         Self {
             read_ahead: READ_AHEAD,
             cache_tensors: false,
-            names: Arc::new(Names::of(&weights.checkpoint)),
+            names: Arc::new(Names::new(&weights.checkpoint)),
             state: State::new(weights.checkpoint.len()),
             weights,
         }
@@ -229,8 +230,8 @@ impl<'a> CheckpointBackend<'a> {
         Self { cache_tensors: share, ..self }.anew()
     }
 
-    /// Hides all tensors from the model with names that `keep` does not accept. An alias is hidden
-    /// or kept by its own name. A second filter hides more.
+    /// Hides the tensors from the model for which `keep` returns `false`. Each alias is hidden or
+    /// kept by its own name. A second filter hides more.
     ///
     /// ```
     /// use candle_core::{DType, Device};
@@ -265,7 +266,8 @@ impl<'a> CheckpointBackend<'a> {
 
 impl<'a> CheckpointBackend<'a> {
     /// Returns the visible tensors that the model has not asked for yet, in the order of the files.
-    /// Asking for one name of a tied tensor is enough; `contains_tensor` does not count.
+    /// A tied tensor counts as used once the model asks for one of its names. `contains_tensor`
+    /// does not count.
     pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, Box<dyn ReadAt + 'a>>> {
         let asked = self.state.ahead.asked();
         let tensors = self.weights.checkpoint.tensors().zip(asked).enumerate();
@@ -336,7 +338,7 @@ impl<'a> CheckpointBackend<'a> {
     ///
     /// # Errors
     ///
-    /// Like [`Checkpoint::read_named`]. Nothing of this call is kept then.
+    /// Like [`Checkpoint::read_named`]. Then nothing of this call is kept.
     pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         let below = self.names.visible(&self.weights.checkpoint).filter(|(name, _)| {

@@ -19,9 +19,9 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// Makes a [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory of
 /// either. It replaces candle's [constructors](crate::migration#building-a-model).
 ///
-/// Only headers are read. A tensor is read when the model asks for it, or ahead if the model asks
-/// in sequence. It has the requested shape and dtype, and is on the requested device. A tensor that
-/// was saved once under several names is found under all of them; see [`Checkpoint::aliases`].
+/// Only headers are read now. A tensor is read when the model asks for it, or earlier if the model
+/// asks layer by layer. It has the requested shape and dtype, and is on the requested device. A
+/// tensor with several [names](Checkpoint::aliases) is found under each.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -52,9 +52,8 @@ pub fn var_builder(
     Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
-/// Makes a builder like [`var_builder()`], over an open checkpoint: of bytes in memory, of several
-/// files without an index ([`Checkpoint::open_files`]), with limits, mapped, or from any other
-/// source.
+/// Makes a builder like [`var_builder()`], over an open checkpoint: in memory, of several files
+/// without an index ([`Checkpoint::open_files`]), with limits, mapped, or from any other source.
 ///
 /// ```
 /// use candle_core::{DType, Device};

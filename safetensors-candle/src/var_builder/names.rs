@@ -24,7 +24,7 @@ pub(super) struct Found<'a, S> {
 
 impl Names {
     /// Makes all names visible.
-    pub(super) fn of<S>(checkpoint: &Checkpoint<S>) -> Self {
+    pub(super) fn new<S>(checkpoint: &Checkpoint<S>) -> Self {
         let mut names = Self::default();
         names.count(checkpoint);
         names

@@ -18,10 +18,10 @@ pub(super) struct ModelOrder {
 
 impl ModelOrder {
     /// Takes names in the order of their positions.
-    pub(super) fn of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
+    pub(super) fn new<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let shared = shared_prefix(names.clone());
         let mut keys: Vec<(Key, usize)> =
-            names.enumerate().map(|(position, name)| (Key::of(name, shared), position)).collect();
+            names.enumerate().map(|(position, name)| (Key::new(name, shared), position)).collect();
         keys.sort_unstable_by(|(a, i), (b, j)| (&a.text, i).cmp(&(&b.text, j)));
         let mut starts = Vec::new();
         let mut ranks = vec![0; keys.len()];
@@ -68,7 +68,7 @@ struct Key {
 
 impl Key {
     /// Ignores numbers in the `shared` bytes that all names begin with.
-    fn of(name: &str, shared: usize) -> Self {
+    fn new(name: &str, shared: usize) -> Self {
         let name = name.as_bytes();
         let mut text = Vec::with_capacity(name.len() + 8);
         let (mut group_len, mut module_len) = (None, 0);
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn order(names: &[&str]) -> ModelOrder {
-        ModelOrder::of(names.iter().copied())
+        ModelOrder::new(names.iter().copied())
     }
 
     fn groups<'a>(names: &[&'a str]) -> Vec<Vec<&'a str>> {

@@ -208,7 +208,7 @@ impl State {
             return false;
         }
         let continues = reader.limit > 0 && self.asked_tensors > 0 && {
-            let new = || Sequence::of(reader.checkpoint, &self.asked);
+            let new = || Sequence::new(reader.checkpoint, &self.asked);
             self.sequence.get_or_insert_with(new).ask(position, tensor.byte_len())
         };
         self.asked[position] = true;

@@ -24,8 +24,8 @@ struct Group {
 
 impl Sequence {
     /// Takes a model that has already asked for some tensors.
-    pub(super) fn of<S>(checkpoint: &Checkpoint<S>, asked: &[bool]) -> Self {
-        let order = ModelOrder::of(checkpoint.tensors().map(|tensor| tensor.name()));
+    pub(super) fn new<S>(checkpoint: &Checkpoint<S>, asked: &[bool]) -> Self {
+        let order = ModelOrder::new(checkpoint.tensors().map(|tensor| tensor.name()));
         let groups = vec![Group::default(); order.groups()];
         let mut sequence = Self { order, groups };
         for (position, tensor) in checkpoint.tensors().enumerate() {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn asks(checkpoint: &Checkpoint<Vec<u8>>, names: &[&str]) -> Vec<bool> {
-        let mut sequence = Sequence::of(checkpoint, &vec![false; checkpoint.len()]);
+        let mut sequence = Sequence::new(checkpoint, &vec![false; checkpoint.len()]);
         let position = |name: &&str| checkpoint.position(name).unwrap();
         names.iter().map(|name| sequence.ask(position(name), 4)).collect()
     }
@@ -101,7 +101,7 @@ mod tests {
 
         // Earlier requests count.
         let before: Vec<bool> = names.iter().map(|name| name.starts_with("h.0")).collect();
-        let mut sequence = Sequence::of(&checkpoint, &before);
+        let mut sequence = Sequence::new(&checkpoint, &before);
         assert!(sequence.ask(checkpoint.position("h.1.a").unwrap(), 4));
         assert_eq!(sequence.group_bytes(0), 12);
     }

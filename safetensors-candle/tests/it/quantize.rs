@@ -112,7 +112,10 @@ fn a_tensor_without_blocks_is_an_error_before_anything_is_read() {
     assert!(matches!(error.kind(), ErrorKind::Framework { .. }), "{error}");
     assert_eq!(error.tensor(), Some("b"));
     assert!(error.file().is_some_and(|file| file.ends_with("model.safetensors")));
-    assert!(error.to_string().contains("rows of 96 numbers are not blocks of 256"), "{error}");
+    assert!(
+        error.to_string().contains("rows of 96 numbers do not divide into blocks of 256"),
+        "{error}"
+    );
     let error = load(&[("a", &good), ("s", &scalar)]);
     assert_eq!(error.tensor(), Some("s"));
 }

@@ -10,15 +10,13 @@ use crate::terminal::stdout::Out;
 
 /// Download a model from the Hugging Face Hub, into a directory or the cache that Python shares.
 ///
-/// Without FILE the checkpoint comes: model.safetensors, otherwise an index with its shards. With
-/// FILE, --include or --exclude only those files come. A file that is in the cache is not
-/// downloaded again, and an interrupted download is continued. A file gets its name after its
-/// digest was checked.
+/// Without FILE, downloads the checkpoint: model.safetensors, otherwise an index with its shards.
+/// With FILE, --include or --exclude, only those files. A file in the cache is not downloaded
+/// again, and an interrupted download continues. A file gets its name after its digest was checked.
 ///
-/// With --local-dir, the directory has the files themselves, and nothing is put into the cache.
-/// A file there with the digest of the Hub is kept. One that an earlier download left there, and
-/// nobody has changed since, is replaced by a newer one. Any other that would be replaced is an
-/// error before anything is downloaded.
+/// With --local-dir, files go into a directory, and none into the cache. A file there with the
+/// Hub's digest stays. An unchanged file of an earlier download is replaced by a newer one. Any
+/// other that would be replaced is an error before anything is downloaded.
 ///
 /// Prints the path of the download: the directory of the files, or the one FILE.
 #[derive(clap::Args)]
@@ -36,7 +34,7 @@ pub(crate) struct Args {
     /// in it. A file is also found by its plain name
     #[arg(value_name = "FILE")]
     files: Vec<String>,
-    /// The type of REPO, as `hf` has it: datasets/ or spaces/ before REPO says the same
+    /// The type of REPO, as for `hf`; datasets/ or spaces/ before REPO is the same
     #[arg(long, value_name = "TYPE", value_parser = ["model", "dataset", "space"])]
     repo_type: Option<String>,
     /// A branch, a tag, a commit, or a pull request such as refs/pr/1; main by default
@@ -44,39 +42,36 @@ pub(crate) struct Args {
     revision: Option<String>,
     /// Download the files that match
     ///
-    /// May be given several times
+    /// May be repeated
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
-    /// Leave out the files that match; without --include and FILE, take all others
+    /// Skip the files that match; without --include and FILE, take all others
     ///
-    /// May be given several times
+    /// May be repeated
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
-    /// Besides the checkpoint, download the files that match, such as config.json
+    /// Download the files that match as well as the checkpoint, such as config.json
     ///
-    /// May be given several times
+    /// May be repeated
     #[arg(long, value_name = "GLOB", conflicts_with_all = ["files", "include", "exclude"])]
     also: Vec<String>,
     /// Download into a directory, as `hf download --local-dir` does, and not into the cache
     ///
-    /// Files that the cache has are copied. Records are in DIR/.cache/huggingface, where `hf` finds
-    /// them
+    /// Cached files are copied. Records are in DIR/.cache/huggingface, where `hf` finds them
     #[arg(long, value_name = "DIR")]
     local_dir: Option<PathBuf>,
     /// Replace files of DIR that were changed since their download, or are from elsewhere
     #[arg(long, requires = "local_dir")]
     force: bool,
-    /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
-    ///
-    /// Between the two, HF_HOME names the directory that holds hub
+    /// The cache; by default HF_HUB_CACHE, else hub in HF_HOME, else ~/.cache/huggingface/hub
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
-    /// The access token; HF_TOKEN by default, which other users of the machine do not see
+    /// The access token; by default HF_TOKEN, which other users of the machine do not see
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
-    /// Download a repository that was renamed from its new place
+    /// Download a renamed repository from its new place
     ///
-    /// Without it, that is an error with the new name: the owner of a name decides where it leads
+    /// Otherwise an error has the new name: the owner of a name decides where it leads
     #[arg(long)]
     follow_renames: bool,
     /// How many files are downloaded at once
@@ -89,7 +84,7 @@ pub(crate) struct Args {
     max_workers: u16,
     /// List the files that would be downloaded, with their sizes, and write nothing
     ///
-    /// The last column has the files that are in the cache already, or in DIR
+    /// The last column marks files that are already in the cache, or in DIR
     #[arg(long)]
     dry_run: bool,
     /// Show no progress
@@ -134,7 +129,7 @@ impl Run for Args {
 
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let what = what::What::of(self)?;
+        let what = what::What::new(self)?;
         if self.dry_run {
             return what.preview(self, out);
         }
@@ -178,12 +173,12 @@ mod what {
     }
 
     impl What {
-        pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
+        pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let kind = args.repo_type.as_deref().filter(|kind| *kind != "model");
             if args.repo.starts_with("hf://") && args.repo_type.is_some() {
-                return Err(wrong_usage("an address says the type of REPO itself"));
+                return Err(wrong_usage("the address has the type of REPO; omit --repo-type"));
             }
             let given = kind.map_or_else(|| args.repo.clone(), |it| format!("{it}s/{}", args.repo));
             let (repo, revision, path) = if args.repo.starts_with("hf://") {

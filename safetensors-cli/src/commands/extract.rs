@@ -25,14 +25,13 @@ use crate::terminal::{stdout, text};
 
 /// Write one tensor, or a slice of it, to a file: for NumPy, as safetensors, or as plain bytes.
 ///
-/// FILE is a safetensors file if its name ends in .safetensors, and a .npy file, which NumPy reads,
-/// if it ends in .npy or has no ending. A slice is written as in NumPy, see `safetensors show`.
-/// Only its bytes are read. A quantised weight is written as numbers, in F32; with --stored its
-/// codes are written.
+/// FILE is a safetensors file if its name ends in .safetensors, and NumPy's if it ends in .npy or
+/// has no ending. A slice is written as for `safetensors show`; only its bytes are read. A
+/// quantised weight is written as numbers, in F32, or with --stored as codes.
 ///
-/// NumPy has no BF16 and no floats of 8 bits or fewer: name a .safetensors file for them, convert
-/// them to F32 with `safetensors convert` first, or use --raw, which writes the bytes of the file,
-/// little-endian and in C order.
+/// NumPy has no BF16 and no floats of 8 bits or fewer: name a .safetensors file, convert to F32
+/// with `safetensors convert` first, or use --raw, which writes the stored bytes, little-endian and
+/// in C order.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -46,10 +45,10 @@ pub(crate) struct Args {
     slice: Option<Slice>,
     /// The file to write: .npy or .safetensors; - for a .npy file on standard output
     ///
-    /// It is a regular file or a new one. `-o - > FILE` writes to a FIFO or a device
+    /// A FIFO or a device is refused: use `-o - > FILE`
     #[arg(short, long, value_name = "FILE", value_parser = crate::input::address::parser())]
     output: PathBuf,
-    /// Write only the bytes of the elements, without a header, whatever the name of FILE
+    /// Write only the bytes of the elements, without a header, to a FILE of any name
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
@@ -87,7 +86,7 @@ impl Run for Args {
         if !self.raw && !self.values.are_stored() {
             refuse_unknown_codes(&tensor)?;
         }
-        let selection = Selection::of(self.slice.as_ref(), &tensor)?;
+        let selection = Selection::new(self.slice.as_ref(), &tensor)?;
         let part = tensor.slice(selection.indices())?;
         let header = if self.raw || is_safetensors {
             Vec::new()
@@ -124,7 +123,7 @@ impl Run for Args {
 
 /// Returns `false` for NumPy's files. Refuses other names.
 fn is_safetensors(path: &Path) -> anyhow::Result<bool> {
-    match Kind::of(path) {
+    match Kind::from_path(path) {
         Kind::Safetensors => Ok(true),
         Kind::Other(Format::Npy) => Ok(false),
         Kind::Checkpoint if unknown_ending(path).is_none() => Ok(false),

@@ -24,15 +24,15 @@ pub(crate) struct Inputs {
     /// Files, indexes, directories, addresses (feature remote), or - for standard input
     ///
     /// Several have headings and a total; one that fails does not stop the others. An index is a
-    /// file such as model.safetensors.index.json. A directory must hold model.safetensors,
-    /// otherwise an index, otherwise exactly one .safetensors file, otherwise exactly one of
-    /// PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An address is
-    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// file such as model.safetensors.index.json. In a directory, the first of these opens:
+    /// model.safetensors, an index, the only .safetensors file, the only one of PyTorch, GGUF or
+    /// NumPy. A directory of a PyTorch trainer opens, too. An address is hf://owner/name,
+    /// s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(required = true, value_name = "PATH", value_parser = address::parser())]
     paths: Vec<PathBuf>,
     /// Take every checkpoint in a directory and below it, on the disk
     ///
-    /// The output has headings and a total, however many there are
+    /// The output always has headings and a total
     #[arg(short, long)]
     recursive: bool,
 }
@@ -70,7 +70,7 @@ impl Inputs {
             return Err(wrong_usage("standard input can be read only once"));
         }
         if self.recursive {
-            if let Some(address) = self.paths.iter().find(|path| address::of(path).is_some()) {
+            if let Some(address) = self.paths.iter().find(|path| address::in_path(path).is_some()) {
                 return Err(wrong_usage(format!(
                     "{}: --recursive searches directories of the disk; name each checkpoint of an \
                      address without it",

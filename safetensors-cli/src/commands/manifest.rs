@@ -16,10 +16,9 @@ use crate::terminal::text;
 /// Write the places of tensors, as references of kerchunk, for readers of Zarr.
 ///
 /// Zarr, xarray and VirtualiZarr then read the tensors in place, also in part and from a bucket.
-/// Only headers are read, and no data is copied. The manifest has the absolute paths of files, or
-/// their addresses without a query, which may be a signature: write it again after a file has
-/// changed. / in a name makes groups. A name that Zarr does not allow is an error, such as a/b next
-/// to a.
+/// Only headers are read, and no data is copied. The manifest has absolute paths, or addresses
+/// without their query, which may hold a signature. Write it again after a file has changed. / in a
+/// name makes groups. A name that Zarr does not allow is an error, such as a/b next to a.
 ///
 /// BF16, floats of 8 bits and packed dtypes, which NumPy lacks, are unsigned integers or bytes,
 /// with the attribute safetensors_dtype.
@@ -33,8 +32,8 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     /// The size of a chunk in bytes, the least that a reader reads of a large tensor
     ///
-    /// Tensors are cut along their first dimension, into parts of one length. So chunks can be
-    /// smaller, and larger where that dimension cannot be divided
+    /// Tensors are cut into equal parts of their first dimension. So chunks can be smaller, and
+    /// larger where that dimension cannot be divided
     #[arg(
         long,
         value_name = "BYTES",
@@ -58,12 +57,12 @@ Exit codes: 0 written, 1 a tensor or file cannot be in a manifest, or reading or
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if input::is_stdin(self.input.path()) {
-            return Err(wrong_usage("a manifest is of files, and standard input is none"));
+            return Err(wrong_usage("cannot make a manifest from standard input"));
         }
         let checkpoint = self.input.open()?;
         if other::is_in(checkpoint.files()) || input::is_in_parts(&checkpoint) {
             anyhow::bail!(
-                "{}: its tensors do not lie in safetensors files as they are; `safetensors convert` \
+                "{}: its tensors are not stored whole in safetensors files; `safetensors convert` \
                  makes such files",
                 self.input.name()
             );
@@ -98,7 +97,7 @@ fn as_asked_for(address: &str) -> String {
 
 /// Returns the address, or the absolute path.
 fn location(path: &Path) -> Result<String> {
-    if let Some(address) = address::of(path) {
+    if let Some(address) = address::in_path(path) {
         return Ok(as_asked_for(address));
     }
     let is_file = std::fs::metadata(path).map_err(ErrorKind::Io)?.is_file();

@@ -18,10 +18,9 @@ use crate::terminal::{table, text};
 
 /// Show the memory that the weights take as each dtype, and whether this machine has it free.
 ///
-/// The first row is for weights as they are stored, quantised ones included. In the other rows all
-/// floats and quantised weights have the dtype, and integers stay. --length adds the cache of keys
-/// and values. Activations are not counted. Only headers are read. The free memory is the least of
-/// the machine's and the control group's, on Linux.
+/// The first row has the weights as stored. In the other rows all floats and quantised weights have
+/// the dtype, and integers stay. --length adds the KV cache. Activations are not counted. Reads
+/// only headers. On Linux, the free memory is the smaller of the machine's and the control group's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -29,9 +28,8 @@ pub(crate) struct Args {
     input: Input,
     /// Add the KV cache for a text of this many tokens, by the config.json next to PATH
     ///
-    /// It has 32 bits a number if all floats are F32, and 16 otherwise. Without layer_types in
-    /// config.json no layer is known to have a window, and the number is the most that the cache
-    /// can take
+    /// It has 32 bits a number if all floats are F32, otherwise 16. Without layer_types in
+    /// config.json, no layer is known to have a window, and the size is an upper bound
     #[arg(long, value_name = "TOKENS", value_parser = input::whole::<u64>(0..=u64::MAX))]
     length: Option<u64>,
 }
@@ -61,7 +59,7 @@ impl Run for Args {
         let parameters = Parameters::new(&weights);
         let mut floats = checkpoint.tensors().map(|it| it.dtype()).filter(|it| it.is_float());
         let is_single = floats.all(|dtype| matches!(dtype, Dtype::F32 | Dtype::F64));
-        let stored = checkpoint.tensors().map(|it| u128::from(Shown::of(&it).byte_len())).sum();
+        let stored = checkpoint.tensors().map(|it| u128::from(Shown::new(&it).byte_len())).sum();
         let mut rows = vec![("stored", stored, is_single)];
         rows.extend(LOADED.map(|(title, dtype)| {
             (title, loaded(&checkpoint, &parameters, dtype), dtype == Dtype::F32)
@@ -108,7 +106,7 @@ fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
 /// Returns the bytes of all tensors, with floats and quantised weights as `dtype`.
 fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
     let bytes = |tensor: input::Tensor<'_>| {
-        let shown = Shown::of(&tensor);
+        let shown = Shown::new(&tensor);
         let is_number = tensor.dtype().is_float()
             || parameters.is_quantised(tensor.name())
             || shown.stored.is_some_and(|stored| stored.is_quantised);

@@ -21,12 +21,12 @@ use crate::terminal::{json, table, text};
 
 /// Show which part of each tensor each rank of a job holds, and how many bytes that is.
 ///
-/// Rules divide tensors by their names. There are rules for models like Llama and BERT; a tensor
-/// that no rule matches is an error. Only headers are read, and the config.json next to them: a
+/// Rules divide tensors by their names. There are presets for models like Llama and BERT; a tensor
+/// that no rule matches is an error. Reads only headers, and the config.json next to them: a
 /// warning names tensors that give a rank a part of an attention head.
 ///
-/// A saved plan (-o) divides a model in the same way later: with --from, or in a program that uses
-/// safetensors-core.
+/// A saved plan (-o) divides a model in the same way later: with --from, by `convert --plan`, or in
+/// a program that uses safetensors-core.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     world_size: Option<usize>,
     #[command(flatten)]
     rules: Rules,
-    /// Go on if the pattern of a rule matches no tensor; without this, that is an error
+    /// Allow rules that match no tensor, which is otherwise an error
     #[arg(long)]
     ignore_unmatched: bool,
     /// Take the plan from this file instead, and compare it with PATH
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Print one JSON document
     ///
     /// Its keys are world_size, total_size (bytes of the whole tensors), read (bytes that all ranks
-    /// read together), ranks and tensors
+    /// read), ranks and tensors
     #[arg(long, conflicts_with = "flat")]
     json: bool,
     #[command(flatten)]
@@ -127,7 +127,7 @@ impl Run for Args {
             written = Some(destination);
         }
         if self.json {
-            json::write(&Document::of(&plan)?, out)?;
+            json::write(&Document::new(&plan)?, out)?;
         } else if self.flat {
             flat(&plan, out)?;
         } else {
@@ -249,7 +249,7 @@ struct TensorDocument<'p> {
 }
 
 impl<'p> Document<'p> {
-    fn of(plan: &'p RankPlan) -> anyhow::Result<Self> {
+    fn new(plan: &'p RankPlan) -> anyhow::Result<Self> {
         let lens = plan.byte_lens()?;
         let ranks = lens.iter().enumerate().map(|(rank, &bytes)| RankDocument { rank, bytes });
         let tensors = plan.tensors().map(|tensor| TensorDocument {

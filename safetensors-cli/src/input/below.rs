@@ -1,5 +1,5 @@
-//! The error about a directory without a checkpoint that has some one level down, or a file with a
-//! name that is not UTF-8.
+//! The error about a directory without a checkpoint.
+//! It names checkpoints one level down, and files with names that are not UTF-8.
 
 use std::ffi::OsString;
 use std::fs;

@@ -16,7 +16,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Delta> {
     if is_stdin(path) {
         return Err(wrong_usage("a delta is a directory, which cannot be standard input"));
     }
-    let Some(address) = address::of(path) else {
+    let Some(address) = address::in_path(path) else {
         return Ok(Delta::open_in(Boxed(LocalStore), path, &Limits::default())?);
     };
     let mut delta = None;
@@ -47,7 +47,7 @@ fn is_refused(error: &Error) -> bool {
 
 /// Returns the files of a delta, also of a damaged one. Empty if the index cannot be read.
 pub(crate) fn files(index: &Path) -> Vec<PathBuf> {
-    if address::of(index).is_none() {
+    if address::in_path(index).is_none() {
         return CheckpointPath::Index(index.into()).files_to_copy().unwrap_or_default();
     }
     let Ok(delta) = open(index) else { return Vec::new() };

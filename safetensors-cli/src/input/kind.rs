@@ -40,8 +40,8 @@ const FOREIGN: [(&str, &str); 9] = [
 
 impl Kind {
     /// A directory with any name is a checkpoint.
-    pub(crate) fn of(path: &Path) -> Self {
-        match address::of(path) {
+    pub(crate) fn from_path(path: &Path) -> Self {
+        match address::in_path(path) {
             // Repositories and folders may be named like files of other formats.
             Some(address) => match Self::of_name(address::shown(address).as_ref()) {
                 Self::Other(Format::Pytorch) | Self::Foreign(_) => Self::Checkpoint,
@@ -75,9 +75,9 @@ pub(crate) fn is_other(name: &str) -> bool {
 }
 
 /// Returns the ending of a new name that looks like a file's, such as `model.st`, but has no known
-/// [kind](Kind::of). Names may have dots, like `llama-3.1` and `model.fp8`.
+/// [kind](Kind::from_path). Names may have dots, like `llama-3.1` and `model.fp8`.
 pub(crate) fn unknown_ending(path: &Path) -> Option<String> {
-    let address = address::of(path).map(address::shown);
+    let address = address::in_path(path).map(address::shown);
     // The name of a bucket may have dots.
     let is_bucket = address.as_ref().is_some_and(|it| it.matches('/').count() < 3);
     let path = address.as_deref().map_or(path, Path::new);
@@ -88,7 +88,7 @@ pub(crate) fn unknown_ending(path: &Path) -> Option<String> {
     // A blank at the end is seldom meant: it comes from a script or a file of Windows.
     let letters = ending.trim();
     let is_like_a_file = !letters.is_empty() && letters.bytes().all(|it| it.is_ascii_alphabetic());
-    (is_like_a_file && Kind::of(path) == Kind::Checkpoint).then(|| ending.to_owned())
+    (is_like_a_file && Kind::from_path(path) == Kind::Checkpoint).then(|| ending.to_owned())
 }
 
 /// `None` is safetensors.
@@ -115,13 +115,13 @@ impl Expected {
 
     /// Assumes safetensors for a name of no known kind.
     fn by_name(path: &Path) -> Self {
-        match Kind::of(path) {
-            Kind::Other(format) => Self::of(format),
+        match Kind::from_path(path) {
+            Kind::Other(format) => Self::new(format),
             _ => Self(None),
         }
     }
 
-    fn of(format: Format) -> Self {
+    fn new(format: Format) -> Self {
         Self(Some(format).filter(|_| EXPECTED.iter().any(|(_, it)| *it == Some(format))))
     }
 
@@ -155,7 +155,7 @@ pub(crate) enum Judge {
 impl Judge {
     /// Warns of a safetensors file with the name of another format, which some programs trust.
     pub(crate) fn misnamed(self, path: &Path) -> Option<String> {
-        let format = match (self, Kind::of(path)) {
+        let format = match (self, Kind::from_path(path)) {
             (Self::As(_), _) => return None,
             (_, Kind::Other(format)) => format.to_string(),
             (_, Kind::Foreign(format)) => format.to_owned(),
@@ -178,7 +178,7 @@ impl Judge {
                 _ => Ok(()),
             };
         }
-        let found = found.map_or(Expected(None), Expected::of);
+        let found = found.map_or(Expected(None), Expected::new);
         let named = Expected::by_name(path);
         let expected = if let Self::As(expected) = self { expected } else { named };
         if expected == found {
@@ -186,7 +186,7 @@ impl Judge {
         }
         let shown = text::path(path);
         match self {
-            Self::Any if matches!(Kind::of(path), Kind::Safetensors | Kind::Other(_)) => {
+            Self::Any if matches!(Kind::from_path(path), Kind::Safetensors | Kind::Other(_)) => {
                 warn(format!("{shown}: {found} under the name of {named}"));
             }
             // Other names carry no information, such as the name of a file in the Hub's cache.
@@ -226,7 +226,7 @@ mod tests {
     fn the_name_says_the_kind_unless_it_is_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("v1.bin")).unwrap();
-        let kind = |name: &str| Kind::of(&dir.path().join(name));
+        let kind = |name: &str| Kind::from_path(&dir.path().join(name));
         assert_eq!(kind("a.SafeTensors"), Kind::Safetensors);
         assert_eq!(kind("model.safetensors.index.json"), Kind::Index);
         let other = [kind("a.npy"), kind("a.NPZ"), kind("a.gguf"), kind("v2.bin")];
@@ -238,10 +238,10 @@ mod tests {
         for checkpoint in ["", "v1.bin", "llama-3.1", "npy", ".npz"] {
             assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");
         }
-        assert_eq!(Kind::of(Path::new("-")), Kind::Checkpoint);
+        assert_eq!(Kind::from_path(Path::new("-")), Kind::Checkpoint);
         let signed = "https://host/a/model.safetensors?signature=x.npz";
-        assert_eq!(Kind::of(Path::new(signed)), Kind::Safetensors);
-        assert_eq!(Kind::of(Path::new("s3://bucket/a.npz")), Kind::Other(Format::Npz));
-        assert_eq!(Kind::of(Path::new("hf://owner/yolo.pt")), Kind::Checkpoint);
+        assert_eq!(Kind::from_path(Path::new(signed)), Kind::Safetensors);
+        assert_eq!(Kind::from_path(Path::new("s3://bucket/a.npz")), Kind::Other(Format::Npz));
+        assert_eq!(Kind::from_path(Path::new("hf://owner/yolo.pt")), Kind::Checkpoint);
     }
 }

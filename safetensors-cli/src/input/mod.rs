@@ -40,12 +40,9 @@ use crate::terminal::text;
 /// The `PATH` argument of every command that reads one checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
-    /// A file, an index, a directory, an address (feature remote), or - for standard input
+    /// A file, index, directory or address (feature remote), or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, otherwise an index, otherwise exactly one .safetensors file, otherwise
-    /// exactly one of PyTorch, GGUF or NumPy. Directories of PyTorch's trainers are read, too. An
-    /// address is hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// `safetensors inspect --help` explains indexes, directories and addresses
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
 }
@@ -79,7 +76,7 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
 /// Warns if they cannot be recognised.
 pub(crate) fn quantized_weights(checkpoint: &Checkpoint) -> Vec<QuantizedWeight> {
     checkpoint.quantized_weights().unwrap_or_else(|error| {
-        warn(format!("{error}; what is shown are the tensors as they are stored"));
+        warn(format!("{error}; the tensors are shown as stored"));
         Vec::new()
     })
 }
@@ -89,7 +86,7 @@ pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     if is_stdin(path) {
         return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
     }
-    if let Some(address) = address::of(path) {
+    if let Some(address) = address::in_path(path) {
         return address::open_or(address, |store, path, error| {
             other::open(store, path, opening, error)
         });
@@ -117,7 +114,7 @@ pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
 
 /// Returns the errors of all shards of an index, or nothing for another path.
 pub(crate) fn faults(path: &Path) -> Vec<safetensors_core::Error> {
-    match address::of(path) {
+    match address::in_path(path) {
         Some(address) => address::store(address)
             .map(|(store, path)| checkpoint::faults(&store, &path))
             .unwrap_or_default(),

@@ -20,7 +20,7 @@ pub(crate) fn name(path: &Path) -> String {
 
 /// A path or an address, without secrets.
 pub(crate) fn shown(path: &Path) -> String {
-    match address::of(path) {
+    match address::in_path(path) {
         Some(address) => text::path(address::shown(address).as_ref()),
         None => text::path(path),
     }
@@ -49,7 +49,7 @@ pub(crate) fn explain(error: Error) -> anyhow::Error {
     let advice = if can_be_restored {
         "the next change, such as `safetensors metadata set`, restores the header from before it"
     } else {
-        "no backup of the header lies beside the file, so get the file anew"
+        "there is no backup of the header next to the file: get the file again"
     };
     anyhow::anyhow!("{error}; {advice}")
 }

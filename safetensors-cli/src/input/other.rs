@@ -158,8 +158,8 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     match detect(path) {
         // `error` is about the header of a safetensors file, which this file does not have.
         Some(format) => anyhow::anyhow!(
-            "{}: a file of {format} is not changed in place; convert it first: `safetensors \
-             convert` makes a safetensors file of it, which can be changed",
+            "{}: only safetensors files can be changed, not a file of {format}; `safetensors \
+             convert` makes one of it",
             text::path(path)
         ),
         None => error.into(),
@@ -167,16 +167,16 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
 }
 
 /// Returns the file of another format that a tensor comes from, even a computed one.
-pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
+pub(crate) fn tensor_file(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
 }
 
 pub(crate) fn file_len(source: &Source) -> u64 {
-    of(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
+    tensor_file(source).map_or_else(|| source.byte_len(), TensorFile::file_len)
 }
 
 pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
-    files.iter().any(|file| of(file.safetensors().source()).is_some())
+    files.iter().any(|file| tensor_file(file.safetensors().source()).is_some())
 }
 
 /// A tensor as its header describes it, or as another format stores it.
@@ -188,9 +188,9 @@ pub(crate) struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    pub(crate) fn of<S: 'static>(tensor: &LazyTensor<'a, S>) -> Self {
+    pub(crate) fn new<S: 'static>(tensor: &LazyTensor<'a, S>) -> Self {
         let source: &'a S = tensor.source();
-        let file = (source as &'a dyn Any).downcast_ref::<Source>().and_then(of);
+        let file = (source as &'a dyn Any).downcast_ref::<Source>().and_then(tensor_file);
         let stored = file.and_then(|file| file.stored(tensor.name()));
         Self { info: tensor.info(), stored }
     }
@@ -216,7 +216,7 @@ impl<'a> Shown<'a> {
 
 /// Returns why a tensor cannot be read: its class or type is unknown.
 pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
-    if !Shown::of(tensor).is_unread() {
+    if !Shown::new(tensor).is_unread() {
         return None;
     }
     tensor.pieces().next()?.read().err().map(|error| error.to_string())

@@ -13,13 +13,13 @@ use super::{find, opened_path};
 /// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Select {
-    /// Only tensors whose names match: * any text, ? one character, {a,b} either
+    /// Only tensors with matching names: * any text, ? one character, {a,b} either
     ///
-    /// [0-9] matches one of several characters. A backslash makes the next character literal. May
-    /// be given several times: a name has to match one of the patterns
+    /// [0-9] is one of several characters; a backslash makes the next one literal. May be repeated:
+    /// one pattern has to match
     #[arg(short = 'f', long = "filter", value_name = "GLOB")]
     patterns: Vec<Pattern>,
-    /// Go on if a pattern of names matches no tensor; without this, that is an error
+    /// Allow patterns that match no tensor, which is otherwise an error
     #[arg(long)]
     pub(crate) ignore_unmatched: bool,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Replaced<'w> {
 
 impl Replaced<'_> {
     /// Names the weights with a tensor that matches.
-    fn of(&self, pattern: &Pattern) -> Vec<&str> {
+    fn matching(&self, pattern: &Pattern) -> Vec<&str> {
         let weights = self.weights.iter();
         let of_it = weights.filter(|it| it.tensors.iter().any(|name| pattern.matches(name)));
         of_it.map(|weight| &*weight.name).collect()
@@ -76,11 +76,11 @@ impl Matcher<'_> {
     ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
         self.check(&find::names(checkpoint), &Replaced::default())
             .with_context(|| opened_path(checkpoint))?;
-        Ok(self.of(checkpoint))
+        Ok(self.select(checkpoint))
     }
 
     /// Returns the tensors that match by their name or an alias, if any.
-    pub(crate) fn of<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
+    pub(crate) fn select<S>(self, checkpoint: &Checkpoint<S>) -> Vec<LazyTensor<'_, S>> {
         let aliases = checkpoint.aliases().filter(|(alias, _)| self.matches(alias));
         let by_alias: HashSet<_> = aliases.map(|(_, tensor)| tensor.name()).collect();
         let tensors = checkpoint.tensors();
@@ -106,7 +106,7 @@ impl Matcher<'_> {
             if self.ignore_unmatched || names.iter().any(|name| pattern.matches(name)) {
                 continue;
             }
-            return Err(match replaced.of(pattern) {
+            return Err(match replaced.matching(pattern) {
                 weights if weights.is_empty() => unmatched(option, pattern.as_str(), names),
                 weights => only_codes(option, pattern.as_str(), weights, replaced.instead),
             });

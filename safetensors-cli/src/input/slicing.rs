@@ -123,7 +123,10 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Selects all values without a slice.
-    pub(crate) fn of<S>(slice: Option<&Slice>, tensor: &LazyTensor<'_, S>) -> anyhow::Result<Self> {
+    pub(crate) fn new<S>(
+        slice: Option<&Slice>,
+        tensor: &LazyTensor<'_, S>,
+    ) -> anyhow::Result<Self> {
         slice.map_or_else(|| Ok(Self::whole(tensor.shape())), |slice| slice.select(tensor))
     }
 

@@ -40,7 +40,9 @@ pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
     copy_to(start.chain((&mut source).take(data_len)), &mut file, directory)?;
     let mut more = Vec::new();
     if source.take(1).read_to_end(&mut more)? > 0 {
-        anyhow::bail!("the tensors have {data_len} bytes, but more follow the header");
+        anyhow::bail!(
+            "trailing data: the tensors have {data_len} bytes, but more follow the header"
+        );
     }
     file.rewind()?;
     Ok(file)

@@ -43,7 +43,7 @@ impl Target {
 
     /// Returns the unescaped name for headings and JSON.
     pub(crate) fn name(&self) -> String {
-        match address::of(&self.path) {
+        match address::in_path(&self.path) {
             _ if input::is_stdin(&self.path) => input::name(&self.path),
             Some(address) => address::shown(address),
             None => text::lossy(&self.path),
@@ -75,7 +75,7 @@ impl Target {
 
     /// Files with parts of tensors, as stored: with their index, or each as a separate checkpoint.
     pub(crate) fn parts(&self, checkpoint: &Checkpoint) -> anyhow::Result<Vec<Checkpoint>> {
-        match address::of(&self.path) {
+        match address::in_path(&self.path) {
             _ if !input::is_in_parts(checkpoint) => Ok(Vec::new()),
             Some(address) => address::parts(address),
             None => input::parts(&self.path),
@@ -149,7 +149,7 @@ pub(crate) fn search(paths: &[PathBuf]) -> Targets {
 
 /// Returns the files that are checked with their index, or none if it cannot be read.
 fn files_of(index: &Path) -> Vec<PathBuf> {
-    if let Some(address) = address::of(index) {
+    if let Some(address) = address::in_path(index) {
         let opened = address::open(address).ok();
         let paths = |it: Checkpoint| it.files().iter().map(|it| it.path().into()).collect();
         return opened.map(paths).unwrap_or_default();
@@ -164,7 +164,9 @@ fn files_of(index: &Path) -> Vec<PathBuf> {
 fn other_parts(targets: &[Target]) -> BTreeSet<PathBuf> {
     let mut others = BTreeSet::new();
     let is_part = |target: &&Target| {
-        targets.len() > 1 && address::of(&target.path).is_none() && other::may_be_part(&target.path)
+        targets.len() > 1
+            && address::in_path(&target.path).is_none()
+            && other::may_be_part(&target.path)
     };
     for target in targets.iter().filter(is_part) {
         let first = identity(&target.path);

@@ -12,7 +12,7 @@ pub(crate) fn check_environment() -> anyhow::Result<()> {
         Some(threads) => match threads.to_str().map(|it| it.trim().parse::<NonZeroUsize>()) {
             Some(Ok(_)) => Ok(()),
             _ => Err(wrong_usage(format!(
-                "{VARIABLE} should be a number of threads of at least 1, found \"{}\"",
+                "{VARIABLE} should be a number of threads, at least 1, found \"{}\"",
                 text::short(&threads.to_string_lossy())
             ))),
         },

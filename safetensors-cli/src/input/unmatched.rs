@@ -15,9 +15,9 @@ pub(crate) fn unmatched(option: &str, pattern: &str, names: &[&str]) -> anyhow::
         [first, ..] if first.contains(pattern) && option != "--rename" => {
             format!("'*{shown}*' matches {}", text::some(near))
         }
-        _ => format!("near it: {}", text::some(near)),
+        _ => format!("similar: {}", text::some(near)),
     };
-    anyhow::anyhow!("no tensor matches {option} '{shown}'; {hint}; --ignore-unmatched goes on")
+    anyhow::anyhow!("no tensor matches {option} '{shown}'; {hint}; --ignore-unmatched allows it")
 }
 
 /// The pattern matches only tensors that store these weights, which are read as numbers.
@@ -29,7 +29,7 @@ pub(crate) fn only_codes(
 ) -> anyhow::Error {
     anyhow::anyhow!(
         "{option} '{}' matches only codes and scales, which become numbers under the names of \
-         weights: {}; {instead} takes them as they are; --ignore-unmatched goes on",
+         weights: {}; {instead} takes them as stored; --ignore-unmatched allows it",
         text::printable(pattern),
         text::some(weights)
     )
@@ -104,16 +104,16 @@ mod tests {
         let says = |option: &str, pattern: &str| unmatched(option, pattern, &names).to_string();
         assert_eq!(
             says("--drop", "layer.*"),
-            "no tensor matches --drop 'layer.*'; near it: layers.0.weight, layers.1.weight, \
-             layers.2.weight and 6 more; --ignore-unmatched goes on"
+            "no tensor matches --drop 'layer.*'; similar: layers.0.weight, layers.1.weight, \
+             layers.2.weight and 6 more; --ignore-unmatched allows it"
         );
         assert_eq!(
             says("--filter", "9.z"),
             "no tensor matches --filter '9.z'; `safetensors inspect --flat` shows the names; \
-             --ignore-unmatched goes on"
+             --ignore-unmatched allows it"
         );
         assert!(says("--drop", "weight").contains("; '*weight*' matches layers.0.weight, "));
-        assert!(says("--rename", "weight").contains("; near it: layers.0.weight, "));
+        assert!(says("--rename", "weight").contains("; similar: layers.0.weight, "));
         assert!(says("--drop", "\u{1b}").starts_with("no tensor matches --drop '\\u{1b}';"));
     }
 }

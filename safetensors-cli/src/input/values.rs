@@ -9,7 +9,7 @@ use super::{Checkpoint, Input, Opening, opened_path, other, quantized_weights};
 /// The option of every command that shows values.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Values {
-    /// Take codes and scales as they are stored, not the numbers of quantised weights
+    /// Take codes and scales as stored, not the numbers of quantised weights
     #[arg(long)]
     stored: bool,
 }
@@ -26,7 +26,11 @@ impl Values {
 
     /// Makes numbers, unless codes are requested. Fails if a pattern matches nothing, or only codes
     /// and scales.
-    pub(crate) fn of(self, stored: Checkpoint, matcher: Matcher<'_>) -> anyhow::Result<Checkpoint> {
+    pub(crate) fn apply(
+        self,
+        stored: Checkpoint,
+        matcher: Matcher<'_>,
+    ) -> anyhow::Result<Checkpoint> {
         let weights = if self.stored { Vec::new() } else { quantized_weights(&stored) };
         if weights.is_empty() {
             return Ok(stored);

@@ -1,5 +1,4 @@
-//! The epochs of a training of burn: directories `epoch-N` with a `manifest.json` of
-//! safetensors-burn.
+//! The epochs of a training of burn: `epoch-N` with a `manifest.json` of safetensors-burn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -200,7 +199,7 @@ fn totals_of_delta(directory: &Path) -> anyhow::Result<Totals> {
     let changes = || chain.deltas().iter().flat_map(|delta| delta.changes());
     let others: BTreeSet<_> =
         changes().filter(|(_, change)| *change != Change::Changed).map(|(name, _)| name).collect();
-    let kept = Totals::of(base.tensors().filter(|tensor| !others.contains(tensor.name())));
+    let kept = Totals::sum(base.tensors().filter(|tensor| !others.contains(tensor.name())));
     let whole = changes().filter_map(|(_, change)| {
         let (_, shape) = change.whole()?;
         let parameters = shape::element_count(shape).ok()?.into();

@@ -17,17 +17,17 @@ use crate::terminal::text;
 /// The options of every command that divides tensors among ranks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rules {
-    /// Divide the tensors that match by RULE; the first that matches counts
+    /// Divide matching tensors by RULE; the first match counts
     ///
     /// replicate: each rank has the whole tensor. split:DIM: one of N equal parts of dimension DIM.
     /// uneven:DIM: the last parts may be shorter or empty. shared:DIM:PARTS: neighbouring ranks
     /// share one of PARTS parts, such as heads of keys. offsets:DIM:0,...,LEN: rank 0 has the
-    /// positions from the first number to the second, and so on. May be given several times
+    /// positions from the first number to the second, and so on. May be repeated
     #[arg(long = "rule", value_name = "GLOB=RULE", value_parser = rule)]
     rules: Vec<Rule>,
     /// Rules for the other tensors, by the names of a kind of model
     ///
-    /// Without this option, the names of the tensors determine the kind
+    /// By default the names of the tensors determine the kind
     #[arg(long, value_name = "KIND", value_enum)]
     preset: Option<Preset>,
 }

@@ -1,5 +1,5 @@
-//! [`Totals`]: numbers of tensors, parameters and bytes. [`Parameters`]: counts for quantised
-//! weights.
+//! [`Totals`]: numbers of tensors, parameters and bytes.
+//! [`Parameters`]: counts for quantised weights.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;
@@ -30,7 +30,9 @@ impl Totals {
     }
 
     /// Counts each element as a parameter, such as of a delta's tensors.
-    pub(crate) fn of<'a, S: 'static>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
+    pub(crate) fn sum<'a, S: 'static>(
+        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
+    ) -> Self {
         Parameters::default().by_kind(tensors).into_values().sum()
     }
 
@@ -74,7 +76,7 @@ impl<'w> Parameters<'w> {
     ) -> BTreeMap<Kind<'a>, Totals> {
         let mut totals: BTreeMap<_, Totals> = BTreeMap::new();
         for tensor in tensors {
-            let tensor = Shown::of(&tensor);
+            let tensor = Shown::new(&tensor);
             let one = Totals::one(tensor, self.count(tensor));
             *totals.entry(tensor.kind()).or_default() += one;
         }

@@ -38,7 +38,7 @@ pub(crate) struct Numbers {
 impl Numbers {
     /// Integers beyond 2⁵³ are rounded; all else is exact. A complex number becomes two. Fails for
     /// a part of an element, and for bytes that are no booleans.
-    pub(crate) fn of(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {
+    pub(crate) fn read(&mut self, dtype: Dtype, bytes: &[u8]) -> Result<&[f64]> {
         // Most data has these dtypes, and to widen them takes less time than core's way, which is
         // for every pair of dtypes.
         match dtype {
@@ -59,14 +59,14 @@ impl Numbers {
         buf.as_slice()
     }
 
-    /// [`Numbers::of`] a part of a piece. Errors have the tensor and its file; positions count from
+    /// [`Numbers::read`] a part of a piece. Errors have the tensor and its file; positions count from
     /// the start of the tensor.
     pub(crate) fn of_part<S: ReadAt>(
         &mut self,
         piece: &Piece<'_, S>,
         bytes: &[u8],
     ) -> Result<&[f64]> {
-        self.of(piece.tensor().dtype(), bytes).map_err(|error| match error.kind() {
+        self.read(piece.tensor().dtype(), bytes).map_err(|error| match error.kind() {
             ErrorKind::InvalidBool { .. } => piece.read().err().unwrap_or(error),
             _ => piece.tensor().locate(error),
         })

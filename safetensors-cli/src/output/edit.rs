@@ -25,9 +25,9 @@ use crate::terminal::text;
 /// The arguments of every command that changes the metadata of a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EditArgs {
-    /// The safetensors file on the disk to change; of a sharded checkpoint, all of its files
+    /// The safetensors file to change, or a sharded checkpoint, on the disk
     ///
-    /// All files are checked before the first one is changed
+    /// All files of a checkpoint change, after all have been checked
     #[arg(value_name = "PATH", value_parser = address::parser())]
     path: PathBuf,
     #[command(flatten)]
@@ -44,13 +44,12 @@ pub(crate) struct Way {
     pub(crate) dry_run: bool,
     /// Write the new header over the old one if it fits, without a copy of the file
     ///
-    /// It takes no time, but there is a moment in which readers refuse the file. If the command is
-    /// killed in it, they do until the next change restores the file from the backup next to it,
+    /// It takes no time, but for a moment readers refuse the file. After a kill in that moment,
+    /// they do until the next change restores the file from the backup next to it,
     /// .NAME.header-backup. A file with several names (hard links) is copied
     #[arg(long)]
     pub(crate) in_place: bool,
-    /// Change the file even if it is read-only, or in a cache of the Hub, where other programs read
-    /// it
+    /// Change the file even if it is read-only, or in the Hub's cache, which other programs share
     ///
     /// A read-only file is replaced by a copy, which is read-only too
     #[arg(long)]
@@ -227,7 +226,7 @@ pub(crate) fn warn_of_notes(file: &Path, notes: &[Note]) {
 
 pub(crate) fn warn_of_restored(file: &Path) {
     warn(format!(
-        "{}: an earlier change of the header was interrupted; the header from before it is restored",
+        "{}: an earlier change of the header was interrupted; the old header is restored",
         text::path(file)
     ));
 }
@@ -259,7 +258,7 @@ pub(crate) fn with_files(entries: &[(String, String)]) -> anyhow::Result<Vec<(St
         Some(file) => {
             let text = input::read_named(file.as_ref(), Limits::default().header_bytes)?;
             let text = String::from_utf8(text);
-            text.with_context(|| format!("{}: a value is a text", input::name(file.as_ref())))
+            text.with_context(|| format!("{}: a value must be text", input::name(file.as_ref())))
         }
     };
     entries.iter().map(|(key, text)| Ok((key.clone(), value(text)?))).collect()

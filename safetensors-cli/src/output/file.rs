@@ -80,9 +80,7 @@ pub(crate) fn advise(
     let advice = match (known.map(Error::kind), system) {
         (Some(ErrorKind::FileExists), _) => {
             let path = text::path(path);
-            return anyhow::anyhow!(
-                "{path} exists since this command has begun; --force replaces it"
-            );
+            return anyhow::anyhow!("{path} appeared while this command ran; --force replaces it");
         }
         (Some(ErrorKind::NotAFile { found: "a special file" }), _) => stream.to_owned(),
         (Some(ErrorKind::ReadOnlyFile), _) => "--force replaces it".to_owned(),

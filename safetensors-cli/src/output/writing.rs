@@ -23,7 +23,7 @@ pub(crate) struct Writing {
     /// Print what would be written, and write nothing
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Replace what exists without a question, even if it is read-only or in a cache of the Hub
+    /// Replace an existing output without asking, even if read-only or in the Hub's cache
     #[arg(long)]
     force: bool,
 }
@@ -100,8 +100,8 @@ impl Writing {
             && !(is_own && *names == content.names)
         {
             anyhow::bail!(
-                "{shown} is a shard of {}, and nothing but this shard can take its place, also \
-                 with --force; write another file, or all of the checkpoint",
+                "{shown} is a shard of {}, and only this shard can replace it, even with --force; \
+                 write another file, or all of the checkpoint",
                 text::path(index)
             );
         }

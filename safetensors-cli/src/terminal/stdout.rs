@@ -25,7 +25,7 @@ pub(crate) fn stdout(paged: bool) -> Out {
 pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
         Err(wrong_usage(
-            "the output is no text, and standard output is a terminal; name a file with -o FILE, \
+            "the output is binary, and standard output is a terminal; name a file with -o FILE, \
              or redirect it: -o - > FILE",
         ))
     } else {

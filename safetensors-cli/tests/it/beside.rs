@@ -95,7 +95,7 @@ const RANKS: Does = Fails(1, "files that the ranks of a training have saved");
 /// The output is a shard, by an index that may be a link to anywhere, as the shards may be.
 const SHARD: Does = Fails(1, "is a shard of shards/a.safetensors.index.json");
 
-const LEFT_OUT: &str = "or lead out of their directory";
+const LEFT_OUT: &str = "or links out of their directory";
 
 /// The result for a file that the user has named. It may be a pipe, and a link to anywhere.
 const fn named(nan: &'static str) -> [Does; KINDS.len()] {

@@ -9,13 +9,13 @@ use crate::fixtures::*;
 fn a_pattern_that_matches_no_tensor_is_an_error_with_near_names() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
-    let ways = "; --ignore-unmatched goes on\n";
+    let ways = "; --ignore-unmatched allows it\n";
     for (options, expected) in [
         ("--drop bias", "--drop 'bias'; `safetensors inspect --flat` shows the names"),
         ("--drop mask --drop embed", "--drop 'embed'; '*embed*' matches embed.weight"),
-        ("-f embed.* -f maks", "--filter 'maks'; near it: mask"),
-        ("--cast embbed.*=f16", "--cast 'embbed.*'; near it: embed.weight"),
-        ("--rename ^embbed x", "--rename '^embbed'; near it: embed.weight"),
+        ("-f embed.* -f maks", "--filter 'maks'; similar: mask"),
+        ("--cast embbed.*=f16", "--cast 'embbed.*'; similar: embed.weight"),
+        ("--rename ^embbed x", "--rename '^embbed'; similar: embed.weight"),
         // Each renames the results of the ones before it.
         ("--rename mask a --rename mask b", "--rename 'mask'; `safetensors inspect --flat` shows"),
     ] {
@@ -146,8 +146,8 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         for dry_run in [&[][..], &["-n"]] {
             let error = format!(
                 "error: {output}: tensor \"same\": duplicate tensor name: m.0.norm of a.safetensors and m.1.norm of \
-                 a.safetensors; give them different names with --rename, leave out one with --drop, or convert one input by \
-                 itself first, with --prefix\n"
+                 a.safetensors; rename one with --rename, skip one with --drop, or first convert \
+                 one input alone, with --prefix\n"
             );
             let args = [&["a.safetensors", output, "--rename", ".*norm", "same"], dry_run].concat();
             let result = dir.convert(&args).code(1).stdout("").get_output().clone();
@@ -271,7 +271,7 @@ fn wrong_kinds_and_wrong_usage() {
         ),
         (
             "a.safetensors b.safetensors --max-shard-size 1GB",
-            "--max-shard-size, --no-wait, --ranks and --plan are for a directory",
+            "--max-shard-size, --no-wait, --ranks and --plan need a directory",
         ),
     ] {
         dir.convert(line).fails(2, says);

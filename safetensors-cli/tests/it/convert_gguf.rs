@@ -142,7 +142,7 @@ fn what_does_not_belong_is_an_error_with_a_remedy() {
     let args = [&args[..], &["--no-tokenizer"]].concat();
     dir.convert(&args).code(1).stderr(
         "error: tensor \"visual.proj\": it is no tensor of the architecture llama that is known \
-         here; --drop leaves it out, --rename names it otherwise\n",
+         here; --drop skips it, --rename names it otherwise\n",
     );
     dir.convert(&[&args[..], &["--drop", "visual.*"]].concat()).success();
     let drop = ["--drop", "visual.*", "--drop", "lm_head.*", "--force"];
@@ -156,23 +156,23 @@ fn options_of_other_outputs_are_wrong_usage() {
     let dir = model();
     let fixture = crate::other_formats::fixture("gguf/plain.gguf");
     fs::copy(fixture, dir.at("plain.gguf")).unwrap();
-    let how = "say how weights are stored: --quantize with q8_0, q4_0, bf16, f16, f32";
-    let holds = "--quantize says what a GGUF file holds";
+    let how = "choose how weights are stored: --quantize with q8_0, q4_0, bf16, f16, f32";
+    let holds = "--quantize decides the dtypes of a GGUF file";
     for (line, expected) in [
         ("model out.gguf", how),
         ("model out.gguf --dtype f16", holds),
         ("model out.gguf --overflow saturate", holds),
-        ("model out.gguf --max-shard-size 1GB", "are for a directory as output"),
+        ("model out.gguf --max-shard-size 1GB", "need a directory as OUT"),
         ("model out.gguf --quantize nvfp4", how),
         ("model out.gguf --quantize f16 --report", "--report is for other outputs"),
-        ("model out.gguf --ranks 2", "are for a directory as output"),
+        ("model out.gguf --ranks 2", "need a directory as OUT"),
         ("model model out.gguf --quantize f16", "one model: name one IN"),
         ("- out.gguf --quantize f16", "which must be on the disk"),
-        ("model out.safetensors --no-tokenizer", "--no-tokenizer is for a .gguf file"),
+        ("model out.safetensors --no-tokenizer", "--no-tokenizer needs a .gguf file"),
         ("model s3://bucket/out.gguf --quantize q8_0", "GGUF and NumPy's files are written"),
-        ("model out --quantize q8_0", "--quantize q8_0 is for a .gguf file as output"),
+        ("model out --quantize q8_0", "--quantize q8_0 needs a .gguf file as OUT"),
         ("model out.gguf --quantize q5_k", "or for OUT.gguf q8_0, q4_0, bf16, f16, f32\n"),
-        ("plain.gguf out.gguf --quantize q8_0", "it is a GGUF file already"),
+        ("plain.gguf out.gguf --quantize q8_0", "already a GGUF file"),
     ] {
         dir.convert(line).fails(2, expected);
     }
@@ -262,14 +262,14 @@ fn names_of_transformers_need_a_model_that_is_known() {
     let dir = model();
     let convert = |line: &str| dir.convert(&format!("{line} --names transformers"));
     for input in ["model", "model/model.safetensors"] {
-        convert(&format!("{input} out")).fails(2, "--names transformers is for files of GGUF");
+        convert(&format!("{input} out")).fails(2, "--names transformers needs a GGUF file");
     }
-    convert("model out.gguf --quantize f16").fails(2, "is for files of GGUF");
+    convert("model out.gguf --quantize f16").fails(2, "needs a GGUF file");
     dir.convert("model out --names gguf").fails(2, "[possible values: transformers]");
     let fixture = crate::other_formats::fixture("gguf/quantised.gguf");
     fs::copy(fixture, dir.at("in.gguf")).unwrap();
     let unknown = "tensor \"of.IQ1_M\": it is no tensor of the architecture llama that is known here; \
-                   --drop leaves it out";
+                   --drop skips it";
     convert("in.gguf out --dtype f16").fails(1, unknown);
     convert("in.gguf out --dtype f16 --drop of.*").fails(1, "no tensor is left");
     let mut writer = Writer::new();

@@ -66,7 +66,7 @@ fn other_names_follow_their_tensor() {
     check(&["--dtype", "bf16", "--cast", "base=keep"], &["base F32", "model BF16", "w BF16"], &[]);
     check(&["--cast", "base=f64"], &["base F64", "model F32", "w F32"], &[]);
 
-    let warning = "warning: out.npz: NumPy's files hold no metadata; this is left out: base\n";
+    let warning = "warning: out.npz: NumPy's files hold no metadata; omitted: base\n";
     let done = dir.convert("in.safetensors out.npz").success().stderr(warning);
     done.stdout("out.npz: 2 tensors, 16 B\n");
     let done = dir.convert("in.safetensors out.npz -n --force").success();

@@ -49,9 +49,8 @@ fn members_that_are_not_taken_need_not_be_arrays() {
         ("texts", "the NumPy type \"<U3\" has no dtype in the format"),
         ("readme.txt", "not a .npy file"),
     ] {
-        let error = format!(
-            "error: in.npz: tensor {member:?}: not read: {problem}; --drop leaves it out\n"
-        );
+        let error =
+            format!("error: in.npz: tensor {member:?}: not read: {problem}; --drop skips it\n");
         dir.convert(&["in.npz", "x.npz", "-f", member]).code(1).stderr(error);
     }
     dir.convert("in.npz x.npz -f b").fails(1, "no tensor matches --filter 'b'");
@@ -82,7 +81,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     }
     fs::write(&path, same).unwrap();
     let error = "error: in.npz: two members of the archive have the same name; \
-        write it anew with one of them\n";
+        write it again with one of them\n";
     dir.convert("in.npz out.safetensors").code(1).stderr(error);
     // Two members of different names hold arrays of the same name.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
@@ -130,7 +129,7 @@ fn numpy_files_without_metadata_say_so() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     let warning = |name: &str| {
-        format!("warning: {name}: NumPy's files hold no metadata; this is left out: by, format\n")
+        format!("warning: {name}: NumPy's files hold no metadata; omitted: by, format\n")
     };
     dir.convert("a.safetensors a.npz").success().stderr(warning("a.npz"));
     dir.convert("a.safetensors ids.npy -f ids -n").success().stderr(warning("ids.npy"));

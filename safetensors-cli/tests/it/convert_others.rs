@@ -356,7 +356,7 @@ fn what_is_no_file_or_cannot_be_read_is_not_passed_over() {
 fn a_config_that_cannot_be_understood_is_copied_with_a_warning() {
     let dir = temp_dir();
     let model = model(dir.path(), "model", &["config.json"]);
-    dir.convert("model out --dtype bf16").warns("; it is copied as it is");
+    dir.convert("model out --dtype bf16").warns("; it is copied unchanged");
     assert_eq!(dir.text("out/config.json"), "config.json");
     fs::remove_file(model.join("config.json")).unwrap();
     dir.convert("model other --dtype bf16").quiet();

@@ -75,7 +75,7 @@ fn what_is_refused() {
         }
         assert!(!dir.at("out").exists());
     };
-    fails(&["a.safetensors", "out.safetensors", "--ranks", "2"], 2, "directory as output");
+    fails(&["a.safetensors", "out.safetensors", "--ranks", "2"], 2, "need a directory as OUT");
     fails(&["a.safetensors", "out", "--ranks", "2", "--no-wait"], 2, "--no-wait");
     fails(&["a.safetensors", "out", "--rule", "*=replicate"], 2, "need --ranks");
     fails(&["a.safetensors", "out", "--ranks", "2", "--plan", "plan.json"], 2, "cannot be used");

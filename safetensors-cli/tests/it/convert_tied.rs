@@ -39,9 +39,7 @@ would replace out.safetensors (1 tensor, 8 B) with 1 tensor, 8 B, and 1 more nam
     // NumPy's files have no other names for a tensor.
     let done = dir.convert("tied.safetensors out.npz").success();
     let done = done.stdout("out.npz: 1 tensor, 8 B\n");
-    done.stderr(
-        "warning: out.npz: NumPy's files hold no metadata; this is left out: aaa.weight, format\n",
-    );
+    done.stderr("warning: out.npz: NumPy's files hold no metadata; omitted: aaa.weight, format\n");
 }
 
 #[test]
@@ -83,5 +81,5 @@ fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
     }
     // NumPy's files have no metadata with which the name could collide.
     let done = merge("out.npz", &[]).success().stdout("out.npz: 2 tensors, 16 B\n");
-    done.stderr("warning: out.npz: NumPy's files hold no metadata; this is left out: title\n");
+    done.stderr("warning: out.npz: NumPy's files hold no metadata; omitted: title\n");
 }

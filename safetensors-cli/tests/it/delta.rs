@@ -93,7 +93,7 @@ fn every_other_command_refuses_a_delta() {
     ] {
         dir.run(args).fails(
             trouble(args),
-            "it is a delta, which has no more than what changed since the checkpoint \"000000\"",
+            "this is a delta of \"000000\"; apply it to that checkpoint first",
         );
     }
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
@@ -155,8 +155,8 @@ fn verify_and_inspect_say_what_a_delta_is() {
     fs::copy(dir.at("theirs/model-00000-of-00001.safetensors"), &shard).unwrap();
     run(&["verify", "delta"]).code(1).stdout(contains("ok").not());
     let shard = shard.to_str().unwrap();
-    run(&["verify", shard]).fails(1, "it is a delta");
-    run(&["convert", shard, "out.safetensors"]).fails(1, "it is a delta");
+    run(&["verify", shard]).fails(1, "this is a delta of");
+    run(&["convert", shard, "out.safetensors"]).fails(1, "this is a delta of");
 }
 
 #[test]
@@ -209,20 +209,19 @@ fn what_a_delta_does_not_have_is_warned_of() {
     make_deltas(dir.path());
     checkpoint(&dir.at("other"), [1.0, 2.5, 3.0], "np");
     dir.write("other/config.json", "{ }");
-    let config = "warning: other: config.json differs from that of OLD; no delta has it\n";
+    let config = "warning: other: config.json differs from OLD's; deltas do not include it\n";
     dir.run("delta make old other made")
         .success()
         .stdout(ends_with("as xor and zstd; other metadata\n"))
         .stderr(config);
-    let metadata = "warning: other: the metadata differs from that of OLD; no delta with --for has \
-                    it\n";
+    let metadata = "warning: other: the metadata differs from OLD's; a delta made with --for \
+                    omits it\n";
     dir.run("delta make old other slime --for slime")
         .success()
         .stdout(ends_with("as xor and zstd\n"))
         .stderr(config.to_owned() + metadata);
     // Without the digest of the base, tensors that do not change are not known to be right.
-    let unchecked =
-        contains("names no digest of its base, so tensors that it does not change are not checked");
+    let unchecked = contains("has no digest of its base, so unchanged tensors are not checked");
     dir.run("delta verify theirs --base old").success().stderr(unchecked);
     // They are, if another delta of the chain names one.
     dir.run("delta make new old weight_v000002").success();
@@ -278,9 +277,9 @@ fn what_is_not_copied_is_named() {
         fs::write(dir.at("old").join(name), "x").unwrap();
     }
     dir.run("delta apply old delta out").success().stderr(
-        "warning: model.sig, pytorch_model.bin are not copied to out: it has files of these names, \
-         the base has no settings of a model, such as config.json, or they hold or sign other \
-         tensors, are hidden or over 256 MiB, or lead out of their directory\n",
+        "warning: not copied to out: model.sig, pytorch_model.bin; such files are there already, \
+         hold or sign other tensors, are hidden, over 256 MiB or links out of their directory, or \
+         BASE has no config.json or the like\n",
     );
     assert!(dir.at("out/notes.txt").exists());
 }

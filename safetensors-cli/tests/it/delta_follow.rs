@@ -93,7 +93,7 @@ fn what_a_follower_refuses() {
     fs::create_dir(dir.at("root")).unwrap();
     fs::rename(dir.at("theirs"), dir.at("root/weight_v000001")).unwrap();
     follow(&["root", "other", "--once", "--base", "old"])
-        .warns("they do not change are not checked");
+        .warns("so unchanged tensors are not checked");
 }
 
 #[test]

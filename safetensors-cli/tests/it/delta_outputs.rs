@@ -115,7 +115,7 @@ fn what_an_applied_delta_replaces_is_named() {
     fs::create_dir(dir.at("out")).unwrap();
     dir.write("out/config.json", "mine");
     dir.write("old/config.json", "{}");
-    let kept = "warning: config.json are not copied to out: it has files of these names";
+    let kept = "warning: not copied to out: config.json; such files are there already";
     apply(&["delta", "out"]).success().stderr(starts_with(kept));
     assert_eq!(dir.text("out/config.json"), "mine");
     let exists = "error: out exists: it has 2 tensors, 28 B, and would be replaced; --force \

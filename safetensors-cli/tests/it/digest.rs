@@ -242,7 +242,7 @@ fn a_list_of_digests_is_checked_as_sha256sum_does() {
             "warning: 1 computed digest did not match"
         ]
     );
-    dir.run("digest --check a").fails(1, "a: no line has a digest and a name").stdout("");
+    dir.run("digest --check a").fails(1, "a: not a list of digests and names").stdout("");
     dir.run("digest --check gone").code(1).stdout("");
 }
 

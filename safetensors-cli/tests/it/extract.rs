@@ -111,7 +111,7 @@ fn bytes_do_not_go_to_a_terminal() {
     ] {
         let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), args);
         assert_eq!(screen.code, Some(2), "{screen:?}");
-        let hint = "error: the output is no text, and standard output is a terminal; name a file";
+        let hint = "error: the output is binary, and standard output is a terminal; name a file";
         assert!(screen.last.starts_with(hint), "{screen:?}");
     }
 }

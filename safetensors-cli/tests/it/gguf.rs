@@ -161,7 +161,7 @@ fn a_weight_of_nvfp4_is_multiplied_by_its_scale() {
     dir.run(&[&convert[..], &["--force"]].concat()).fails(
         1,
         "m.gguf: tensor \"up.weight\": \"up.scale\" should be F32 [1], found I32 [1], so the \
-         numbers of this tensor are not known; --drop leaves it out",
+         numbers of this tensor are not known; --drop skips it",
     );
 }
 
@@ -206,7 +206,7 @@ fn convert_dequantises_when_it_is_asked_to() {
     convert(&["--dequantize", "f32"]).fails(
         1,
         "quantised.gguf: tensor \"of.Q8_1\": the tensor is quantised as Q8_1, which cannot be \
-         dequantised here; --drop leaves it out",
+         dequantised here; --drop skips it",
     );
     assert!(!dir.at("out.safetensors").exists());
 

@@ -31,7 +31,7 @@ fn nothing_changes_a_blob_without_force() {
         (&["convert", "model", file, "--dry-run"], other),
     ] {
         let told =
-            contains(format!("error: {file}: the file lies in a cache")).and(ends_with(remedy));
+            contains(format!("error: {file}: the file is in a cache")).and(ends_with(remedy));
         dir.run(args).code(1).stderr(told);
         assert_eq!(fs::read(blobs.join("etag")).unwrap(), before, "{args:?}");
     }

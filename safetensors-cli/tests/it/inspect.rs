@@ -106,7 +106,7 @@ fn filter_and_sort() {
     }
     assert_eq!(names("--sort size"), ["11", "1", "10"]);
     dir.run("inspect layers.safetensors -f '*.weights'")
-        .fails(1, "layers.safetensors: no tensor matches --filter '*.weights'; near it: ")
+        .fails(1, "layers.safetensors: no tensor matches --filter '*.weights'; similar: ")
         .stdout("");
     dir.run("inspect layers.safetensors -f [").code(2);
 }

@@ -154,7 +154,7 @@ fn a_sum_is_quantised_without_being_rounded_before() {
         let expected = |dtype| {
             let path = dir.at("expected.safetensors");
             let merged = fixture.base().merged_as(fixture.adapters(), |_, _| dtype).unwrap();
-            Rewrite::of(&merged)
+            Rewrite::from_checkpoint(&merged)
                 .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| None)
                 .and_then(|quantized| quantized.save(&path, &quick()))
                 .unwrap();
@@ -241,7 +241,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     let cases: [(&[&str], &str); 8] = [
         (&[&*codes, "out.safetensors"], " as int8; --dequantize f32 does that\n"),
         (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
-        (&[&*model, &*model, "out.safetensors"], "--lora is for one IN"),
+        (&[&*model, &*model, "out.safetensors"], "--lora needs exactly one IN"),
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),
         (&[&*model, "out.safetensors", "--lora", &model], "cannot be merged"),
         (&["a.npy", "out.safetensors"], "which the checkpoint does not have"),
@@ -292,7 +292,7 @@ fn modules_of_another_model_are_named() {
     let model = filled(dir.path(), "model.safetensors", &[("w.weight", [2, 2], Dtype::F32)], 1.0);
     dir.convert(&[&*model, "out.safetensors", "--lora", "lora.safetensors"])
         .success()
-        .stderr(contains("modules of another model are left: fc1"));
+        .stderr(contains("modules of another model are skipped: fc1"));
     assert_eq!(stored(dir.at("out.safetensors"), "w.weight").1, [2.0; 4]);
 }
 
@@ -370,8 +370,8 @@ fn wrong_uses_of_lora_format() {
     let dir = temp_dir();
     for (args, expected) in [
         ("a b.safetensors --lora-format peft", "an adapter of PEFT is a directory"),
-        ("a b.gguf --lora-format peft", "not for a .gguf file"),
-        ("a b c --lora-format peft", "--lora-format is for one IN"),
+        ("a b.gguf --lora-format peft", "cannot write a .gguf file"),
+        ("a b c --lora-format peft", "--lora-format needs exactly one IN"),
         ("a b --lora-format peft --dtype f16", "cannot be used with"),
         ("a b --lora-format peft --lora c", "cannot be used with"),
         ("a b --lora-format peft --ranks 2", "cannot be used with"),

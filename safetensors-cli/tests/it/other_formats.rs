@@ -220,8 +220,8 @@ fn errors_name_the_file_and_the_tensor() {
         &["digest", "--record", "tied.pt"],
     ] {
         dir.run(args).failure().code(1).stderr(
-            "error: tied.pt: a file of PyTorch is not changed in place; convert it first: \
-             `safetensors convert` makes a safetensors file of it, which can be changed\n",
+            "error: tied.pt: only safetensors files can be changed, not a file of PyTorch; \
+             `safetensors convert` makes one of it\n",
         );
     }
     assert_eq!(dir.read("tied.pt"), before);
@@ -273,7 +273,7 @@ fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
     let total: serde_json::Value = serde_json::from_str(&total).unwrap();
     assert_eq!((&total["total"]["parameters"], &total["total"]["tensors"]), (&0.into(), &1.into()));
 
-    dir.run("convert arrays.pt out.safetensors").fails(1, "; --drop leaves it out");
+    dir.run("convert arrays.pt out.safetensors").fails(1, "; --drop skips it");
     assert!(!dir.at("out.safetensors").exists());
     let drop = ["objects", "dates", "typed", "masked", "wide"].map(|name| ["--drop", name]);
     let args = [&["convert", "arrays.pt", "out.safetensors"][..], drop.as_flattened()].concat();

@@ -110,13 +110,13 @@ fn a_rule_that_matches_no_tensor_is_an_error_unless_that_is_ignored() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     let rule = ["--rule", "*.gaet_proj.weight=replicate"];
-    let says = "a.safetensors: no tensor matches --rule '*.gaet_proj.weight'; near it: \
-                model.layers.0.mlp.gate_proj.weight; --ignore-unmatched goes on";
+    let says = "a.safetensors: no tensor matches --rule '*.gaet_proj.weight'; similar: \
+                model.layers.0.mlp.gate_proj.weight; --ignore-unmatched allows it";
     let plan = ["plan", "a.safetensors", "-w", "2", "-o", "plan.json"];
     dir.run(&[&plan[..], &rule].concat()).fails(1, says).stdout("");
     assert!(!dir.at("plan.json").exists());
     let convert = ["convert", "a.safetensors", "out", "--ranks", "2"];
-    let says = "no tensor matches --rule '*.gaet_proj.weight'; near it: ";
+    let says = "no tensor matches --rule '*.gaet_proj.weight'; similar: ";
     dir.run(&[&convert[..], &rule].concat()).fails(1, says).stdout("");
     assert!(!dir.at("out").exists());
     for args in [&plan[..], &convert] {

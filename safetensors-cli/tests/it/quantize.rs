@@ -146,7 +146,7 @@ fn what_is_no_linear_layer_stays() {
         save(name, config);
         let out = format!("{name}-out");
         dir.convert(&[name, &out, "--quantize", "int8-channel"]).warns(
-            "--quantize: stacked experts stay as they are, 1 tensor with 32.7 % of the bytes: \
+            "--quantize: stacked experts stay unchanged, 1 tensor with 32.7 % of the bytes: \
              h.0.experts.up_proj\n",
         );
         let is_codes = |name: &str| {

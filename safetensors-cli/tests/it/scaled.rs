@@ -246,7 +246,7 @@ fn scales_in_another_input_are_not_lost() {
         .fails(1, "put their files into one directory");
     assert!(!dir.at("out.safetensors").exists());
     dir.convert(&[&both[..], &["--dtype", "bf16", "--keep-quantized"]].concat())
-        .warns("all floats stay as they are");
+        .warns("all floats stay unchanged");
     let kept = content(dir.at("out.safetensors"));
     assert_eq!(kept.iter().map(|(_, it)| *it).collect::<Vec<_>>(), [Dtype::F8_E4M3, Dtype::F32]);
     dir.convert(&[&both[..], &["--force"]].concat()).success();
@@ -273,7 +273,7 @@ fn codes_that_cannot_be_told_are_copied_or_left_out() {
     save(dir.at("in.safetensors"), tensors, &SaveOptions::new()).unwrap();
     let settings = |text: &str| dir.write("config.json", text);
     let stored = "embed=F8_E4M3 embed_mean=F32 l.weight=F8_E4M3 l.weight_scale=F32 norm=F32";
-    let floats_stay = "all floats stay as they are: scales may be among them\n";
+    let floats_stay = "all floats stay unchanged: scales may be among them\n";
     let some = "some weights stay quantised\n";
     let fp8 = r#"{"quantization_config": {"quant_method": "fp8"}}"#;
     let cases = [
@@ -332,7 +332,7 @@ fn an_output_that_says_nothing_of_codes_has_them_only_if_that_is_asked_for() {
     for out in ["out.npz", "out.bpk", "out.npy"] {
         dir.convert(&[model, out])
             .fails(1, "cannot say that weights are quantised: ")
-            .stderr(contains("it has codes of the weight \"layer.weight\", stored as GPTQ; --"))
+            .stderr(contains("codes of the weight \"layer.weight\", stored as GPTQ; --"))
             .stderr(ends_with(advice));
     }
     for out in ["out.npz", "out.bpk"] {
@@ -372,8 +372,8 @@ fn a_pattern_of_scales_that_become_numbers_names_their_weight() {
     ] {
         let says = format!(
             "{option} '*_scale' matches only codes and scales, which become numbers under the names \
-             of weights: l.weight; --keep-quantized takes them as they are; --ignore-unmatched goes \
-             on\n"
+             of weights: l.weight; --keep-quantized takes them as stored; --ignore-unmatched \
+             allows it\n"
         );
         let line = format!("in.safetensors out.safetensors --force {options}");
         for dtype in ["--dtype bf16", "--dequantize f32"] {

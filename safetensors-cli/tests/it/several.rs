@@ -13,7 +13,8 @@ fn inputs(dir: &Path) {
     dir.write("bad.safetensors", b"bad");
 }
 
-const BAD: &str = "bad.safetensors: expected at least 8 bytes for the header length, found 3";
+const BAD: &str = "bad.safetensors: too short for a safetensors file: expected at least 8 bytes, \
+                   found 3";
 
 fn document(dir: &Path, args: &[&str], code: i32) -> Value {
     dir.run(args).code(code).stderr("").json()

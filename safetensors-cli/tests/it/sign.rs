@@ -142,7 +142,7 @@ fn no_private_key_is_published_or_shown() {
     fs::copy(fixture("p256.pem"), model.join("key.pem")).unwrap();
     let secret = fs::read_to_string(model.join("key.pem")).unwrap();
     let secret = secret.lines().nth(1).unwrap();
-    dir.run("sign model --key model/key.pem").fails(1, "the private key lies in model");
+    dir.run("sign model --key model/key.pem").fails(1, "the private key is in model");
     assert!(!model.join("model.sig").exists());
     let missing = fs::metadata(dir.at("absent.pem")).unwrap_err();
     for (key, problem) in [
@@ -201,7 +201,7 @@ fn wrong_usage() {
     let public = fixture("p256.pub");
     for (arguments, problem) in [
         (&["verify", "model", "--key", &public][..], "--signature"),
-        (&["verify", "model", "--signature", "s"], "name the key by --key"),
+        (&["verify", "model", "--signature", "s"], "name the signer's by --key"),
         (&["verify", "model", "model", "--signature", "s", "--key", &public], "one PATH"),
         (&["verify", "model", "--signature", "s", "--key", &public, "--strict"], "--strict"),
         (&["verify", "-", "--signature", "s", "--key", &public], "standard input"),

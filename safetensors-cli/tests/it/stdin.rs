@@ -28,13 +28,14 @@ fn it_has_a_name_in_tables_and_errors() {
         let json = run(&["inspect", "-", "--json"], &good);
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(json["files"][0]["path"], "standard input");
-        let says = "error: standard input: expected at least 8 bytes";
+        let says = "error: standard input: too short for a safetensors file";
         for command in ["inspect", "verify", "stats", "metadata get", "digest"] {
             let args: Vec<_> = command.split(' ').chain(["-"]).collect();
             Assert::new(run(&args, &bad)).code(1).stderr(starts_with(says));
         }
         let failed = run(&["metadata", "get", "-", "nope"], &good);
-        let expected = "error: standard input: there is no metadata nope; `safetensors metadata get PATH` lists the keys\n";
+        let expected = "error: standard input: there is no metadata key nope; `safetensors \
+                        metadata get PATH` lists the keys\n";
         assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(1), expected));
         Assert::new(run(&["digest", "-"], &good)).shows("  mask\n");
     }

@@ -54,8 +54,8 @@ fn a_pattern_that_matches_only_scales_says_which_option_takes_them() {
     let dir = temp_dir();
     weight(dir.path());
     let error = "error: codes.safetensors: --filter '*_scale' matches only codes and scales, which \
-                 become numbers under the names of weights: l.weight; --stored takes them as they \
-                 are; --ignore-unmatched goes on\n";
+                 become numbers under the names of weights: l.weight; --stored takes them as \
+                 stored; --ignore-unmatched allows it\n";
     dir.run("stats codes.safetensors -f *_scale").code(1).stdout("").stderr(error);
     dir.run("stats codes.safetensors -f *_scale -f *.weight").code(1).stdout("").stderr(error);
     dir.run("stats codes.safetensors -f *_scale --ignore-unmatched").shows("no tensors\n");

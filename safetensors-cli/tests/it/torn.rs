@@ -56,8 +56,8 @@ fn every_change_restores_a_torn_header_first() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let told = contains(
-            "warning: PATH: an earlier change of the header was interrupted; the header from \
-             before it is restored\n"
+            "warning: PATH: an earlier change of the header was interrupted; the old header is \
+             restored\n"
                 .replace("PATH", path.to_str().unwrap()),
         );
         run(args, &path, rest).success().stderr(told);
@@ -88,7 +88,7 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let before = fs::read(&path).unwrap();
-        let hint = "a change of it was interrupted; the next change, such as `safetensors metadata set`, restores the header";
+        let hint = "an edit is in progress, or was interrupted; the next change, such as `safetensors metadata set`, restores the header";
         run(args, &path, rest).fails(1, hint);
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");
@@ -108,7 +108,7 @@ fn a_torn_file_without_its_backup_says_what_is_left_to_do() {
         let moved = dir.at("moved.safetensors");
         fs::rename(&path, &moved).unwrap();
         let before = fs::read(&moved).unwrap();
-        let hint = "no backup of the header lies beside the file, so get the file anew";
+        let hint = "there is no backup of the header next to the file: get the file again";
         run(args, &moved, &[]).fails(1, hint);
         assert_eq!(fs::read(&moved).unwrap(), before);
     }

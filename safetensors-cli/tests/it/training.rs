@@ -46,7 +46,7 @@ fn the_settings_of_an_optimizer_travel() {
     let path = fixture("training/settings");
     let args = ["convert", path.to_str().unwrap(), "out.safetensors"];
     let drops = "tensor \"holder\": a tensor inside \"argparse.Namespace\", which is not read; save \
-                 its state_dict() instead; --drop leaves it out";
+                 its state_dict() instead; --drop skips it";
     dir.run(&args).fails(1, drops);
     dir.run(&[&args[..], &["--drop", "holder"]].concat()).success();
     let saved = dir.open("out.safetensors");

@@ -129,7 +129,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ("digest --record -", cannot, "digest [OPTIONS] <PATH>..."),
         (
             "digest --record a s3://bucket/a",
-            "s3://bucket/a: only files of the disk are changed in place; `safetensors convert` copies \
+            "s3://bucket/a: only files on the disk can be changed; `safetensors convert` copies \
              this one there",
             "digest [OPTIONS] <PATH>...",
         ),
@@ -142,7 +142,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ("diff - -", "A and B cannot both be standard input", "diff [OPTIONS] <A> <B>"),
         (
             "convert a",
-            "OUT is missing: the last argument is what to write, after what to read",
+            "OUT is missing: name the output last, after the inputs",
             "convert [OPTIONS] <IN>... <OUT>",
         ),
         (
@@ -237,7 +237,7 @@ fn addresses_need_a_feature() {
         assert!(said.contains("--features remote") && !said.contains("secret"), "{said}");
     }
     // The memory of a command is no place, with the feature and without.
-    let no_place = contains("empty at its start and lost at its end");
+    let no_place = contains("empty when a command starts and lost when it ends");
     dir.run("convert a.safetensors memory:///a").code(2).stderr(no_place.clone());
     dir.run("inspect Memory:///a").code(1).stderr(no_place);
     // In place they are refused as ever, and such a path of the disk, which Windows has not, is

@@ -109,7 +109,7 @@ fn json_tells_all_outcomes() {
     assert_eq!((json["checked"].as_u64(), json["sound"].as_u64()), (Some(3), Some(1)));
     let [bad, good, missing] = [0, 1, 2].map(|i| &json["results"][i]);
     assert_eq!((&bad["path"], &bad["sound"]), (&native("./bad.safetensors").into(), &false.into()));
-    let error = native("./bad.safetensors: expected at least 8 bytes");
+    let error = native("./bad.safetensors: too short for a safetensors file");
     assert!(bad["error"].as_str().unwrap().starts_with(&error));
     let path = native("./good.safetensors");
     assert_eq!((&good["path"], &good["bytes"]), (&path.into(), &40.into()));
@@ -134,14 +134,14 @@ fn every_kind_of_unsound_path_fails_with_its_name() {
     let not_found = fs::read(path("gone")).unwrap_err();
     let expected = format!(
         "\
-error: short.safetensors: expected at least 8 bytes for the header length, found 3
-error: empty.safetensors: expected at least 8 bytes for the header length, found 0
+error: short.safetensors: too short for a safetensors file: expected at least 8 bytes, found 3
+error: empty.safetensors: too short for a safetensors file: expected at least 8 bytes, found 0
 error: json.safetensors: the header is not JSON at byte 1: found ',', expected a name in quotes
-error: trailing.safetensors: the tensors have 0 bytes, but 1 follow the header
+error: trailing.safetensors: trailing data: the tensors have 0 bytes, but 1 follow the header
 error: folder: no *.safetensors file or index in this directory or below it
 error: missing.safetensors: {not_found}
 error: gone.safetensors: tensor \"a\": the shard is missing; the index needs it for 1 tensor
-error: escape.safetensors.index.json: the index is malformed: \"../x.safetensors\" is not a file name below the index's folder that ends in .safetensors
+error: escape.safetensors.index.json: the index is malformed: the shard \"../x.safetensors\" should be a *.safetensors file in or below the index's directory
 "
     );
     let all = dir.run(&format!("verify {names}")).code(1);
@@ -293,9 +293,9 @@ fn nan_and_infinity_are_faults_where_they_are_asked_for() {
     save(dir.at("x.safetensors"), tensors, &quick()).unwrap();
     dir.run("verify x.safetensors").quiet();
     let faults = "\
-error: x.safetensors: tensor \"complex\": 1 of 2 values NaN or infinite; the first, [1], is inf
-error: x.safetensors: tensor \"half\": 1 of 2 values NaN or infinite; the first, [1], is NaN
-error: x.safetensors: tensor \"long\": 2 of 700,000 values NaN or infinite; the first, [650, 1], is -inf
+error: x.safetensors: tensor \"complex\": 1 of 2 values are NaN or infinite; the first, [1], is inf
+error: x.safetensors: tensor \"half\": 1 of 2 values are NaN or infinite; the first, [1], is NaN
+error: x.safetensors: tensor \"long\": 2 of 700,000 values are NaN or infinite; the first, [650, 1], is -inf
 ";
     let told = dir.run("verify --finite x.safetensors").code(1).stdout("").err();
     let mut told: Vec<_> = told.lines().collect();

@@ -79,8 +79,8 @@ use crate::format::tensor::TensorBuf;
 /// The tensors of a model, in one file or in the shards that an index names.
 ///
 /// [`open`](Checkpoint::open) takes the path of a file, an index, or their directory, and checks
-/// the headers. Tensors are read on request, each into its own buffer, and safely if files change.
-/// With [`mmap`](Checkpoint::mmap) they can also be borrowed.
+/// the headers. Tensors are read on request, each into a new buffer; a file that has changed is an
+/// error. With [`mmap`](Checkpoint::mmap) tensors can also be borrowed.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -251,13 +251,14 @@ impl<S> Checkpoint<S> {
         self.catalog.tensors()
     }
 
-    /// Returns the aliases, sorted, each with its tensor: the other names of tensors that share a
-    /// storage, which is saved once.
+    /// Returns the aliases, sorted, each with its tensor. Tensors that share a storage are saved
+    /// once, and aliases are their other names.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata, as the key of
-    /// the tensor's name. An entry is an alias if its value names a tensor, even by chance, and its
-    /// key neither names one nor has a fixed meaning, such as `format` or `modelspec.*`.
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record an alias in the metadata as a key,
+    /// with the tensor's name as the value. An entry is an alias if its value names a tensor, even
+    /// by chance, and its key neither names one nor has a fixed meaning, such as `format` or
+    /// `modelspec.*`.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.catalog.aliases()
     }
@@ -304,8 +305,8 @@ impl<S> Checkpoint<S> {
         self.catalog.places().is_empty()
     }
 
-    /// Returns the `__metadata__` of all files, and the strings in the index's `metadata`. The
-    /// first file that has a key wins; the index comes last.
+    /// Returns the `__metadata__` of all files, and the strings in the index's `metadata`. If a key
+    /// is there twice, the first file has precedence, and the index comes last.
     pub fn metadata(&self) -> &Metadata {
         self.catalog.metadata()
     }

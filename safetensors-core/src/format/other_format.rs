@@ -22,8 +22,8 @@ pub(crate) const FOREIGN_FOLDER: &str = "model.delta";
 /// ```
 /// use safetensors_core::framework::OtherFormat;
 ///
-/// assert_eq!(OtherFormat::of(b"GGUF\x03\0\0\0"), Some(OtherFormat::Gguf));
-/// assert_eq!(OtherFormat::of(b"\x02\0\0\0\0\0\0\0{}"), None);
+/// assert_eq!(OtherFormat::detect(b"GGUF\x03\0\0\0"), Some(OtherFormat::Gguf));
+/// assert_eq!(OtherFormat::detect(b"\x02\0\0\0\0\0\0\0{}"), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -112,7 +112,7 @@ impl fmt::Display for OtherFormat {
 impl OtherFormat {
     /// Recognises a format by the first bytes: 512 for archives, 16 for most others.
     #[doc(hidden)]
-    pub fn of(start: &[u8]) -> Option<Self> {
+    pub fn detect(start: &[u8]) -> Option<Self> {
         let len = start.first_chunk().map(|len| u64::from_le_bytes(*len));
         if start.get(LENGTH_BYTES) == Some(&b'{') && len.is_some_and(|len| len < IMPOSSIBLE) {
             // This is a header of our format. Its length may have any bytes.
@@ -280,16 +280,16 @@ mod tests {
             ("# \u{dc}ber dieses Modell\n".as_bytes(), "a text file"),
             (b"eight by\xc3", "a text file"),
         ] {
-            let found = OtherFormat::of(start);
+            let found = OtherFormat::detect(start);
             assert!(found.is_some_and(|it| it.to_string().starts_with(says)), "{says}: {found:?}");
             // A truncated start must not panic. Sixteen bytes suffice, except for archives.
-            (0..start.len()).for_each(|len| _ = OtherFormat::of(&start[..len]));
+            (0..start.len()).for_each(|len| _ = OtherFormat::detect(&start[..len]));
             if start.len() > 16
                 && !says.contains("archive")
                 && !says.contains("checkpoint")
                 && !says.contains("LFS")
             {
-                assert_eq!(OtherFormat::of(&start[..16]), found, "{says}");
+                assert_eq!(OtherFormat::detect(&start[..16]), found, "{says}");
             }
         }
     }
@@ -297,7 +297,10 @@ mod tests {
     #[test]
     fn a_header_whose_length_looks_like_another_format_is_a_header() {
         for length in [0x0008_8b1f_u64, 0x03_1208, 0x7d_0280, 0x00a1_6181] {
-            assert_eq!(OtherFormat::of(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()), None);
+            assert_eq!(
+                OtherFormat::detect(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()),
+                None
+            );
         }
         for start in [
             &b""[..],
@@ -312,7 +315,7 @@ mod tests {
             b"\x81\xa1\0\0\0\0\0\0[",
             b"\x06\0\0\0\0\0\0\0[",
         ] {
-            assert_eq!(OtherFormat::of(start), None, "{start:?}");
+            assert_eq!(OtherFormat::detect(start), None, "{start:?}");
         }
     }
 }

@@ -19,7 +19,7 @@ impl LoadOptions {
     /// [`load`] calls this. An adapter that reads in another way calls it, too, and then passes
     /// each buffer to [`Framework::from_exact`].
     pub fn for_framework<F: Framework + ?Sized>(self) -> Self {
-        self.held_by(DtypeTable::of::<F>())
+        self.held_by(DtypeTable::new::<F>())
     }
 }
 

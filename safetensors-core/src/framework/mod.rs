@@ -2,11 +2,9 @@
 //!
 //! An adapter implements [`Framework`]: the dtypes that its library holds, and conversions between
 //! a loaded tensor and a tensor of the library. [`load`], [`save`] and [`save_sharded`] then work
-//! for it, with all features of the lower modules: conversion, widening, errors, quantised weights.
+//! for it, with conversion, widening, errors and quantised weights.
 //!
-//! This module knows no library by name.
-//!
-//! Begin with the example of [`Framework`].
+//! This module knows no library by name. Begin with the example of [`Framework`].
 //!
 //! | for | there are |
 //! |---|---|
@@ -16,7 +14,7 @@
 //! | models larger than memory | [`TensorCache`] |
 //! | tools | [`OtherFormat`], [`default_threads`] |
 //!
-//! Items without a page here are shared by the packages of this repository alone.
+//! Items without a page here are only for the packages of this repository.
 
 #[cfg(feature = "std")]
 mod cache;
@@ -150,9 +148,9 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor with a dtype and a number of dimensions, from 0 on, that are known only at run
-    /// time. A library that has only matrices needs an additional type. The elements come and go in
-    /// C order. A tensor that has several names in a file is cloned for each.
+    /// A tensor with a dtype and a number of dimensions, 0 or more, that are known only at run
+    /// time. A library that has only matrices needs an additional type. Elements are in C order. A
+    /// tensor with several names in a file is cloned for each.
     type Tensor: Clone;
 
     /// The device that tensors are loaded to; `()` if there is only main memory.
@@ -192,7 +190,7 @@ pub trait Framework {
     /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
-        match DtypeTable::of::<Self>().accept(dtype, widening)? {
+        match DtypeTable::new::<Self>().accept(dtype, widening)? {
             to if to == dtype => Self::from_exact(buf, device),
             to => Self::from_exact(widen(buf, to)?, device),
         }
@@ -208,16 +206,16 @@ pub trait Framework {
         device: &Self::Device,
         widening: Widening,
     ) -> Result<Self::Tensor> {
-        DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
+        DtypeTable::new::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 
     /// Reads tensors onto a device, in parallel, and returns them in the order given. [`load`] does
     /// this with all tensors.
     ///
-    /// By default all of them go through main memory at once. A framework for devices with separate
-    /// memory uses [`read_in_batches`], or [`read_staged`] if a device copies while others read.
-    /// Then the tensors are not all held twice.
+    /// By default all of them are in main memory at once. A framework for devices with separate
+    /// memory calls [`read_in_batches`], or [`read_staged`] if a device copies while threads read,
+    /// so that not all tensors are held twice.
     ///
     /// # Errors
     ///
@@ -268,7 +266,7 @@ impl Error {
 }
 
 impl DtypeTable {
-    pub(crate) fn of<F: Framework + ?Sized>() -> Self {
+    pub(crate) fn new<F: Framework + ?Sized>() -> Self {
         Self { framework: F::NAME, support: F::support }
     }
 }

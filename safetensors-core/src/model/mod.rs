@@ -1,6 +1,6 @@
-//! Computations over a checkpoint, and changes to it: views, which are computed when they are read,
-//! reports, and changed files. Only `edit` and `rewrite` use the other modules. Begin with
-//! `rewrite/mod.rs`: most operations are a rewrite.
+//! Computations over a checkpoint, and changes to it.
+//! Views are computed when they are read. There are also reports, and changed files. Only `edit`
+//! and `rewrite` use the other modules. Begin with `rewrite/mod.rs`: most operations are a rewrite.
 //!
 //! | module | is about |
 //! |---|---|

@@ -205,7 +205,7 @@ impl<'p> RankFiles<'p> {
         for (key, value) in self.metadata.iter().chain(&self.each.metadata) {
             text.push_str(&format!("{key:?}={value:?}\n"));
         }
-        Digest::of(text.as_bytes())
+        Digest::compute(text.as_bytes())
     }
 }
 

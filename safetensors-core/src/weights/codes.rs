@@ -48,7 +48,7 @@ enum Rule {
 }
 
 impl Rule {
-    fn of(values: &[f32]) -> Self {
+    fn detect(values: &[f32]) -> Self {
         let are = |number: &dyn Fn(u32) -> f32| {
             (0..).zip(values).all(|(code, value)| number(code).to_bits() == value.to_bits())
         };
@@ -124,7 +124,7 @@ impl Codes {
                 }
             }
         }
-        let rule = Rule::of(&values);
+        let rule = Rule::detect(&values);
         Self { bits, order, values, rule, dtype: None, of_bytes }
     }
 

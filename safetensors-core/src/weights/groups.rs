@@ -18,7 +18,7 @@ impl Groups {
         }
     }
 
-    pub(super) fn of(&self, column: usize) -> usize {
+    pub(super) fn index(&self, column: usize) -> usize {
         match self {
             Self::Neighbours(size) => column / size,
             Self::Each(groups) => groups[column],

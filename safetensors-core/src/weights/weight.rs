@@ -120,7 +120,7 @@ impl Grid {
         let rows = self.row(part.rows.start)..self.row(part.rows.end - 1) + 1;
         let columns = match (self.groups(files)?, &self.columns) {
             (Groups::Each(_), ColumnGroups::Indexed { limit, .. }) => 0..*limit,
-            (groups, _) => groups.of(part.columns.start)..groups.of(part.columns.end - 1) + 1,
+            (groups, _) => groups.index(part.columns.start)..groups.index(part.columns.end - 1) + 1,
         };
         let mut values = vec![0.0; rows.len() * columns.len()];
         match &self.numbers {

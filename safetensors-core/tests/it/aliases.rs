@@ -65,14 +65,17 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
         }
         let as_it_was = metadata(&[(key, "pt")]);
         assert_eq!(
-            written(Rewrite::of(&checkpoint)),
+            written(Rewrite::from_checkpoint(&checkpoint)),
             (tensors(&[("pt", Dtype::F32)]), as_it_was.clone())
         );
-        let prefixed = Rewrite::of(&checkpoint).rename(|name| format!("m.{name}"));
+        let prefixed = Rewrite::from_checkpoint(&checkpoint).rename(|name| format!("m.{name}"));
         assert_eq!(written(prefixed), (tensors(&[("m.pt", Dtype::F32)]), as_it_was.clone()));
-        let half = cast(Rewrite::of(&checkpoint), &[("pt", Dtype::F16)]);
+        let half = cast(Rewrite::from_checkpoint(&checkpoint), &[("pt", Dtype::F16)]);
         assert_eq!(written(half), (tensors(&[("pt", Dtype::F16)]), as_it_was.clone()));
-        assert_eq!(written(Rewrite::of(&checkpoint).select(|name, _| name == "pt")).1, as_it_was);
+        assert_eq!(
+            written(Rewrite::from_checkpoint(&checkpoint).select(|name, _| name == "pt")).1,
+            as_it_was
+        );
     }
     // So no tensor can be saved as an alias of such a name: it would not be found again.
     let view = TensorView::new(Dtype::F32, &[2], &VALUES).unwrap();
@@ -93,7 +96,7 @@ fn an_alias_goes_where_its_tensor_goes() {
     // Also if the tensor has no bytes to share.
     for elements in [2, 0] {
         let checkpoint = saved(&dir, &["model", "w"], elements, &[("base", "model"), ("by", "me")]);
-        let of = || Rewrite::of(&checkpoint);
+        let of = || Rewrite::from_checkpoint(&checkpoint);
         let (f32, f16) = (Dtype::F32, Dtype::F16);
         let base = metadata(&[("base", "model"), ("by", "me")]);
         let both = tensors(&[("model", f32), ("w", f32)]);
@@ -122,7 +125,7 @@ fn an_alias_goes_where_its_tensor_goes() {
 fn an_alias_that_is_selected_becomes_a_tensor() {
     let dir = tempdir().unwrap();
     let checkpoint = saved(&dir, &["embed", "w"], 2, &[("head", "embed"), ("tail", "embed")]);
-    let of = || Rewrite::of(&checkpoint);
+    let of = || Rewrite::from_checkpoint(&checkpoint);
     let (f32, f16) = (Dtype::F32, Dtype::F16);
 
     assert_eq!(

@@ -205,7 +205,7 @@ fn stacks_of_shards_are_saved_and_loaded() {
     assert_eq!(stacked.metadata()["k"], "v");
     check_parts(tensor, "stacked");
     let out = dir.path().join("out.safetensors");
-    Rewrite::of(&stacked).save(&out, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&stacked).save(&out, &SaveOptions::new()).unwrap();
     let saved = Checkpoint::open(&out).unwrap();
     let expected: Vec<i16> =
         (0..4).rev().flat_map(|i| [0, 3, 1, 4, 2, 5].map(|at| i * 6 + at)).collect();
@@ -232,7 +232,7 @@ fn adapters_are_merged_into_arranged_tensors() {
     let up = TensorBuf::from_vec(vec![4, 1], vec![1000.0_f32, 2000.0, 3000.0, 4000.0]).unwrap();
     let tensors = [("y.lora_A.weight", down), ("y.lora_B.weight", up)];
     let adapter = serialize(tensors, &SaveOptions::new()).unwrap();
-    let adapter = Adapter::of(Checkpoint::from_source(adapter, "a").unwrap()).unwrap();
+    let adapter = Adapter::new(Checkpoint::from_source(adapter, "a").unwrap()).unwrap();
     let arranged = base().arranged([("y.weight", t("x").transposed())]).unwrap();
     let merged = arranged.merged([adapter]).unwrap();
     let weight = merged.tensor("y.weight").unwrap();

@@ -72,7 +72,7 @@ fn ranks_of_another_division_read_their_parts() {
     assert_eq!(parts[grid].as_slice::<f32>().unwrap(), expected);
     // One file of whole tensors, compared with one in parts.
     let (one, other) = (directory.path().join("one"), directory.path().join("other"));
-    Rewrite::of(&checkpoint).save(&one, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&checkpoint).save(&one, &SaveOptions::new()).unwrap();
     save_whole(&other, &sample());
     check(&Checkpoint::open(&one).unwrap(), &sample());
     assert_eq!(fs::metadata(one).unwrap().len(), fs::metadata(other).unwrap().len());
@@ -165,7 +165,7 @@ fn one_rank_is_a_whole_checkpoint() {
     check(&checkpoint, &tensors);
     // A file made of it is no part.
     let (one, other) = (directory.path().join("one"), directory.path().join("other"));
-    Rewrite::of(&checkpoint).save(&one, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&checkpoint).save(&one, &SaveOptions::new()).unwrap();
     check(&Checkpoint::open(&one).unwrap(), &tensors);
     save_sharded(&other, checkpoint.tensors().map(|it| (it.name(), it)), &ShardOptions::new())
         .unwrap();

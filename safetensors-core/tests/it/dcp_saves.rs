@@ -33,7 +33,9 @@ fn what_ranks_save_opens_as_whole_tensors() {
             .metadata([("epoch", "3")])
             .beside("config.json", "{}");
         let plan = plan(&checkpoint, ranks);
-        let saved = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options).unwrap();
+        let saved = Rewrite::from_checkpoint(&checkpoint)
+            .save_ranks(&to, &plan, "first", &options)
+            .unwrap();
         assert_eq!(saved.files.len(), count, "{:?}", saved.files);
         assert!(saved.files.iter().all(|name| to.join(name).is_file()));
         let whole = Checkpoint::open(&to).unwrap();
@@ -43,11 +45,12 @@ fn what_ranks_save_opens_as_whole_tensors() {
         assert!(is_part(&whole.into_stored().unwrap_err()));
         // Another save finds files in its way, and changes nothing.
         for attempt in ["again", "first"] {
-            let again = Rewrite::of(&checkpoint).save_ranks(&to, &plan, attempt, &options);
+            let again =
+                Rewrite::from_checkpoint(&checkpoint).save_ranks(&to, &plan, attempt, &options);
             let error = again.unwrap_err();
             assert!(matches!(problem(&error), RankProblem::HidesParts), "{error}");
         }
-        let hiding = Rewrite::of(&checkpoint).save_sharded(&to, &ShardOptions::new());
+        let hiding = Rewrite::from_checkpoint(&checkpoint).save_sharded(&to, &ShardOptions::new());
         let error = hiding.unwrap_err();
         assert!(matches!(problem(&error), RankProblem::HidesParts), "{error}");
         check(&Checkpoint::open(&to).unwrap(), &sample());
@@ -125,7 +128,9 @@ fn a_save_without_some_of_its_files_does_not_open() {
         let rules = RankRules::new().parse_rule("*=replicate").unwrap();
         let plan = rules.plan(&checkpoint, ranks).unwrap();
         let options = ShardOptions::new().dcp(true).max_shard_size(size.into());
-        let saved = Rewrite::of(&checkpoint).save_ranks(&to, &plan, "first", &options).unwrap();
+        let saved = Rewrite::from_checkpoint(&checkpoint)
+            .save_ranks(&to, &plan, "first", &options)
+            .unwrap();
         assert!(saved.files.len() > 2);
         let whole = Checkpoint::open(&to).unwrap();
         check(&whole, &sample());
@@ -164,7 +169,9 @@ fn parts_of_two_saves_are_not_mixed() {
     for attempt in ["one", "two"] {
         let options = ShardOptions::new().dcp(true);
         let plan = plan(&checkpoint, 2);
-        Rewrite::of(&checkpoint).save_ranks(to(attempt), &plan, attempt, &options).unwrap();
+        Rewrite::from_checkpoint(&checkpoint)
+            .save_ranks(to(attempt), &plan, attempt, &options)
+            .unwrap();
     }
     // Some systems keep the name of a file for as long as it is open.
     drop(checkpoint);

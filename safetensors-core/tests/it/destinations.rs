@@ -238,7 +238,7 @@ fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
             replace();
             sink(&[0])
         });
-        let rewrite = Rewrite::of(&checkpoint).add("c", meanwhile).unwrap();
+        let rewrite = Rewrite::from_checkpoint(&checkpoint).add("c", meanwhile).unwrap();
         match to.extension() {
             Some(_) => rewrite.save(to, &SaveOptions::new()),
             None => rewrite.save_sharded(to, &several).map(drop),
@@ -252,5 +252,7 @@ fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
     assert!(names_in(&to).is_empty());
     assert_eq!(Checkpoint::open(&from).unwrap().len(), 2);
     // Replacing the source by the rewrite itself is no error.
-    Rewrite::of(&Checkpoint::open(&from).unwrap()).save_sharded(&from, &several).unwrap();
+    Rewrite::from_checkpoint(&Checkpoint::open(&from).unwrap())
+        .save_sharded(&from, &several)
+        .unwrap();
 }

@@ -250,7 +250,7 @@ fn a_rewrite_saves_experts_in_shards() {
     let (_directory, path) = place("model");
     let view = Checkpoint::open(&split).unwrap().experts(Stacked, &ExpertOptions::new()).unwrap();
     let options = ShardOptions::new().max_shard_size(MaxShardSize(300));
-    Rewrite::of(&view).save_sharded(&path, &options).unwrap();
+    Rewrite::from_checkpoint(&view).save_sharded(&path, &options).unwrap();
     let saved = Checkpoint::open(&path).unwrap();
     assert!(saved.files().len() > 2);
     assert_equal(&saved, &Checkpoint::open(&stacked).unwrap(), "saved");
@@ -275,7 +275,7 @@ fn quantised_experts_move_with_their_scales() {
     let mut refused = Vec::new();
     for how in Quantization::ALL {
         let layers = LinearLayers::new();
-        let rewrite = Rewrite::of(&floats);
+        let rewrite = Rewrite::from_checkpoint(&floats);
         let rewrite = rewrite.quantize(how, &ConvertOptions::new(), &layers, |_, _| None).unwrap();
         let config = rewrite.quantized_config(r#"{"model_type": "qwen3_moe"}"#).unwrap();
         write(dir.path(), "config.json", config);

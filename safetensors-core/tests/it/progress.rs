@@ -106,7 +106,7 @@ fn the_files_of_a_sharded_save_are_counted_together() {
     let (options, seen) = noting();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let a = checkpoint.tensor("a").unwrap();
-    let rewrite = Rewrite::of(&checkpoint).add("again", a).unwrap();
+    let rewrite = Rewrite::from_checkpoint(&checkpoint).add("again", a).unwrap();
     let rewrite = rewrite
         .cast(&ConvertOptions::new(), |name, _| (name == "c").then_some(Dtype::F32))
         .unwrap();

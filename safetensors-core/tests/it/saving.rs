@@ -16,7 +16,7 @@ struct Pieces {
 
 impl Pieces {
     /// A source of dtype U8 and shape `[len]` that gives these pieces.
-    fn of(len: usize, pieces: &[&[u8]]) -> Self {
+    fn new(len: usize, pieces: &[&[u8]]) -> Self {
         let pieces = pieces.iter().map(|piece| piece.to_vec()).collect();
         Self { dtype: Dtype::U8, shape: vec![len], pieces, stubborn: false }
     }
@@ -186,8 +186,8 @@ fn other_alignments_are_refused() {
 
 #[test]
 fn a_tensor_in_pieces_is_whole() {
-    let source = Pieces::of(6, &[&[1], &[], &[2, 3, 4], &[], &[5, 6]]);
-    let other = Pieces::of(0, &[]);
+    let source = Pieces::new(6, &[&[1], &[], &[2, 3, 4], &[], &[5, 6]]);
+    let other = Pieces::new(0, &[]);
     let boxed: [(&str, Box<dyn TensorSource>); 2] =
         [("a", Box::new(source)), ("b", Box::new(other))];
     let bytes = serialize(boxed, &SaveOptions::new()).unwrap();
@@ -238,9 +238,9 @@ fn a_source_that_gives_too_little_or_too_much_is_refused() {
         (&[&[1, 2][..], &[3, 4, 5, 6]], 6),
     ] {
         for stubborn in [false, true] {
-            let source = Pieces { stubborn, ..Pieces::of(4, pieces) };
+            let source = Pieces { stubborn, ..Pieces::new(4, pieces) };
             let error =
-                refused(&[("good", Pieces::of(1, &[&[0]])), ("bad", source)], &SaveOptions::new());
+                refused(&[("good", Pieces::new(1, &[&[0]])), ("bad", source)], &SaveOptions::new());
             let ErrorKind::SourceLength { expected: 4, found: given } = *error.kind() else {
                 unreachable!("{error}")
             };

@@ -245,7 +245,7 @@ pub trait NamedArrays: SaveField {
     where
         Self: LoadField<'r>,
     {
-        let mut file = Checking::new(Names::of(reader));
+        let mut file = Checking::new(Names::new(reader));
         Self::check(None, "", &mut file);
         let (names, _) = file.finish()?;
         Self::load("", &mut Loading::in_memory(reader, names))
@@ -254,7 +254,7 @@ pub trait NamedArrays: SaveField {
 
 /// Reads a value, which is to replace `current` if there is one.
 fn read<'r, F: LoadField<'r>, S: ReadAt>(current: Option<&F>, reader: &'r Reader<S>) -> Result<F> {
-    let mut file = Checking::new(Names::of(reader));
+    let mut file = Checking::new(Names::new(reader));
     F::check(current, "", &mut file);
     let (names, arrays) = file.finish()?;
     F::load("", &mut Loading::read(reader, names, arrays)?)

@@ -82,7 +82,7 @@ impl<S: ReadAt> Lookup for Reader<S> {
 }
 
 impl<'r> Names<'r> {
-    pub(super) fn of<S: ReadAt>(reader: &'r Reader<S>) -> Self {
+    pub(super) fn new<S: ReadAt>(reader: &'r Reader<S>) -> Self {
         let checkpoint = reader.checkpoint();
         let names = checkpoint.tensors().map(|tensor| tensor.name());
         let mut arrays: Vec<_> = names.chain(checkpoint.aliases().map(|(name, _)| name)).collect();

@@ -1,5 +1,5 @@
-//! Gathers one block in a second thread, while another is written. With the feature `rayon`,
-//! several threads share each block.
+//! Gathers one block in a second thread, while another is written.
+//! With the feature `rayon`, several threads share each block.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;

@@ -82,7 +82,7 @@ fn misaligned_bytes_are_refused() {
     let error = archive.tensor("floats").unwrap().as_array::<f32, Ix2>().unwrap_err();
     let ErrorKind::Misaligned { address, .. } = error.kind() else { panic!("{error}") };
     let message = format!(
-        "tensor \"floats\": the data lies at address {address:#x}, but F32 elements need a \
+        "tensor \"floats\": the data is at address {address:#x}, but F32 elements need a \
          multiple of 4: copy it instead"
     );
     assert_eq!(error.to_string(), message);

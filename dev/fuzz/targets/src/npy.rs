@@ -1,5 +1,4 @@
-//! NumPy's files: any bytes as a `.npy` or `.npz` file, any text as the header of an array, and
-//! archives of our own making, also damaged.
+//! NumPy's files: any bytes as a file, any text as a header, and our own archives, also damaged.
 
 use std::io::Cursor;
 

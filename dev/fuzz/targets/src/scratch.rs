@@ -1,5 +1,4 @@
-//! A directory for one input: in memory where the system has such a place, because the engine makes
-//! thousands in a second.
+//! A directory for one input, in memory if possible: the engine makes thousands in a second.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Saving: a saved file is read again, by the reference too. Equal tensors give equal bytes, which
-//! equal the reference's.
+//! Saving: a saved file is read again, by the reference too.
+//! Equal tensors give equal bytes, which equal the reference's.
 
 use std::collections::HashSet;
 use std::fs;

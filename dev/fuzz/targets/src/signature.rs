@@ -1,5 +1,4 @@
-//! Signatures of models: any bytes as a signature file, as a signed list in one, as certificates in
-//! one, and as a key in PEM.
+//! Signatures: any bytes as a file, as a signed list, as certificates, or as a key in PEM.
 
 use std::collections::HashSet;
 use std::path::{Component, Path};

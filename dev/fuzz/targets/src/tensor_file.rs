@@ -1,5 +1,4 @@
-//! Files of PyTorch, GGUF and NumPy, and directories of PyTorch's trainers: any bytes as a file, or
-//! as several, read as a checkpoint.
+//! Files and trainers' directories of other formats: any bytes, read as a checkpoint.
 
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::optimizer::PyTorchTraining;

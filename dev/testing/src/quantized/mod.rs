@@ -1,5 +1,4 @@
-//! The small quantised checkpoints that `dev/scripts/quantised_fixtures.py` makes with the reference
-//! implementation of each scheme.
+//! The quantised checkpoints of `dev/scripts/quantised_fixtures.py`, by reference implementations.
 
 mod cases;
 mod read;

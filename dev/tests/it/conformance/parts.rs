@@ -43,7 +43,7 @@ fn ours(directory: &Path) {
     let from = tempfile::tempdir().unwrap();
     of_pytorch(from.path());
     let whole = Checkpoint::open(from.path()).unwrap();
-    let rewrite = Rewrite::of(&whole);
+    let rewrite = Rewrite::from_checkpoint(&whole);
     let rules = RankRules::new().parse_rule("grid=uneven:1").unwrap();
     let rules = rules.parse_rule("norm=uneven:0").unwrap().parse_rule("*=replicate").unwrap();
     let plan = rewrite.plan_ranks(&rules, 3, &SaveOptions::new()).unwrap();

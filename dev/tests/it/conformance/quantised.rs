@@ -145,7 +145,7 @@ const WAYS: [(&str, Way); 10] = [
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         let floats = |it: &str| (it == name).then_some(Dtype::F32);
-        Rewrite::of(&checkpoint)
+        Rewrite::from_checkpoint(&checkpoint)
             .cast(&ConvertOptions::new(), |name, _| floats(name))?
             .save(&path, &SaveOptions::new().durable(false))?;
         Ok(of_buf(Checkpoint::open(&path).unwrap().tensor(name)?.read()?))

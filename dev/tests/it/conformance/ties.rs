@@ -58,7 +58,9 @@ const WAYS: [(&str, Way); 15] = [
         let checkpoint = Checkpoint::open(path)?;
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out.safetensors");
-        Rewrite::of(&checkpoint).select(|it, _| it == name).save(&out, &SaveOptions::new())?;
+        Rewrite::from_checkpoint(&checkpoint)
+            .select(|it, _| it == name)
+            .save(&out, &SaveOptions::new())?;
         Checkpoint::open(&out)?.tensor(name)?.read()?.into_vec()
     }),
     ("candle's load", |path, name| {

@@ -114,7 +114,7 @@ const WAYS: [(&str, Way); 31] = [
                 .and_then(|source| saved(&source)),
         )
     }),
-    ("`Rewrite::cast`", |file, ask| Some(rewritten(Rewrite::of(file), ask))),
+    ("`Rewrite::cast`", |file, ask| Some(rewritten(Rewrite::from_checkpoint(file), ask))),
     ("`Rewrite::cast` of added tensors", |file, ask| {
         let mut rewrite = Rewrite::new();
         for tensor in file.tensors() {
@@ -125,12 +125,12 @@ const WAYS: [(&str, Way); 31] = [
     ("`Rewrite::cast` of ranks' parts", |file, ask| {
         let dir = tempfile::tempdir().unwrap();
         let rules = RankRules::new().parse_rule("*=split:0").unwrap();
-        let rewrite = Rewrite::of(file);
+        let rewrite = Rewrite::from_checkpoint(file);
         let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
         rewrite.save_ranks(dir.path(), &plan, "1", &ShardOptions::new()).unwrap();
         let divided = Checkpoint::open(dir.path()).unwrap();
         assert_eq!(divided.len(), file.len());
-        Some(rewritten(Rewrite::of(&divided), ask))
+        Some(rewritten(Rewrite::from_checkpoint(&divided), ask))
     }),
     ("ndarray `load_with`", |file, ask| Some(loaded::<Ndarray>(file, &(), ask))),
     ("ndarray `TensorCache`", |file, ask| Some(cached::<Ndarray>(file, (), ask))),

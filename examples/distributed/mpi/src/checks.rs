@@ -50,7 +50,7 @@ pub(crate) fn run(group: &Group, options: &Options) -> Result<()> {
     // The parts that each rank reads if the ranks do not talk to each other.
     let parts = plan.read(&checkpoint, rank.rank(), &LoadOptions::new());
     let parts = group.agree(parts.context("reading the rank's parts"))?;
-    let bytes = Bytes::of(&plan, &replicated, rank.rank())?;
+    let bytes = Bytes::new(&plan, &replicated, rank.rank())?;
     let every = size as u64 * bytes.replicated;
     report.bytes("each rank its parts", &counter, bytes.mine, bytes.split + every)?;
 
@@ -114,7 +114,7 @@ struct Bytes {
 }
 
 impl Bytes {
-    fn of(plan: &RankPlan, replicated: &[&RankTensor], rank: usize) -> Result<Self> {
+    fn new(plan: &RankPlan, replicated: &[&RankTensor], rank: usize) -> Result<Self> {
         let once = replicated.iter().map(|tensor| tensor.byte_len(rank));
         let once = once.sum::<Result<u64, _>>()?;
         let all = (0..plan.world_size()).map(|rank| plan.byte_len(rank));

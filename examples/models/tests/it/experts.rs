@@ -86,7 +86,7 @@ fn mixtures_have_the_same_logits_from_stacked_experts() {
         let weights = weights.iter().map(|(name, weight)| (name, weight.as_tensor()));
         save(at("split"), weights, &SaveOptions::new()).unwrap();
         let (layers, convert) = (LinearLayers::new(), ConvertOptions::new());
-        Rewrite::of(&Checkpoint::open(at("split")).unwrap())
+        Rewrite::from_checkpoint(&Checkpoint::open(at("split")).unwrap())
             .quantize(Quantization::Fp8Block128, &convert, &layers, |_, _| None)
             .and_then(|rewrite| rewrite.save(at("split-fp8"), &SaveOptions::new()))
             .unwrap();
@@ -96,7 +96,7 @@ fn mixtures_have_the_same_logits_from_stacked_experts() {
             let checkpoint = Checkpoint::open(&split).unwrap();
             let view = checkpoint.experts(ExpertLayout::Stacked, &options).unwrap();
             assert!(view.tensors().all(|tensor| !tensor.name().contains(".experts.0.")));
-            Rewrite::of(&view).save(&stacked, &SaveOptions::new()).unwrap();
+            Rewrite::from_checkpoint(&view).save(&stacked, &SaveOptions::new()).unwrap();
 
             let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
             let expected = loaded(&split, &numbers, &config, logits);

@@ -70,7 +70,7 @@ fn frames_that_are_damaged() {
     for len in 0..sound.len() {
         let message = refused(&with_frame(sound[..len].to_vec()));
         let cut = format!("its frame is cut off after {len} bytes");
-        let expected = if len < 4 { "should begin as a frame of zstd" } else { &cut };
+        let expected = if len < 4 { "expected a zstd frame" } else { &cut };
         assert!(message.contains(expected), "{len}: {message}");
     }
     let mut damaged = sound.clone();
@@ -79,7 +79,7 @@ fn frames_that_are_damaged() {
     assert!(refused(&with_frame(damaged)).contains("its frame is damaged: "));
     assert_eq!(
         refused(&with_frame(b"PK\x03\x04....".to_vec())),
-        "it should begin as a frame of zstd does, found 504b0304"
+        "expected a zstd frame, found 504b0304"
     );
 }
 
@@ -91,11 +91,11 @@ fn one_frame_and_nothing_else() {
     for rest in [&b"\0"[..], b"rubbish", skippable, &frame(&XOR), &frame(b"")] {
         let message = refused(&with_frame([&one, rest].concat()));
         let found = end + rest.len();
-        let expected = format!("its one frame ends at byte {end}, but {found} bytes are there");
+        let expected = format!("its zstd frame ends at byte {end}, but {found} bytes are there");
         assert_eq!(message, expected);
     }
     let message = refused(&with_frame([&skippable[..], &one].concat()));
-    assert!(message.contains("readers of zstd skip"), "{message}");
+    assert!(message.contains("skippable zstd frame"), "{message}");
 }
 
 #[test]

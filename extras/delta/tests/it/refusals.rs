@@ -152,7 +152,7 @@ fn positions_that_do_not_fit_are_refused_before_anything_is_read() {
 #[test]
 fn a_base_in_parts_is_refused() {
     let scratch = Scratch::new(&base());
-    let rewrite = Rewrite::of(&scratch.base);
+    let rewrite = Rewrite::from_checkpoint(&scratch.base);
     let rules = RankRules::new().parse_rule("*=uneven:0").unwrap();
     let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
     rewrite.save_ranks(scratch.path("parts"), &plan, "1", &ShardOptions::new()).unwrap();

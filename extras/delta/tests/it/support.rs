@@ -135,7 +135,7 @@ impl Parts {
             "version": "000001", "base_version": "000000", "delta_encoding": encoding,
             "compression_format": "zstd", "checksum_format": "xxh3-128"
         });
-        let checksum = |new: &[u8]| safetensors_core::digest::Digest::of(new).to_string();
+        let checksum = |new: &[u8]| safetensors_core::digest::Digest::compute(new).to_string();
         Self {
             metadata,
             frames: frames.iter().map(|(name, frame, _)| (*name, frame.to_vec())).collect(),

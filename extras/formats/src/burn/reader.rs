@@ -30,7 +30,7 @@ pub(super) type Reader<S> = Counted<BufReader<Cursor<S>>>;
 
 pub(super) fn open<S: ReadAt>(cursor: Cursor<S>, limit: u64) -> Reader<S> {
     let kind = |offset, problem| ErrorKind::BadRecord { offset, problem };
-    Counted::of(BufReader::new(cursor), limit, Wording { kind, ended: "the file ends here" })
+    Counted::limited(BufReader::new(cursor), limit, Wording { kind, ended: "the file ends here" })
 }
 
 impl<S: ReadAt> Reader<S> {

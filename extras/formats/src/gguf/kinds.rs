@@ -103,23 +103,23 @@ static LONG_Q2_0: Row = known(42, "Q2_0", 128, 34, dequantize::simple::q2_0);
 
 impl Type {
     /// 32 bits, as a plain number.
-    pub const F32: Self = Self::of(0);
+    pub const F32: Self = Self::with_id(0);
     /// IEEE 754 half precision.
-    pub const F16: Self = Self::of(1);
+    pub const F16: Self = Self::with_id(1);
     /// Blocks of 32 numbers of 4 bits, with one scale.
-    pub const Q4_0: Self = Self::of(2);
+    pub const Q4_0: Self = Self::with_id(2);
     /// Blocks of 32 numbers of 8 bits, with one scale.
-    pub const Q8_0: Self = Self::of(8);
+    pub const Q8_0: Self = Self::with_id(8);
     /// The upper half of F32.
-    pub const BF16: Self = Self::of(30);
+    pub const BF16: Self = Self::with_id(30);
 
     /// Two bits, from -1 to 2, with a scale for 64, or for 128 in files of a fork.
-    pub(super) const Q2_0: [Self; 2] = [Self::of(42), Self(&LONG_Q2_0)];
+    pub(super) const Q2_0: [Self; 2] = [Self::with_id(42), Self(&LONG_Q2_0)];
 
     /// All types that can be written.
     pub const WRITTEN: [Self; 5] = [Self::Q8_0, Self::Q4_0, Self::BF16, Self::F16, Self::F32];
 
-    const fn of(id: u32) -> Self {
+    const fn with_id(id: u32) -> Self {
         let mut i = 0;
         while TYPES[i].id != id {
             i += 1;

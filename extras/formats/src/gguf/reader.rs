@@ -23,7 +23,7 @@ impl<S: ReadAt> Reader<S> {
             None => BufReader::new(cursor),
             Some(_) => BufReader::with_capacity(FAR, cursor),
         };
-        Self::of(inner, limit, WORDING)
+        Self::limited(inner, limit, WORDING)
     }
 
     pub(super) fn u32(&mut self) -> Result<u32> {

@@ -307,8 +307,8 @@ mod tests {
             ("{'fortran_order': False, 'shape': ()}", "no descr"),
             ("{'descr': '<f4', 'shape': ()}", "no fortran_order"),
             ("{'descr': '<f4', 'descr': '<f8', 'shape': ()}", "descr twice"),
-            ("{'descr': '<f4', 'x\\ny': 1}", r#"but also "x\\ny""#),
-            ("{1: 1}", "but also \"an integer\""),
+            ("{'descr': '<f4', 'x\\ny': 1}", r#"unknown key "x\\ny""#),
+            ("{1: 1}", "unknown key \"an integer\""),
             ("(1,)", "a dictionary, found a tuple"),
             ("", "found the end"),
         ] {

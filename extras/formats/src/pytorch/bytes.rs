@@ -16,7 +16,7 @@ const WORDING: Wording = Wording {
 pub(super) type Bytes<R> = Counted<R>;
 
 pub(super) fn counted<R: BufRead>(inner: R, budget: &Budget) -> Bytes<R> {
-    Counted::of(inner, budget.limits().directory_bytes, WORDING)
+    Counted::limited(inner, budget.limits().directory_bytes, WORDING)
 }
 
 impl<R: BufRead> Bytes<R> {

@@ -89,7 +89,7 @@
 //! assert!(checkpoint.aliases().any(|(alias, _)| alias == "model.embed.weight"));
 //!
 //! // Tensor by tensor, however large the model is. Tied weights stay tied.
-//! Rewrite::of(&checkpoint).save(&out, &SaveOptions::new())?;
+//! Rewrite::from_checkpoint(&checkpoint).save(&out, &SaveOptions::new())?;
 //! assert_eq!(Checkpoint::open(&out)?.tensor("model.embed.weight")?.shape(), [4, 3]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

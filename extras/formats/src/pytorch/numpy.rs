@@ -27,7 +27,7 @@ pub(super) enum Callable {
 }
 
 impl Callable {
-    pub(super) fn of(module: &str, name: &str) -> Option<Self> {
+    pub(super) fn find(module: &str, name: &str) -> Option<Self> {
         match (module, name) {
             ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Some(Self::Scalar),
             ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => Some(Self::FromBuffer),

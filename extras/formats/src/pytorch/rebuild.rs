@@ -175,7 +175,7 @@ fn tensor_of(
 }
 
 fn known_callable(values: &Values, class: Value) -> Option<KnownCallable> {
-    values.class(class).and_then(|(module, name)| KnownCallable::of(module, name))
+    values.class(class).and_then(|(module, name)| KnownCallable::find(module, name))
 }
 
 fn hold_tensors(values: &Values, others: &[Value]) -> Result<bool, Wrong> {
@@ -280,7 +280,7 @@ impl KnownCallable {
         matches!(self, Self::Tensor { .. } | Self::Parameter | Self::Subclass)
     }
 
-    fn of(module: &str, name: &str) -> Option<Self> {
+    fn find(module: &str, name: &str) -> Option<Self> {
         Some(match (module, name) {
             ("collections", "OrderedDict") | ("builtins" | "__builtin__", "dict") => {
                 Self::Dict { has_factory: false }
@@ -302,7 +302,7 @@ impl KnownCallable {
             ("_codecs", "encode") | ("builtins" | "__builtin__", "bytes" | "bytearray") => {
                 Self::Bytes
             }
-            _ => Self::Numpy(numpy::Callable::of(module, name)?),
+            _ => Self::Numpy(numpy::Callable::find(module, name)?),
         })
     }
 }

@@ -74,7 +74,7 @@ fn a_record_is_told_by_its_content_and_becomes_a_safetensors_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let record = opened(bytes).unwrap();
-    safetensors_core::Rewrite::of(&record).save(&path, &SaveOptions::new()).unwrap();
+    safetensors_core::Rewrite::from_checkpoint(&record).save(&path, &SaveOptions::new()).unwrap();
     let file = Checkpoint::open(path).unwrap();
     assert_eq!((file.len(), file.metadata()), (record.len(), record.metadata()));
     let rows = file.tensor("encoder.weight").unwrap().slice((1..2, 1..)).unwrap().read().unwrap();

@@ -16,7 +16,7 @@ const SCALARS: &str = "safetensors_bridge.scalars";
 
 /// Writes a rewrite to a file.
 fn write<S: safetensors_core::ReadAt>(rewrite: &Rewrite<'_, S>, path: &Path) -> Result<(), Error> {
-    let writer = burn::Writer::of(rewrite)?;
+    let writer = burn::Writer::new(rewrite)?;
     let mut file = AtomicFile::create(path, &SaveOptions::new().durable(false))?;
     writer.write(&file, |_| ())?;
     file.commit()
@@ -80,7 +80,7 @@ fn everything_is_read_back() {
     let options = SaveOptions::new().metadata([("note", "ünï"), (IDS, ids)]);
     safetensors_core::save(&model, tensors(), &options).unwrap();
     let model = Checkpoint::open(&model).unwrap();
-    write(&Rewrite::of(&model), &path).unwrap();
+    write(&Rewrite::from_checkpoint(&model), &path).unwrap();
 
     let read = safetensors_formats::open(&path, &Options::new()).unwrap();
     assert_eq!((read.len(), read.metadata()), (model.len(), model.metadata()));
@@ -117,7 +117,7 @@ fn a_tied_weight_has_its_bytes_once_and_each_of_its_names() {
     let options = SaveOptions::new().metadata([("head", "embed"), (IDS, r#"{"embed":7}"#)]);
     safetensors_core::save(&model, [("embed", &weight)], &options).unwrap();
     let model = Checkpoint::open(&model).unwrap();
-    write(&Rewrite::of(&model), &path).unwrap();
+    write(&Rewrite::from_checkpoint(&model), &path).unwrap();
     assert!(fs::metadata(&path).unwrap().len() < 3000);
     let read = safetensors_formats::open(&path, &Options::new()).unwrap();
     assert_eq!(read.aliases().map(|(name, _)| name).collect::<Vec<_>>(), ["head"]);
@@ -153,19 +153,19 @@ fn numbers_and_ids_come_along() {
     record(&two, "b", u64::MAX, cbor!({"Float" => f64::NEG_INFINITY}).unwrap());
     let before = fs::read(&one).unwrap();
     let open = |path: &Path| safetensors_formats::open(path, &Options::new()).unwrap();
-    write(&Rewrite::of(&open(&one)), &out).unwrap();
+    write(&Rewrite::from_checkpoint(&open(&one)), &out).unwrap();
     assert_eq!(open(&out).metadata(), open(&one).metadata());
     assert_eq!(before.len(), fs::read(&out).unwrap().len());
 
     let (first, second) = (open(&one), open(&two));
-    let joined = Rewrite::of(&first).merge(&second).rename(|name| format!("p.{name}"));
+    let joined = Rewrite::from_checkpoint(&first).merge(&second).rename(|name| format!("p.{name}"));
     write(&joined, &out).unwrap();
     let joined = open(&out);
     assert_eq!(joined.metadata()[IDS], r#"{"p.a":7,"p.b":18446744073709551615}"#);
     let scalars = r#"{"18446744073709551615.step":{"f64":{"value":"-inf","bits":"fff0000000000000"}},"7.step":{"i64":-3},"on":{"bool":true}}"#;
     assert_eq!(joined.metadata()[SCALARS], scalars);
     // An excluded tensor takes its id along. Ids without a tensor stay.
-    let mut fewer = Rewrite::of(&joined).exclude(|name, _| name == "p.a");
+    let mut fewer = Rewrite::from_checkpoint(&joined).exclude(|name, _| name == "p.a");
     let ids = fewer.metadata_mut().get_mut(IDS).unwrap();
     assert_eq!(ids, r#"{"p.b":18446744073709551615}"#);
     *ids = r#"{"p.b":5,"path":6}"#.into();
@@ -248,8 +248,8 @@ fn a_save_that_stops_leaves_the_old_file() {
     let model = dir.path().join("a.safetensors");
     safetensors_core::save(&model, tensors(), &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&model).unwrap();
-    let rewrite = Rewrite::of(&checkpoint);
-    let writer = burn::Writer::of(&rewrite).unwrap();
+    let rewrite = Rewrite::from_checkpoint(&checkpoint);
+    let writer = burn::Writer::new(&rewrite).unwrap();
     let file = AtomicFile::create(&path, &SaveOptions::new()).unwrap();
     fs::OpenOptions::new().append(true).open(&model).unwrap().set_len(10_000).unwrap();
     writer.write(&file, |_| ()).unwrap_err();

@@ -32,7 +32,7 @@ fn parts_of_tensors_have_no_positions() {
     let file =
         serialize([("w", TensorView::from_slice(&[4], &[1_u8; 4]).unwrap())], &SaveOptions::new());
     let whole = Checkpoint::from_source(file.unwrap(), "a.safetensors").unwrap();
-    let rewrite = Rewrite::of(&whole);
+    let rewrite = Rewrite::from_checkpoint(&whole);
     let rules = RankRules::new().parse_rule("w=uneven:0").unwrap();
     let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new()).unwrap();
     rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();

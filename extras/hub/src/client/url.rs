@@ -72,7 +72,7 @@ impl Url {
     }
 
     pub(super) fn proxy<'p>(&self, proxies: &'p Proxies) -> Option<&'p Proxy> {
-        proxies.of(self.scheme(), self.0.host().unwrap_or_default(), self.0.port_u16())
+        proxies.choose(self.scheme(), self.0.host().unwrap_or_default(), self.0.port_u16())
     }
 
     fn scheme(&self) -> &str {

@@ -163,7 +163,7 @@ mod tests {
             .option("allow_http", "true")
             .option("skip_signature", "true")
             .retries(0);
-        let place = crate::remote::place::RemotePlace::of("s3://bucket/a", &options).unwrap();
+        let place = crate::remote::place::RemotePlace::new("s3://bucket/a", &options).unwrap();
         let service = place.service;
         let listed = run(together(200_000, async move {
             service.store.list_with_delimiter(Some(&"a".into())).await.map_err(|e| e.to_string())

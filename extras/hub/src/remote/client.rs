@@ -76,7 +76,7 @@ impl Connector {
         }
         let proxies = proxies(options)?;
         client = client.proxy(reqwest::Proxy::custom(move |url| {
-            let proxy = proxies.of(url.scheme(), url.host_str()?, url.port())?;
+            let proxy = proxies.choose(url.scheme(), url.host_str()?, url.port())?;
             Some(proxy.url.clone())
         }));
         if let Some(limit) = duration(options, Key::Timeout)? {

@@ -32,7 +32,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    pub(super) fn of(place: &RemotePlace) -> Self {
+    pub(super) fn new(place: &RemotePlace) -> Self {
         Self { service: Arc::clone(&place.service), lists: place.lists }
     }
 }

@@ -1,5 +1,4 @@
-//! [`HubFiles`]: the files of a repository on the Hub at one commit: cached files, and others by
-//! ranges.
+//! [`HubFiles`]: a repository on the Hub at one commit: cached files, and others by ranges.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +35,7 @@ struct State {
 }
 
 impl HubFiles {
-    pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
+    pub(super) fn new(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let repo = address.repo().clone();
         let cached = match Cache::from_environment() {
             Ok(cache) if !repo.is_bucket() => Some(cache.repo(&repo)),

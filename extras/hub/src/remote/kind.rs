@@ -44,12 +44,12 @@ impl AddressKind {
     /// ```
     /// use safetensors_hub::remote::AddressKind;
     ///
-    /// assert_eq!(AddressKind::of("s3://bucket/model"), Some(AddressKind::S3));
-    /// assert_eq!(AddressKind::of("HF://owner/name"), Some(AddressKind::Hub));
-    /// assert_eq!(AddressKind::of("model.safetensors"), None);
-    /// assert_eq!(AddressKind::of("C:\\model"), None);
+    /// assert_eq!(AddressKind::detect("s3://bucket/model"), Some(AddressKind::S3));
+    /// assert_eq!(AddressKind::detect("HF://owner/name"), Some(AddressKind::Hub));
+    /// assert_eq!(AddressKind::detect("model.safetensors"), None);
+    /// assert_eq!(AddressKind::detect("C:\\model"), None);
     /// ```
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn detect(text: &str) -> Option<Self> {
         let row = Self::SCHEMES.iter().find(|(scheme, _)| after_scheme(text, scheme).is_some());
         row.map(|(_, kind)| *kind)
     }

@@ -37,13 +37,13 @@ pub(super) struct RemotePlace {
 
 impl RemotePlace {
     /// Makes no request. Fails for a [path of the disk](super::local_path).
-    pub(super) fn of(address: &str, options: &RemoteOptions) -> Result<Self> {
+    pub(super) fn new(address: &str, options: &RemoteOptions) -> Result<Self> {
         connect(address, options)
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
     }
 
     pub(super) fn writable(address: &str, options: &RemoteOptions) -> Result<Self> {
-        let place = Self::of(address, options)?;
+        let place = Self::new(address, options)?;
         if !place.lists {
             let message = "files are not saved to web servers; expected an address of a bucket";
             let error = io::Error::new(io::ErrorKind::Unsupported, message);
@@ -62,7 +62,7 @@ fn connect(address: &str, options: &RemoteOptions) -> io::Result<RemotePlace> {
         return Err(invalid(message.into()));
     }
     // The parser has made the scheme lower case.
-    let kind = AddressKind::of(url.as_str());
+    let kind = AddressKind::detect(url.as_str());
     let is_web = kind == Some(AddressKind::Web);
     let (kind, key) = match (kind, ObjectStoreScheme::parse(&url)) {
         // Also the web addresses of buckets, so that public files need no credentials.
@@ -171,10 +171,11 @@ mod tests {
     #[test]
     fn only_s3_copies_no_large_files() {
         let options = RemoteOptions::new();
-        let most_copied = |address| RemotePlace::of(address, &options).unwrap().service.most_copied;
+        let most_copied =
+            |address| RemotePlace::new(address, &options).unwrap().service.most_copied;
         assert_eq!(most_copied("s3://bucket/a"), 5 * 1024 * 1024 * 1024);
         assert_eq!(most_copied("memory:///a"), u64::MAX);
         // The disk is no place here.
-        assert!(RemotePlace::of("file:///a", &options).is_err());
+        assert!(RemotePlace::new("file:///a", &options).is_err());
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn plan<'a>(ranges: impl IntoIterator<Item = (u64, &'a mut [u8])>) ->
     for piece in pieces {
         match requests.last_mut() {
             Some(last) if last.may_take(&piece) => last.add(piece),
-            _ => requests.push(Request::of(piece)),
+            _ => requests.push(Request::new(piece)),
         }
     }
     requests
@@ -63,7 +63,7 @@ fn divide(offset: u64, bytes: &mut [u8]) -> impl Iterator<Item = Piece<'_>> {
 }
 
 impl<'a> Request<'a> {
-    fn of(piece: Piece<'a>) -> Self {
+    fn new(piece: Piece<'a>) -> Self {
         let range = piece.offset..piece.end();
         let wanted = piece.bytes.len() as u64;
         Self { next: range.start, range, pieces: vec![piece], wanted, open: 0 }

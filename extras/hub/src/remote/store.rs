@@ -70,19 +70,19 @@ impl RemoteStore {
         if let Some(path) = local_path(address)? {
             return Ok(Self { path, remote: None });
         }
-        if AddressKind::of(address) != Some(AddressKind::Hub) {
-            return Ok(Self::of(&RemotePlace::of(address, options)?));
+        if AddressKind::detect(address) != Some(AddressKind::Hub) {
+            return Ok(Self::at(&RemotePlace::new(address, options)?));
         }
         let address = HubAddress::parse(address)?;
         let root = match address.path() {
             "" => address.to_string(),
             path => address.to_string().trim_end_matches(path).to_owned(),
         };
-        Ok(Self::with(Box::new(HubFiles::of(&address, options)?), root, address.to_string()))
+        Ok(Self::with(Box::new(HubFiles::new(&address, options)?), root, address.to_string()))
     }
 
-    pub(super) fn of(place: &RemotePlace) -> Self {
-        Self::with(Box::new(Objects::of(place)), place.root.clone(), place.shown.clone())
+    pub(super) fn at(place: &RemotePlace) -> Self {
+        Self::with(Box::new(Objects::new(place)), place.root.clone(), place.shown.clone())
     }
 
     fn with(files: Box<dyn Files>, root: String, path: String) -> Self {

@@ -75,7 +75,7 @@ fn a_delta_comes_as_what_it_is() {
     let wanted = options(&server, cache.path());
     let first = download(REPO, &wanted).unwrap();
     assert_eq!(first.files().len(), 2);
-    assert!(Checkpoint::open(first.dir()).unwrap_err().to_string().contains("it is a delta"));
+    assert!(Checkpoint::open(first.dir()).unwrap_err().to_string().contains("this is a delta of"));
     for again in [wanted.clone(), wanted.offline(true)] {
         assert_eq!(download(REPO, &again).unwrap(), first);
     }

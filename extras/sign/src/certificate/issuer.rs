@@ -104,7 +104,7 @@ impl Certificate {
                     SignatureHash::Sha384 => Pkcs1v15Sign::new::<Sha384>(),
                     SignatureHash::Sha512 => Pkcs1v15Sign::new::<Sha512>(),
                 };
-                key.verify(scheme, &hash.of(&message), signature).is_ok()
+                key.verify(scheme, &hash.digest(&message), signature).is_ok()
             }
             (None, None) => {
                 return Err(format!(

@@ -78,7 +78,7 @@ pub fn load_pytorch_optimizer<S: ReadAt>(
     training: &PyTorchTraining,
 ) -> Result<OptimizerRecord> {
     let state = training.state(checkpoint)?;
-    let module = Parameters::of(module);
+    let module = Parameters::new(module);
     let plan = Plan::new(&state, checkpoint, &module);
     let record = plan.and_then(Plan::read);
     record.map_err(|error| checkpoint.in_first_path(error))

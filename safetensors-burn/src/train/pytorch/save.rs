@@ -72,7 +72,7 @@ pub fn save_pytorch_optimizer(
     options: &SaveOptions,
 ) -> Result<()> {
     let path = path.as_ref();
-    let tensors = for_pytorch(&Parameters::of(module), record);
+    let tensors = for_pytorch(&Parameters::new(module), record);
     let tensors = tensors.map_err(|error| error.in_path(path))?;
     crate::save(path, &tensors, options)
 }
@@ -84,7 +84,7 @@ fn for_pytorch(
     module: &Parameters,
     record: OptimizerRecord,
 ) -> Result<BTreeMap<String, TensorData>> {
-    let record = Unpacked::of(record, None)?;
+    let record = Unpacked::unpack(record, None)?;
     let names = module.by_id().into_iter().map(|(id, paths)| {
         let ways =
             paths.iter().filter_map(|(_, parameter)| parameter.stored_as().into_iter().next());

@@ -10,10 +10,10 @@ use super::*;
 /// Restores each record of epoch 1. Returns the error, which all must give.
 fn refused(epochs: &Epochs) -> Error {
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
-    let error = of(model.restore(1));
+    let error = unwrap_error(model.restore(1));
     let text = error.to_string();
-    assert_eq!(of(optimizer.restore(1)).to_string(), text);
-    assert_eq!(of(scheduler.restore(1)).to_string(), text);
+    assert_eq!(unwrap_error(optimizer.restore(1)).to_string(), text);
+    assert_eq!(unwrap_error(scheduler.restore(1)).to_string(), text);
     assert_eq!(epochs.newest().unwrap(), None);
     let list = epochs.list().unwrap();
     assert_eq!(list[0].problem().unwrap().to_string(), text);
@@ -32,11 +32,11 @@ fn change_manifest(epochs: &Epochs, change: impl FnOnce(&mut serde_json::Value))
 fn no_epoch() {
     let (_dir, epochs) = saved(4);
     let (model, ..) = epochs.checkpointers_without_module();
-    let error = of(model.restore(1));
+    let error = unwrap_error(model.restore(1));
     assert!(matches!(reason(&error), EpochError::NotFound { found } if *found == [4]), "{error}");
     let (_dir, epochs) = empty();
     let (model, ..) = epochs.checkpointers_without_module();
-    assert!(of(model.restore(1)).to_string().contains("the directory has none"));
+    assert!(unwrap_error(model.restore(1)).to_string().contains("the directory has none"));
 }
 
 /// As a copy that was interrupted, or a directory of another program.
@@ -82,7 +82,7 @@ fn a_manifest_of_something_else() {
     fs::write(&path, good).unwrap();
     fs::rename(epochs.path(1), epochs.path(2)).unwrap();
     let (model, ..) = epochs.checkpointers_without_module();
-    let error = of(model.restore(2));
+    let error = unwrap_error(model.restore(2));
     assert!(matches!(reason(&error), EpochError::OtherEpoch { expected: 2, found: 1 }), "{error}");
 }
 
@@ -137,7 +137,7 @@ fn a_changed_byte_is_found_wherever_it_is() {
             assert!(matches!(reason(&error), EpochError::Header { .. }), "{at}: {error}");
             headers += 1;
         } else {
-            let error = of(epochs.checkpointers_without_module().1.restore(1));
+            let error = unwrap_error(epochs.checkpointers_without_module().1.restore(1));
             assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{at}: {error}");
             assert!(error.tensor().unwrap().contains(".momentum."));
             assert!(epochs.verify(1).is_err());
@@ -197,7 +197,7 @@ fn a_file_that_is_no_record() {
         fs::write(&path, &bytes).unwrap();
         // The manifest is made to fit.
         let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
-        let digest = safetensors_core::digest::Digest::of(&bytes[..header]).to_string();
+        let digest = safetensors_core::digest::Digest::compute(&bytes[..header]).to_string();
         change_manifest(&epochs, |manifest| {
             manifest["files"]["optimizer.safetensors"]["header_xxh3_128"] = digest.into();
         });
@@ -208,7 +208,7 @@ fn a_file_that_is_no_record() {
         ("{\\\"first.bias\\\":", "[\\\"first.bias\\\":"),
     ] {
         rewrite(from, to);
-        let error = of(optimizer.restore(1));
+        let error = unwrap_error(optimizer.restore(1));
         assert!(matches!(reason(&error), EpochError::NotARecord { .. }), "{error}");
         assert_eq!(error.file(), epochs.path(1).join("optimizer.safetensors").to_str());
         rewrite(to, from);
@@ -242,7 +242,7 @@ fn an_epoch_that_is_replaced_between_two_records() {
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     model.restore(1).unwrap();
     Training::trained(3).save(&epochs.checkpointers_without_module(), 1);
-    let error = of(optimizer.restore(1));
+    let error = unwrap_error(optimizer.restore(1));
     assert!(matches!(reason(&error), EpochError::Replaced), "{error}");
     // All records of the new one.
     model.restore(1).unwrap();
@@ -261,7 +261,7 @@ fn the_files_of_an_epoch_are_not_edited() {
         let error = edit(&path).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{error}");
         let checkpoint = File::open(&path).unwrap();
-        let rewrite = Rewrite::of(&checkpoint);
+        let rewrite = Rewrite::from_checkpoint(&checkpoint);
         let error = rewrite.save(&path, &SaveOptions::new()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::InManifest { .. }), "{error}");
         // A copy is another file.

@@ -8,9 +8,9 @@ fn a_save_that_fails_deletes_nothing() {
     let (_dir, epochs, training) = saved_to(6);
     let checkpointers = epochs.checkpointers_without_module();
     Training::restored(&checkpointers, 3);
-    of(checkpointers.0.save(4, failing::quantised()));
-    of(checkpointers.1.save(4, training.optimizer.to_record()));
-    of(checkpointers.2.save(4, training.scheduler.to_record()));
+    unwrap_error(checkpointers.0.save(4, failing::quantised()));
+    unwrap_error(checkpointers.1.save(4, training.optimizer.to_record()));
+    unwrap_error(checkpointers.2.save(4, training.scheduler.to_record()));
     for epoch in [1, 2, 3] {
         delete(&checkpointers, epoch).unwrap();
     }
@@ -49,7 +49,7 @@ fn a_deletion_that_fails_is_tried_again_and_does_not_fail_the_save() {
     fs::write(epochs.path(1), "a file").unwrap();
     training.save(&checkpointers, 2);
     training.save(&checkpointers, 3);
-    let error = of(delete(&checkpointers, 2));
+    let error = unwrap_error(delete(&checkpointers, 2));
     assert_eq!(error.file(), epochs.path(1).to_str());
     // The other one is deleted all the same.
     assert_eq!(numbers(&epochs), [3]);

@@ -159,7 +159,7 @@ fn problem(epochs: &Epochs, epoch: usize) -> String {
     let list = epochs.list().unwrap();
     let found = list.iter().find(|found| found.number() == epoch).unwrap();
     let error = found.problem().unwrap();
-    let restored = of(epochs.checkpointers_without_module().0.restore(epoch));
+    let restored = unwrap_error(epochs.checkpointers_without_module().0.restore(epoch));
     assert_eq!(error.to_string(), restored.to_string());
     assert_eq!(epochs.verify(epoch).unwrap_err().to_string(), restored.to_string());
     if error.file().unwrap().contains("epoch-1") {
@@ -187,7 +187,7 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
     };
     let shown = |bytes: &[u8]| {
         let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
-        format!("{} bytes and {}", bytes.len(), digest::Digest::of(&bytes[..8 + len]))
+        format!("{} bytes and {}", bytes.len(), digest::Digest::compute(&bytes[..8 + len]))
     };
     let expected = format!(
         "{}: burn: the base, of epoch 1, should be a file of {} as the XXH3-128 of its header, found ",
@@ -212,9 +212,10 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
         place(&bytes);
         flip(&link, |len| len - from_end);
         assert_eq!(bases(&epochs, 3)[0], Some(1));
-        for error in
-            [of(epochs.checkpointers_without_module().0.restore(3)), epochs.verify(3).unwrap_err()]
-        {
+        for error in [
+            unwrap_error(epochs.checkpointers_without_module().0.restore(3)),
+            epochs.verify(3).unwrap_err(),
+        ] {
             assert_eq!(error.file(), link.to_str(), "{error}");
             assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{error}");
         }
@@ -247,7 +248,7 @@ fn an_epoch_whose_base_is_damaged_is_whole() {
     let header = || {
         let bytes = fs::read(&path).unwrap();
         let len = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
-        digest::Digest::of(&bytes[..8 + len]).to_string()
+        digest::Digest::compute(&bytes[..8 + len]).to_string()
     };
     let before = header();
     flip(&path, |_| 8);
@@ -283,7 +284,7 @@ fn a_delta_that_is_missing_or_changed_is_an_error() {
     // A compressed difference is checked when it is read.
     let path = epochs.path(2).join("optimizer.delta/model-00000-of-00001.safetensors");
     flip(&path, |len| len - 3);
-    let error = of(epochs.checkpointers_without_module().1.restore(2));
+    let error = unwrap_error(epochs.checkpointers_without_module().1.restore(2));
     assert!(error.tensor().is_some_and(|name| name.contains("head")), "{error}");
     assert_eq!(epochs.verify(2).unwrap_err().to_string(), error.to_string());
     flip(&path, |len| len - 3);

@@ -25,7 +25,7 @@ fn a_quantised_tensor_is_refused_by_name() {
     let (_dir, epochs) = saved(1);
     let expected = restored(&epochs.checkpointers_without_module(), 1);
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
-    let error = of(model.save(1, quantised()));
+    let error = unwrap_error(model.save(1, quantised()));
     assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{error}");
     assert_eq!(error.tensor(), Some("enc.weight"));
     // The message names the place that the file would have had, not the hidden directory.
@@ -43,7 +43,7 @@ fn others(
     scheduler: &SafetensorsCheckpointer<LrSchedulerRecord>,
 ) -> [Error; 2] {
     let optimizer = optimizer.save(1, OptimizerRecord::default());
-    [of(optimizer), of(scheduler.save(1, LrSchedulerRecord::new()))]
+    [unwrap_error(optimizer), unwrap_error(scheduler.save(1, LrSchedulerRecord::new()))]
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn more_tensors_than_burn_restores_are_refused() {
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
     // burn itself writes such a container, and refuses to read it.
     let over = MAX_TENSOR_COUNT + 1;
-    let error = of(model.save(1, Many::new(over).into_record()));
+    let error = unwrap_error(model.save(1, Many::new(over).into_record()));
     let EpochError::TooManyTensors { limit, found } = reason(&error) else { panic!("{error}") };
     assert_eq!((*limit, *found), (100_000, over));
     for error in others(&optimizer, &scheduler) {
@@ -82,7 +82,7 @@ fn a_directory_that_cannot_be_created_is_an_error() {
     fs::write(&path, "").unwrap();
     let epochs = Epochs::new(path.join("checkpoints"));
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
-    let error = of(model.save(1, Model::new().into_record()));
+    let error = unwrap_error(model.save(1, Model::new().into_record()));
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     others(&optimizer, &scheduler);
     fs::remove_file(&path).unwrap();
@@ -115,13 +115,13 @@ fn what_is_not_ours_is_neither_replaced_nor_deleted() {
         make(&path);
         let seen = before(&path);
         let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
-        let error = of(model.save(2, training.model.clone().into_record()));
+        let error = unwrap_error(model.save(2, training.model.clone().into_record()));
         assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
         assert!(error.to_string().contains(found), "{error}");
         assert!(error.to_string().contains("run/checkpoints"), "{error}");
         assert_eq!(error.file(), path.to_str());
-        of(optimizer.save(2, training.optimizer.to_record()));
-        of(scheduler.save(2, training.scheduler.to_record()));
+        unwrap_error(optimizer.save(2, training.optimizer.to_record()));
+        unwrap_error(scheduler.save(2, training.scheduler.to_record()));
         if path.is_dir() {
             training.save(&epochs.checkpointers_without_module(), 3);
             let error = epochs.delete_after(0).unwrap_err();
@@ -136,7 +136,7 @@ fn what_is_not_ours_is_neither_replaced_nor_deleted() {
         model.save(2, training.model.clone().into_record()).unwrap();
         optimizer.save(2, training.optimizer.to_record()).unwrap();
         make(&path);
-        let error = of(scheduler.save(2, training.scheduler.to_record()));
+        let error = unwrap_error(scheduler.save(2, training.scheduler.to_record()));
         assert!(matches!(reason(&error), EpochError::Foreign { .. }), "{error}");
         assert_eq!(before(&path), seen);
     }

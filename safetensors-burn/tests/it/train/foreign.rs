@@ -51,9 +51,9 @@ fn save(epochs: &Epochs, model: impl Module, optimizer: OptimizerRecord) {
 /// Restores each record of epoch 1 for a module. Returns the error, which all must give.
 fn refused(epochs: &Epochs, module: &impl Module) -> Error {
     let (model, optimizer, scheduler) = epochs.checkpointers(module);
-    let error = of(scheduler.restore(1));
-    assert_eq!(of(model.restore(1)).to_string(), error.to_string());
-    assert_eq!(of(optimizer.restore(1)).to_string(), error.to_string());
+    let error = unwrap_error(scheduler.restore(1));
+    assert_eq!(unwrap_error(model.restore(1)).to_string(), error.to_string());
+    assert_eq!(unwrap_error(optimizer.restore(1)).to_string(), error.to_string());
     error
 }
 

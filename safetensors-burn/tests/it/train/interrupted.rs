@@ -31,7 +31,7 @@ fn child() {
     if result.is_ok() {
         std::process::exit(0);
     }
-    eprintln!("{}", of(result));
+    eprintln!("{}", unwrap_error(result));
     std::process::exit(7);
 }
 

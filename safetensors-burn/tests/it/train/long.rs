@@ -14,7 +14,7 @@ pub(super) type Run = Training<Large>;
 /// A model and an optimizer that has a state of all of it.
 pub(super) fn begun() -> Run {
     let device = Device::default().autodiff();
-    let mut run = Training::of(Large {
+    let mut run = Training::from_model(Large {
         frozen: LinearConfig::new(32, 64).init(&device),
         head: LinearConfig::new(64, 2).init(&device),
     });

@@ -74,7 +74,7 @@ struct Training<M = Model> {
 }
 
 impl<M: Module> Training<M> {
-    fn of(model: M) -> Self {
+    fn from_model(model: M) -> Self {
         let schedule = CosineAnnealingLrSchedulerConfig::new(0.1, 50);
         Self { model, optimizer: AdamWConfig::new().init(), scheduler: schedule.init().unwrap() }
     }
@@ -112,7 +112,7 @@ impl<M: Module> Training<M> {
 
 impl Training {
     fn new() -> Self {
-        Self::of(Model::new())
+        Self::from_model(Model::new())
     }
 
     /// A training that has made some steps.
@@ -221,7 +221,7 @@ fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Returns the error of this crate in burn's.
-fn of<T>(result: Result<T, CheckpointerError>) -> Error {
+fn unwrap_error<T>(result: Result<T, CheckpointerError>) -> Error {
     match result {
         Ok(_) => panic!("this should have failed"),
         Err(CheckpointerError::IOError(error)) => *error.into_inner().unwrap().downcast().unwrap(),

@@ -142,7 +142,7 @@ fn a_tensor_without_a_parameter_beside_others_is_an_error_that_names_it() {
         let checkpointers = epochs.checkpointers_without_module();
         let record = optimizer_record(&writer.into_bytes().unwrap());
         save_records(&checkpointers, 1, Model::new(), record);
-        let error = of(checkpointers.1.restore(1));
+        let error = unwrap_error(checkpointers.1.restore(1));
         assert_eq!(error.tensor(), Some("ema"), "{error}");
         assert!(error.to_string().contains("belongs to no parameter"), "{error}");
         assert_eq!(error.file(), epochs.path(1).join("optimizer.safetensors").to_str());

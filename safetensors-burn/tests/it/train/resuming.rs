@@ -63,7 +63,7 @@ fn another_model_is_refused_with_all_differences() {
         second: LinearConfig::new(5, 1).with_bias(false).init(&device),
     };
     let (model, optimizer, scheduler) = epochs.checkpointers(&other);
-    let error = of(model.restore(1));
+    let error = unwrap_error(model.restore(1));
     assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());
     let ErrorKind::Mismatches { mismatches } = error.kind() else { panic!("{error}") };
     let shape = |name: &str, expected: &[usize], found: &[usize]| Mismatch::Shape {
@@ -79,6 +79,6 @@ fn another_model_is_refused_with_all_differences() {
     ];
     assert_eq!(mismatches, &expected);
     // Whichever record comes first, so that none is loaded.
-    assert_eq!(of(optimizer.restore(1)).to_string(), error.to_string());
-    assert_eq!(of(scheduler.restore(1)).to_string(), error.to_string());
+    assert_eq!(unwrap_error(optimizer.restore(1)).to_string(), error.to_string());
+    assert_eq!(unwrap_error(scheduler.restore(1)).to_string(), error.to_string());
 }

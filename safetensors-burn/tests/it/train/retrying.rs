@@ -30,7 +30,7 @@ fn all_records_are_saved_again_after_one_failed() {
     let checkpointers = epochs.checkpointers_without_module();
     for steps in 1..=3 {
         let training = Training::trained(steps);
-        of(save_in_order(&checkpointers, &training, broken()));
+        unwrap_error(save_in_order(&checkpointers, &training, broken()));
         // A failed attempt gives back its room on the disk.
         let directory = epochs.path(1).parent().unwrap().to_owned();
         let left = if directory.exists() { names_in(&directory) } else { vec![] };
@@ -49,16 +49,16 @@ fn one_record_cannot_be_saved_again_without_the_others() {
         let checkpointers = epochs.checkpointers_without_module();
         let (_, optimizer, scheduler) = &checkpointers;
         let [first, second] = [1, 2].map(Training::trained);
-        of(save_in_order(&checkpointers, &first, broken()));
+        unwrap_error(save_in_order(&checkpointers, &first, broken()));
         if with_scheduler {
-            of(scheduler.save(1, first.scheduler.to_record()));
+            unwrap_error(scheduler.save(1, first.scheduler.to_record()));
         }
         for _ in 0..3 {
-            let error = of(optimizer.save(1, first.optimizer.to_record()));
+            let error = unwrap_error(optimizer.save(1, first.optimizer.to_record()));
             assert!(matches!(reason(&error), EpochError::OtherFailed), "{error}");
             assert_eq!(error.file(), epochs.path(1).to_str());
         }
-        of(scheduler.save(1, first.scheduler.to_record()));
+        unwrap_error(scheduler.save(1, first.scheduler.to_record()));
         save_in_order(&checkpointers, &second, second.optimizer.to_record()).unwrap();
         holds(&epochs, &second);
     }
@@ -74,9 +74,9 @@ fn an_epoch_that_cannot_be_put_in_place_is_saved_again_as_a_whole() {
     scheduler.save(1, first.scheduler.to_record()).unwrap();
     optimizer.save(1, first.optimizer.to_record()).unwrap();
     fs::write(epochs.path(1), "a file").unwrap();
-    of(model.save(1, first.model.clone().into_record()));
+    unwrap_error(model.save(1, first.model.clone().into_record()));
     fs::remove_file(epochs.path(1)).unwrap();
-    of(model.save(1, first.model.into_record()));
+    unwrap_error(model.save(1, first.model.into_record()));
     scheduler.save(1, second.scheduler.to_record()).unwrap();
     optimizer.save(1, second.optimizer.to_record()).unwrap();
     assert_eq!(epochs.newest().unwrap(), None);

@@ -45,11 +45,11 @@ fn a_directory_that_is_missing_is_an_error_and_the_old_epoch_stays() {
     let epochs = epochs.staging(&missing);
     let training = Training::trained(1);
     let (model, optimizer, scheduler) = epochs.checkpointers_without_module();
-    let error = of(model.save(1, training.model.into_record()));
+    let error = unwrap_error(model.save(1, training.model.into_record()));
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert!(error.file().unwrap().starts_with(missing.to_str().unwrap()), "{error}");
-    of(optimizer.save(1, training.optimizer.to_record()));
-    of(scheduler.save(1, training.scheduler.to_record()));
+    unwrap_error(optimizer.save(1, training.optimizer.to_record()));
+    unwrap_error(scheduler.save(1, training.scheduler.to_record()));
     assert_eq!(files(&epochs, 1), before);
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
 }
@@ -74,7 +74,8 @@ fn what_was_staged_is_removed_after_an_error() {
     let staging = tempdir().unwrap();
     let (_dir, epochs) = empty();
     let epochs = epochs.staging(staging.path());
-    let error = of(epochs.checkpointers_without_module().0.save(1, super::failing::quantised()));
+    let error =
+        unwrap_error(epochs.checkpointers_without_module().0.save(1, super::failing::quantised()));
     assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{error}");
     assert_eq!(error.tensor(), Some("enc.weight"));
     assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());

@@ -261,10 +261,10 @@ fn a_record_that_burn_does_not_give_fails_one_save() {
         save_records(&checkpointers, 1, net.clone(), adam.to_record());
 
         checkpointers.0.save(2, net.clone().into_record()).unwrap();
-        let error = of(checkpointers.1.save(2, record()));
+        let error = unwrap_error(checkpointers.1.save(2, record()));
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(error.file(), epochs.path(2).join("optimizer.safetensors").to_str());
-        of(checkpointers.2.save(2, LrSchedulerRecord::new()));
+        unwrap_error(checkpointers.2.save(2, LrSchedulerRecord::new()));
         assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
         save_records(&checkpointers, 2, net.clone(), record());
         assert_is_of_bytes(&epochs, 2, &net, record());

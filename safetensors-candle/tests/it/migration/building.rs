@@ -35,14 +35,14 @@ pub(super) const LINES: &[(&str, Line)] = &[
         let ours = var_builder(&files.file, DType::F32, &CPU).into_candle()?;
         assert_build_same(&ours, &mapped(&[&files.file]))
     }),
-    ("the same of the files that an index names", |files| {
+    ("`from_mmaped_safetensors` of the files that an index names", |files| {
         let theirs = mapped(&files.shards());
         for path in [files.sharded.clone(), files.sharded.join("model.safetensors.index.json")] {
             assert_build_same(&var_builder(path, DType::F32, &CPU).into_candle()?, &theirs)?;
         }
         Ok(())
     }),
-    ("the same of any other files", |files| {
+    ("`from_mmaped_safetensors` of any other files", |files| {
         let ours = Checkpoint::open_files(files.shards()).into_candle()?;
         assert_build_same(&var_builder_from(ours, DType::F32, &CPU), &mapped(&files.shards()))
     }),

@@ -83,8 +83,8 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
         r#"missing: "a.bias"; not needed: "aa", "z"; "#,
         r#""a.weight" should have shape [4, 3], found [3, 4]"#,
         r#""b.weight" should have dtype F32, found F64"#,
-        "in StateOptions, allow_missing(true) loads the rest, allow_extra(true) skips what is not \
-         needed, cast(true) converts dtypes",
+        "in StateOptions, allow_missing(true) loads the rest, allow_extra(true) skips the \
+         tensors that are not needed, cast(true) converts dtypes",
     ] {
         assert!(message.contains(part), "{message}");
     }
@@ -95,7 +95,8 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
     let error = options.load(&path, &fresh).unwrap_err();
     assert!(!mismatches(&error).contains(&missing("a.bias")));
     assert!(error.to_string().ends_with(
-        "; in StateOptions, allow_extra(true) skips what is not needed, cast(true) converts dtypes"
+        "; in StateOptions, allow_extra(true) skips the tensors that are not needed, cast(true) \
+         converts dtypes"
     ));
     let options = options.allow_extra(true).cast(true);
     let error = options.load(&path, &fresh).unwrap_err();

@@ -98,7 +98,7 @@ fn tensor(app: &App<'_>, node: usize, shown: Shown<'_>, lines: &mut Lines<'_>) {
             lines.fact("file", input::shard_name(app.checkpoint, file));
         }
         // The bytes of a tensor of another format may be in many places, or in none.
-        if other::of(tensor.source()).is_none() {
+        if other::tensor_file(tensor.source()).is_none() {
             let (start, len) = (tensor.file_offset(), tensor.byte_len());
             let end = text::count(start.saturating_add(len));
             lines.fact("offsets", format!("{} … {end}", text::count(start)));
@@ -178,7 +178,7 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
         lines.plain(input::shard_name(app.checkpoint, file.path()), Style::default());
         let header = file.safetensors().header();
         let tensors = text::counted(header.len() as u64, "tensor");
-        let (size, about) = match other::of(file.safetensors().source()) {
+        let (size, about) = match other::tensor_file(file.safetensors().source()) {
             Some(other) => (other.file_len(), other.format().to_string()),
             None => {
                 let start = header.data_start();

@@ -47,12 +47,12 @@ use crate::terminal::stdout::Out;
 
 /// Look through a checkpoint in the terminal: modules, search, statistics of tensors.
 ///
-/// Only headers are read, until the statistics of a tensor are asked for. A quantised weight has
-/// the statistics of its numbers.
+/// Reads only headers until you ask for the statistics of a tensor. A quantised weight has the
+/// statistics of its numbers.
 ///
-/// Arrows or hjkl move, open and close; o and c open and close all below. / searches, s shows the
-/// statistics of a tensor, Tab scrolls the details, Esc goes back, q quits, and ? shows all keys.
-/// If the checkpoint comes from standard input, keys come from the terminal.
+/// Arrows or hjkl move, open and close; o and c open and close all below. / searches, s shows
+/// statistics, Tab scrolls the details, Esc goes back, q quits, and ? shows all keys. If the
+/// checkpoint comes from standard input, keys come from the terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -96,12 +96,12 @@ impl Run for Args {
             Arc::clone(&checkpoint)
         } else {
             let opened = self.input.open_with(self.values.opening())?;
-            Arc::new(self.values.of(opened, Select::default().matcher())?)
+            Arc::new(self.values.apply(opened, Select::default().matcher())?)
         };
         let mut tensors: Vec<_> = checkpoint.tensors().collect();
         let outline = Outline::new(
             self.input.name(),
-            &Tree::of(&mut tensors, &Parameters::new(&weights), Sort::Name, false),
+            &Tree::build(&mut tensors, &Parameters::new(&weights), Sort::Name, false),
         );
         drop(tensors);
         let app = App::new(&checkpoint, outline);

@@ -36,7 +36,7 @@ impl<'a> Test<'a> {
         let mut tensors: Vec<_> = checkpoint.tensors().collect();
         let outline = Outline::new(
             "m.safetensors".into(),
-            &Tree::of(&mut tensors, &Parameters::default(), Sort::Name, false),
+            &Tree::build(&mut tensors, &Parameters::default(), Sort::Name, false),
         );
         let terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         Self { app: App::new(checkpoint, outline), view: View::new(Looks::new(true)), terminal }

@@ -97,7 +97,7 @@ enum State {
 }
 
 impl State {
-    fn of(found: &Verification) -> Self {
+    fn new(found: &Verification) -> Self {
         match (found.damaged.is_empty(), found.unverified.is_empty()) {
             (false, _) => Self::Damaged,
             (true, false) => Self::Unverified,
@@ -309,7 +309,7 @@ pub(super) fn verify(
         if !which.json {
             show(repo, bytes, &found, is_strict, out)?;
         }
-        let state = State::of(&found);
+        let state = State::new(&found);
         let damaged = found.damaged.iter();
         let damaged =
             damaged.map(|(path, error)| Damaged { path: lossy(path), error: error.to_string() });
@@ -353,7 +353,7 @@ fn show(
 ) -> anyhow::Result<()> {
     let stdout = std::io::stdout();
     let (id, size, unverified) = (repo.id(), text::size(bytes), found.unverified.len());
-    match State::of(found) {
+    match State::new(found) {
         State::Ok => writeln!(out, "{id}: {}, {size}", paint("ok", Colour::Green, &stdout))?,
         State::Unverified => {
             let state = paint("not verified", Colour::Yellow, &stdout);

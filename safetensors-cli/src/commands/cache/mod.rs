@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use super::Run;
 use crate::terminal::stdout::Out;
 
-/// Show what the cache of the Hugging Face Hub has, check it, and remove from it
+/// Show, check and clean the cache of the Hugging Face Hub
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -33,8 +33,8 @@ Exit codes: 0 done, 1 a file is damaged, or the cache cannot be read or changed,
 enum Command {
     /// List the repositories that were downloaded, with their revisions
     ///
-    /// Revisions share files that are the same. A branch or a tag with a commit that has no snapshot
-    /// is listed as such: nothing of it was downloaded, or its files were removed.
+    /// Revisions share equal files. A branch or a tag without a snapshot is listed as such: nothing
+    /// of it was downloaded, or its files were removed.
     #[command(after_help = "\
 Examples:
   safetensors cache list
@@ -43,11 +43,11 @@ Examples:
 
 Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
     List(Which),
-    /// Read every file, and compare its digest with the one that the Hub gave it
+    /// Read every file, and compare its digest with the Hub's
     ///
     /// A damaged file gets a line on standard error. Remove it, and the next download replaces it.
     /// A file without a known digest is not verified, and gets a warning: a copy in a snapshot, as
-    /// on Windows, or a blob of a server with other ETags. So does a branch or a tag that has no
+    /// on Windows, or a blob from a server with other ETags. So does a branch or a tag without a
     /// snapshot.
     #[command(after_help = "\
 Examples:
@@ -85,18 +85,18 @@ Examples:
 
 Exit codes: 0 removed, 1 REPO is not in the cache, or the cache cannot be changed, 2 wrong usage.")]
     Rm(Removal),
-    /// Remove the snapshots that no branch and no tag leads to
+    /// Remove the snapshots that no branch or tag leads to
     ///
-    /// These are older commits of branches, and commits that were downloaded by their digits. Files
-    /// that another snapshot has stay, and so do unfinished downloads. On a terminal a question
-    /// comes first; elsewhere --force is needed.
+    /// These are older commits of branches, and commits that were downloaded by their hash. Files
+    /// of other snapshots stay, and so do unfinished downloads. On a terminal a question comes
+    /// first; elsewhere --force is needed.
     #[command(after_help = "\
 Examples:
   safetensors cache prune --dry-run
   safetensors cache prune --force
 
-Exit codes: 0 removed, or there was nothing to remove, 1 REPO is not in the cache, or the cache
-cannot be changed, 2 wrong usage.")]
+Exit codes: 0 removed, or nothing to remove, 1 REPO is not in the cache, or the cache cannot be
+changed, 2 wrong usage.")]
     Prune(Removal),
 }
 
@@ -106,9 +106,7 @@ struct Place {
     /// Only these repositories; all by default
     #[arg(value_name = "REPO")]
     repos: Vec<String>,
-    /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
-    ///
-    /// Between the two, HF_HOME names the directory that holds hub
+    /// The cache; by default HF_HUB_CACHE, else hub in HF_HOME, else ~/.cache/huggingface/hub
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
 }

@@ -1,5 +1,4 @@
-//! [`LoraFormat`]: the `--lora-format` option, which converts an adapter to another trainer's
-//! format.
+//! [`LoraFormat`]: the `--lora-format` option, the format of another trainer's adapters.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,9 +23,9 @@ pub(super) struct LoraFormat {
     /// Write IN, a LoRA adapter, in the format of another trainer
     ///
     /// peft and mlx write a directory with adapter_config.json; diffusers and kohya, a .safetensors
-    /// file or a directory. Values stay bit by bit; mlx has transposed matrices. Stacked experts
+    /// file or a directory. Values keep their bits; mlx has transposed matrices. Stacked experts
     /// (target_parameters) become one module for each expert, as vLLM reads them. A part that the
-    /// format cannot store is an error, such as LoHa for all but kohya
+    /// format cannot store is an error, such as LoHa in all but kohya
     #[arg(
         long,
         value_name = "FORMAT",
@@ -40,8 +39,7 @@ pub(super) struct LoraFormat {
     lora_format: Option<Format>,
     /// With --lora-format: the model of the adapter
     ///
-    /// Its names show where the names of kohya have _ instead of a dot. Its config.json says how
-    /// experts are stacked
+    /// Its names show where kohya's _ was a dot, and its config.json how experts are stacked
     #[arg(
         long,
         value_name = "MODEL",
@@ -83,7 +81,7 @@ pub(super) fn save(
     mut output: Output,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let [input] = inputs else { return Err(wrong_usage("--lora-format is for one IN")) };
+    let [input] = inputs else { return Err(wrong_usage("--lora-format needs exactly one IN")) };
     output.name_adapter(format)?;
     let adapter = lora::open(input)?;
     let mut files = files_of(&adapter);

@@ -21,10 +21,9 @@ use crate::terminal::text;
 pub(super) struct Changes {
     /// Convert floating-point tensors to this dtype, such as bf16, f16 or f32
     ///
-    /// Numbers are rounded to nearest, ties to even. Names are in upper or lower case, also
-    /// PyTorch's: bfloat16, half, torch.float32, fp8 (f8_e4m3). The others are f64, f8_e5m2,
-    /// f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz, f6_e2m3, f6_e3m2, f4, bool, u8, i8, u16, i16, u32, i32,
-    /// u64, i64 and c64
+    /// Rounds to nearest, ties to even. Names are in upper or lower case, also PyTorch's: bfloat16,
+    /// half, torch.float32, fp8 (f8_e4m3). The others are f64, f8_e5m2, f8_e8m0, f8_e4m3fnuz,
+    /// f8_e5m2fnuz, f6_e2m3, f6_e3m2, f4, bool, u8, i8, u16, i16, u32, i32, u64, i64 and c64
     #[arg(
         long,
         value_name = "DTYPE",
@@ -37,18 +36,18 @@ pub(super) struct Changes {
     /// A value that does not fit is an error
     #[arg(long, requires = "dtype")]
     all: bool,
-    /// Convert the tensors that match to DTYPE, `keep` them as they are, or `quantize` them
+    /// Convert matching tensors to DTYPE, `keep` them unchanged, or `quantize` them
     ///
-    /// Applies to every dtype, and takes precedence over --dtype and --quantize. May be given several
-    /// times: the first that matches counts
+    /// Applies to every dtype, and precedes --dtype and --quantize. May be repeated: the first
+    /// match counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = Cast::parse)]
     casts: Vec<Cast>,
-    /// Make numbers of quantised tensors: f32, or another dtype for them
+    /// Convert quantised tensors to numbers: f32, or another dtype
     ///
-    /// These are tensors of GGUF files, and the weights of every scheme that `safetensors inspect`
-    /// names, such as GPTQ. They are computed as f32 and then rounded once. --dtype makes numbers
-    /// of them, too, in the dtype of all floats, and --cast of some; both precede this option. A
-    /// quantised tensor of a GGUF file needs one of them
+    /// For tensors of GGUF files, and the weights of every scheme that `safetensors inspect` names,
+    /// such as GPTQ. Computed as f32, then rounded once. --dtype (with all floats) and --cast
+    /// (some) convert them, too, and precede this option. A quantised tensor of a GGUF file needs
+    /// one of the three
     #[arg(
         long,
         value_name = "DTYPE",
@@ -56,16 +55,16 @@ pub(super) struct Changes {
         hide_possible_values = true
     )]
     dequantize: Option<Dtype>,
-    /// Copy the codes and scales of quantised weights as they are, despite --dtype
+    /// Copy codes and scales of quantised weights unchanged, despite --dtype
     ///
-    /// If scales cannot be distinguished, all floats stay as they are, with a warning. NumPy's
-    /// files and burnpack need this option to hold codes
+    /// If scales cannot be distinguished, all floats stay unchanged, with a warning. NumPy's files
+    /// and burnpack need this option to hold codes
     #[arg(long, conflicts_with_all = ["dequantize", "quantize"])]
     pub(super) keep_quantized: bool,
-    /// Also take the optimizer's state from a checkpoint of DeepSpeed
+    /// Also take the optimizer's state from a DeepSpeed checkpoint
     ///
-    /// Its tensors are called optimizer.state.NAME.exp_avg for the parameter NAME. The state of
-    /// other trainers is always taken
+    /// Its tensors are named like optimizer.state.NAME.exp_avg, for the parameter NAME. Other
+    /// trainers' state is always taken
     #[arg(long, help_heading = FILES)]
     pub(super) optimizer_state: bool,
     /// Quantise weights, without calibration
@@ -74,16 +73,15 @@ pub(super) struct Changes {
     /// are not whole blocks of 32 are F16.
     ///
     /// For other outputs it quantises the weights of linear layers: matrices of floats named
-    /// *.weight, but not embeddings, norms, routers, the head, transposed layers (GPT-2) and
-    /// stacked experts. --cast takes out others with `keep` or a dtype, and takes in others with
-    /// `quantize`. --dtype converts the other floats. Quantised weights are quantised again. Codes
-    /// and scales equal compressed-tensors'.
+    /// *.weight, except embeddings, norms, routers, the head, transposed layers (GPT-2) and stacked
+    /// experts. --cast excludes more with `keep` or a dtype, and adds others with `quantize`.
+    /// --dtype converts the other floats. Quantised weights are quantised again. Codes and scales
+    /// equal compressed-tensors'.
     ///
-    /// fp8-block128, or fp8, has a scale for each block of 128 by 128, as DeepSeek's; fp8-channel
-    /// and int8-channel, or int8, for each row; fp8-tensor one. nvfp4 has one for 16 columns (4.5
-    /// bits), mxfp4 a power of two for 32 (4.25 bits), and rows must be whole groups of these.
-    /// fp8-channel, fp8-tensor and int8-channel also ask the program that runs the model for
-    /// activations of 8 bits
+    /// fp8-block128, or fp8, has a scale for each block of 128 by 128, as DeepSeek; fp8-channel and
+    /// int8-channel, or int8, one for each row; fp8-tensor one in all. nvfp4 has one for 16 columns
+    /// (4.5 bits), mxfp4 a power of two for 32 (4.25 bits), and rows must be whole groups of these.
+    /// fp8-channel, fp8-tensor and int8-channel also ask for 8-bit activations when the model runs
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
@@ -91,25 +89,24 @@ pub(super) struct Changes {
     overflow: OnOverflow,
     #[command(flatten, next_help_heading = NAMES)]
     select: Select,
-    /// Skip the tensors with whole names that match
+    /// Skip tensors with matching names
     ///
-    /// May be given several times. An object of PyTorch that holds tensors and cannot be read is an
-    /// error unless it is dropped
+    /// May be repeated. A PyTorch object that holds tensors and cannot be read is an error unless
+    /// dropped
     #[arg(long, value_name = "GLOB")]
     drop: Vec<Pattern>,
-    /// Give the tensors of a GGUF file other names: the ones of transformers
+    /// Give the tensors of a GGUF file the names of transformers
     ///
-    /// Such as model.layers.0.self_attn.q_proj.weight. Numbers are put back in the order that
-    /// transformers has, such as the rows of Llama's queries and keys; rope_freqs.weight is
-    /// skipped. This is for the models that OUT.gguf may be made of. All other options apply to
-    /// these names
+    /// Such as model.layers.0.self_attn.q_proj.weight. Values return to transformers' order, such
+    /// as the rows of Llama's queries and keys; rope_freqs.weight is skipped. For the models that
+    /// OUT.gguf can be made of. All other options apply to the new names
     #[arg(long, value_name = "WHOSE", value_enum)]
     pub(super) names: Option<NamesOf>,
     #[command(flatten)]
     pub(super) experts: Experts,
-    /// Replace what matches REGEX in names by NEW; $1 is the first group
+    /// Replace REGEX in names by NEW; $1 is the first group
     ///
-    /// Write ${1} if a letter follows. May be given several times
+    /// Write ${1} if a letter follows. May be repeated
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
     /// Put this before all names, after renaming
@@ -373,7 +370,7 @@ fn warn_of_what_stays(rewrite: &Rewrite<'_>) {
         let names: Vec<_> = experts().map(|(name, _)| name).collect();
         let (_, all) = rewrite.quantized_bytes();
         warn(format!(
-            "--quantize: stacked experts stay as they are, {} with {} of the bytes: {}",
+            "--quantize: stacked experts stay unchanged, {} with {} of the bytes: {}",
             text::counted(names.len() as u64, "tensor"),
             text::percent(bytes, all),
             text::some(names)

@@ -68,7 +68,7 @@ pub(super) fn config(
             Ok(config) => config,
             Err(error) if is_needed => return Err(error.into()),
             Err(error) => {
-                warn(format!("{error}; it is copied as it is"));
+                warn(format!("{error}; it is copied unchanged"));
                 continue;
             }
         };
@@ -104,7 +104,10 @@ pub(super) fn config(
         }
     }
     if found.is_none() && rewrite.tensors().any(|(_, tensor)| tensor.is_quantized()) {
-        warn("there is no config.json beside IN, so OUT gets none; transformers and vLLM need one");
+        warn(
+            "there is no config.json next to IN, so OUT gets none; transformers and vLLM need \
+              one",
+        );
     }
     Ok(match found {
         Some((path, config, false)) => Config::Written(path, config),

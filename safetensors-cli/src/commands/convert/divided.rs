@@ -29,10 +29,10 @@ pub(super) struct Ranks {
         value_parser = crate::input::address::parser()
     )]
     plan: Option<PathBuf>,
-    /// Write the ranks' files as PyTorch's distributed checkpoints (DCP) have them
+    /// With --ranks or --plan: write a distributed checkpoint of PyTorch (DCP)
     ///
-    /// HuggingFaceStorageReader reads them, and so does every command here. OUT must have no other
-    /// files of tensors; with --ranks or --plan
+    /// HuggingFaceStorageReader reads it, and so does every command here. OUT must have no other
+    /// files of tensors
     #[arg(long)]
     dcp: bool,
     #[command(flatten)]

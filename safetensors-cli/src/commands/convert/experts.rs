@@ -10,18 +10,17 @@ use crate::model::config::config_of;
 pub(super) struct Experts {
     /// Store the experts of a mixture one by one, or all in one tensor
     ///
-    /// The model_type in config.json decides the names and the order, and other tensors of the
-    /// module are renamed with them. All other options apply to the new names. Codes and scales of
-    /// quantised experts move together. In config.json, the modules that are not quantised get
-    /// their new names
+    /// The model_type in config.json decides names and order, and other tensors of the module are
+    /// renamed with them. All other options apply to the new names. Codes and scales of quantised
+    /// experts move along. Modules that config.json lists as not quantised are renamed there
     #[arg(long, value_name = "LAYOUT", value_enum)]
     experts: Option<Layout>,
-    /// With --experts: where a stack has the gate, if config.json does not say the architecture
+    /// With --experts: where a stack has the gate, if config.json names no architecture
     #[arg(long, value_name = "ORDER", value_enum, requires = "experts")]
     gate_up: Option<Order>,
     /// With --experts stacked: store the outputs of an expert as columns
     ///
-    /// Llama 4 and gpt-oss have stacks like that, also without this option
+    /// Stacks of Llama 4 and gpt-oss always are like that
     #[arg(long, requires = "experts")]
     transposed: bool,
 }

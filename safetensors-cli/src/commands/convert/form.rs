@@ -22,7 +22,7 @@ pub(super) enum Form {
 
 /// Returns `None` for GGUF. Names of no known kind are directories.
 pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
-    let form = match Kind::of(path) {
+    let form = match Kind::from_path(path) {
         Kind::Safetensors => return Ok(Some(Form::File)),
         Kind::Checkpoint => match unknown_ending(path) {
             Some(ending) => return Err(unknown(path, &ending)),
@@ -39,7 +39,7 @@ pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
             return Err(format!("an index is written with its files; {instead}"));
         }
     };
-    match address::of(path) {
+    match address::in_path(path) {
         Some(_) => Err("burnpack, GGUF and NumPy's files are written to the disk only".into()),
         None => Ok(form),
     }
@@ -47,7 +47,7 @@ pub(super) fn form(path: &Path) -> Result<Option<Form>, String> {
 
 /// Describes a name that ends like a file's, such as `model.st`.
 fn unknown(path: &Path, ending: &str) -> String {
-    let address = address::of(path).map(address::shown);
+    let address = address::in_path(path).map(address::shown);
     let path = address.as_deref().map_or(path, Path::new);
     let (file, directory) = (text::path(&path.with_extension("safetensors")), text::path(path));
     format!(

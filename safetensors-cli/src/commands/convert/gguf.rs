@@ -62,8 +62,8 @@ fn stored_as(args: &Args) -> Result<Type, String> {
         return Err(FOR_DIRECTORY.into());
     }
     if args.changes.name_dtypes() {
-        return Err("--quantize says what a GGUF file holds; --dtype, --cast, --dequantize, \
-                    --keep-quantized and --overflow are for other outputs"
+        return Err("--quantize decides the dtypes of a GGUF file; --dtype, --cast, \
+                    --dequantize, --keep-quantized and --overflow are for other outputs"
             .into());
     }
     if args.report {
@@ -72,7 +72,7 @@ fn stored_as(args: &Args) -> Result<Type, String> {
     match args.changes.quantize {
         Some(Scheme::Gguf(kind)) => Ok(kind),
         Some(Scheme::Tensors(_)) | None => {
-            Err(format!("say how weights are stored: --quantize with {}", Scheme::for_gguf()))
+            Err(format!("choose how weights are stored: --quantize with {}", Scheme::for_gguf()))
         }
     }
 }
@@ -82,7 +82,7 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     let [input] = inputs else {
         return Err(wrong_usage("a GGUF file is made of one model: name one IN"));
     };
-    if address::of(input).is_some() || input::is_stdin(input) {
+    if address::in_path(input).is_some() || input::is_stdin(input) {
         return Err(wrong_usage(format!(
             "{}: config.json and the tokenizer are read next to IN, which must be on the disk",
             input::name(input)
@@ -90,8 +90,8 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     }
     if input.is_file() && other::detect(input) == Some(Format::Gguf) {
         return Err(wrong_usage(format!(
-            "{}: it is a GGUF file already; llama-quantize of llama.cpp changes how it stores \
-             weights",
+            "{}: already a GGUF file; llama.cpp's llama-quantize changes how its weights are \
+             stored",
             input::name(input)
         )));
     }
@@ -126,7 +126,7 @@ fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {
 fn advise(error: Error) -> anyhow::Error {
     let advice = match error.other() {
         Some(ErrorKind::BadTokenizer { .. }) => "--no-tokenizer leaves the tokenizer out",
-        Some(ErrorKind::NoGgufName { .. }) => "--drop leaves it out, --rename names it otherwise",
+        Some(ErrorKind::NoGgufName { .. }) => "--drop skips it, --rename names it otherwise",
         _ => return error.into(),
     };
     anyhow::anyhow!("{error}; {advice}")

@@ -21,27 +21,26 @@ const FILES: &[&str] = &["adapter_model.safetensors", "adapters.safetensors"];
 pub(super) struct Loras {
     /// Merge this LoRA adapter into the weights of IN, multiplied by SCALE
     ///
-    /// A directory of PEFT or mlx-lm, a file of diffusers, ComfyUI, kohya or LyCORIS, or an address
-    /// of one of these; of the kinds LoRA, DoRA, LoHa, LoKr and full differences. SCALE is 1 by
-    /// default. The sum is computed as f32, and rounded once to the dtype that
-    /// the weight has or gets. Quantised weights need --dequantize or --dtype. A module that meets
-    /// no weight is an error. IN must be one checkpoint. May be given several times: the adapters
-    /// are added in this order
+    /// A directory of PEFT or mlx-lm, a file of diffusers, ComfyUI, kohya or LyCORIS, or the
+    /// address of one: LoRA, DoRA, LoHa, LoKr or full differences. SCALE is 1 by default. The sum
+    /// is computed as f32, and rounded once to the weight's dtype in OUT. Quantised weights need
+    /// --dequantize or --dtype. A module that fits no weight is an error. IN must be one
+    /// checkpoint. May be repeated: adapters are added in this order
     #[arg(
         long = "lora",
         value_name = "ADAPTER[:SCALE]",
         value_parser = PathBufValueParser::new().try_map(|path| scaled(&path))
     )]
     loras: Vec<Scaled>,
-    /// Add the rows of the vocabulary that IN lacks and an adapter of --lora has
+    /// Add vocabulary rows that IN lacks and a --lora adapter has
     ///
-    /// The rows are zeros before the adapter changes or replaces them
+    /// They are zero before the adapter changes or replaces them
     #[arg(long, requires = "loras")]
     pad_vocab: bool,
-    /// Say which dimension of stacked experts lora_A multiplies, where equal lengths hide it
+    /// The dimension of stacked experts that lora_A multiplies, where equal lengths hide it
     ///
-    /// PEFT before 0.19, and models that store [experts, in, out], such as gpt-oss: middle. Other
-    /// models: last
+    /// middle for PEFT before 0.19, and for models that store [experts, in, out], such as gpt-oss;
+    /// otherwise last
     #[arg(
         long,
         requires = "loras",
@@ -85,7 +84,7 @@ impl Loras {
     pub(super) fn open(&self) -> anyhow::Result<Vec<Adapter>> {
         let open = |Scaled { path, scale }: &Scaled| {
             let checkpoint = open(path).context("--lora")?;
-            let adapter = Adapter::of(checkpoint).context("--lora")?.scale(*scale);
+            let adapter = Adapter::new(checkpoint).context("--lora")?.scale(*scale);
             let adapter = adapter.pad_vocab(self.pad_vocab);
             Ok(match self.lora_experts {
                 Some(input) => adapter.experts_input(input),
@@ -98,7 +97,8 @@ impl Loras {
 
 /// Opens the file of an adapter.
 pub(super) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
-    let address = address::of(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
+    let address =
+        address::in_path(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
     for name in FILES {
         let file = path.join(name);
         if let Some(address) = &address {
@@ -126,7 +126,7 @@ pub(super) fn merged(
     for adapter in adapters {
         let left = adapter.left(&checkpoint).context("--lora")?;
         if !left.is_empty() {
-            warn(format!("--lora: modules of another model are left: {}", text::some(left)));
+            warn(format!("--lora: modules of another model are skipped: {}", text::some(left)));
         }
     }
     let shape = |tensor: LazyTensor<'_, _>| (tensor.name().to_owned(), tensor.shape().to_vec());

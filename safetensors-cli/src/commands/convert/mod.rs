@@ -68,35 +68,35 @@ use crate::terminal::text;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a file of safetensors, PyTorch, GGUF or NumPy; an index; a directory that holds one
-/// of these, or a checkpoint of a trainer (DCP, DeepSpeed) or of ranks, as whole tensors; an
-/// address, such as hf://owner/name; or - for a safetensors file on standard input. OUT is a
-/// .safetensors, .gguf, .npz or .npy file, or else a directory, which becomes a checkpoint of one
-/// or more files with an index; or either of a bucket, such as s3://bucket/model. The README has a
+/// Each IN is a file of safetensors, PyTorch, GGUF, burn or NumPy; an index; a directory of one of
+/// these, of a trainer (DCP, DeepSpeed) or of ranks, read as whole tensors; an address, such as
+/// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors, .gguf,
+/// .bpk, .npz or .npy file, or else a directory, which gets one file, or several with an index. A
+/// .safetensors OUT or a directory may be in a bucket, such as s3://bucket/model. The README has a
 /// table of the formats.
 ///
-/// A .gguf file is for llama.cpp and the like. It is made of one model of transformers, in a
-/// directory with its config.json and tokenizer: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 for
-/// text, or BERT. A tensor without a name in GGUF, or an unknown setting, is an error. NumPy's
-/// files hold no metadata and no second names of tied weights.
+/// A .gguf file, for llama.cpp and the like, is made of one transformers model, in a directory with
+/// its config.json and tokenizer: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 for text, or BERT. A
+/// tensor without a name in GGUF, or an unknown setting, is an error. NumPy's files hold no
+/// metadata and no second names of tied weights.
 ///
-/// Patterns and casts apply to the names in the input. Metadata comes from the inputs, and the
-/// first one wins. A tied weight is saved once; the metadata has its other names. Recorded digests
-/// go, with a warning. A few MiB of memory per thread are enough for any size.
+/// Patterns and casts apply to the names in the input. Metadata comes from all inputs; the first
+/// value of a key wins. A tied weight is saved once, and the metadata has its other names. Recorded
+/// digests are dropped, with a warning. Any size takes only a few MiB of memory per thread.
 ///
-/// OUT is either complete or as it was before, even if the command is killed. An OUT that exists is
-/// replaced only with --force, or after a question on a terminal. OUT may be one of the inputs, and
-/// needs neither if nothing is lost: no tensor, no precision, no metadata. One shard of a
-/// checkpoint is never replaced by other tensors. In a directory OUT, the index and all numbered
-/// shards of the same name are replaced, even if no index names them.
+/// OUT is complete or unchanged, even if the command is killed. An existing OUT is replaced only
+/// with --force, or after a question on a terminal; or if it is an input and loses no tensor,
+/// precision or metadata. One shard of a checkpoint is never replaced by other tensors. In a
+/// directory OUT, the index and all numbered shards of the same name are replaced, even if no index
+/// lists them.
 ///
 /// A directory OUT gets the other files of a directory IN that has a config.json, an index or the
-/// like: tokenizers, chat templates, the licence; and the folders tokenizer,
-/// additional_chat_templates, custom_generate, and the ones that model_index.json names, or
-/// modules.json, with the weights of its layers. Other weights, signatures and hidden files stay
-/// behind, and the summary names them. config.json gets the new dtype of the weights, and how they
-/// are quantised. adapter_model, diffusion_pytorch_model and pytorch_lora_weights keep these names;
-/// every other file becomes model.safetensors.
+/// like: tokenizers, chat templates, the licence; the folders tokenizer, additional_chat_templates
+/// and custom_generate; and the folders that model_index.json lists, or modules.json, with the
+/// weights of its layers. Other weights, signatures and hidden files are not copied, and the
+/// summary names them. config.json gets the new dtype and quantisation. adapter_model,
+/// diffusion_pytorch_model and pytorch_lora_weights keep these names; other files become
+/// model.safetensors.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -118,8 +118,8 @@ pub(crate) struct Args {
     changes: Changes,
     /// With --quantize: show how far each weight is from the original
     ///
-    /// Its share of the bytes of IN; the largest error; the root of the mean squared error; and
-    /// this root in relation to the weight's. The errors are found while the weights are written
+    /// Its size relative to IN, the largest error, and the root mean square error, also relative to
+    /// the weight's root mean square. Measured while the weights are written
     #[arg(long, requires = "quantize", help_heading = WEIGHTS)]
     report: bool,
     #[command(flatten, next_help_heading = FILES)]
@@ -128,8 +128,8 @@ pub(crate) struct Args {
     lora_format: LoraFormat,
     /// Write OUT.gguf without a tokenizer
     ///
-    /// Without this option, a tokenizer that is no tokenizer.json of type BPE on bytes, with a
-    /// pre-tokenizer that llama.cpp knows, is an error
+    /// Without this option, the tokenizer must be a tokenizer.json of byte-level BPE, with a
+    /// pre-tokenizer that llama.cpp knows
     #[arg(long)]
     no_tokenizer: bool,
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
@@ -139,15 +139,15 @@ pub(crate) struct Args {
     max_shard_size: Option<MaxShardSize>,
     #[command(flatten, next_help_heading = "Ranks")]
     ranks: Ranks,
-    /// Write only tensors: leave config.json, tokenizers and all other files of IN behind
+    /// Write only tensors: no config.json, tokenizer or other files of IN
     ///
-    /// Without it, files over 256 MiB, beyond the first 1,000 or beyond 1 GiB together stay behind,
-    /// too, and so do special files and links out of IN
+    /// Never copied are files over 256 MiB, beyond the first 1,000 or beyond 1 GiB together,
+    /// special files, and links out of IN
     #[arg(long)]
     no_other_files: bool,
     #[command(flatten, next_help_heading = None::<&str>)]
     writing: Writing,
-    /// Fail if another command saves to the directory OUT at the same time; else wait for it
+    /// Fail, instead of waiting, if another command is saving to the directory OUT
     #[arg(long, conflicts_with_all = ["ranks", "plan"])]
     no_wait: bool,
 }
@@ -163,7 +163,7 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
-  <IN>...  A file, an index, a directory, an address (feature remote), or -
+  <IN>...  A file, index, directory or address (feature remote), or -
   <OUT>    A .safetensors, .gguf, .npz or .npy file, a directory, a bucket
 
 {all-args}{after-help}";
@@ -191,8 +191,8 @@ Examples:
   safetensors convert llama/ llama.gguf --quantize q8_0
   safetensors convert s3://bucket/model small/ --dtype bf16
 
-Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
-The code is also 1 if OUT is written but the summary cannot be printed, for example.";
+Exit codes: 0 written, 1 OUT is unchanged, unless the error says that it is written, 2 wrong
+usage.";
 
 /// Parses a size as the Hub writes it, or a number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
@@ -230,7 +230,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     match (Output::new(args, output)?, args.lora_format.format()) {
         (None, None) => gguf::run(args, inputs, output, out),
-        (None, Some(_)) => Err(wrong_usage("--lora-format is not for a .gguf file as output")),
+        (None, Some(_)) => Err(wrong_usage("--lora-format cannot write a .gguf file")),
         (Some(output), None) => save(args, inputs, output, out),
         (Some(output), Some(format)) => adapter::save(args, inputs, format, output, out),
     }
@@ -305,14 +305,14 @@ fn open(
     adapters: &[Adapter],
 ) -> anyhow::Result<Vec<Source>> {
     if !adapters.is_empty() && inputs.len() > 1 {
-        return Err(wrong_usage("--lora is for one IN"));
+        return Err(wrong_usage("--lora needs exactly one IN"));
     }
     let open = |path: &PathBuf| Source::open(path, change, adapters);
     let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(other) =
         sources.iter().find(|it| !it.is_of_gguf() && change.changes.names.is_some())
     {
-        let problem = "--names transformers is for files of GGUF as IN";
+        let problem = "--names transformers needs a GGUF file as IN";
         return Err(wrong_usage(format!("{}: {problem}", other.name())));
     }
     Ok(sources)
@@ -371,7 +371,7 @@ fn taken<'a>(
 }
 
 fn out_is_missing() -> anyhow::Error {
-    wrong_usage("OUT is missing: the last argument is what to write, after what to read")
+    wrong_usage("OUT is missing: name the output last, after the inputs")
 }
 
 /// Adds a remedy about quantised weights, and about the metadata of tied weights.
@@ -385,7 +385,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         }
         kind @ Quantization { problem: QuantizationProblem::Codes { scheme, weight } } => {
             // Core's own remedy is for programs.
-            let same = format!("it has codes of the weight {}, stored as {scheme}", Quoted(weight));
+            let same = format!("codes of the weight {}, stored as {scheme}", Quoted(weight));
             told = told.replace(&kind.to_string(), &same);
             "--dequantize f32 makes numbers of it, --keep-quantized copies the tensors as they are \
              stored"
@@ -435,8 +435,8 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
     // Two names are enough to explain the error.
     let from: Vec<_> = from.into_iter().take(2).map(|(_, name)| name).collect();
     anyhow::anyhow!(
-        "{error}: {}; give them different names with --rename, leave out one with --drop, \
-         or convert one input by itself first, with --prefix",
+        "{error}: {}; rename one with --rename, skip one with --drop, or first convert one input \
+         alone, with --prefix",
         from.join(" and ")
     )
 }

@@ -52,7 +52,7 @@ impl Others {
             [] => {}
             [one] => {
                 // The path of a checkpoint at an address has no credentials either.
-                let address = address::of(out).map(address::shown);
+                let address = address::in_path(out).map(address::shown);
                 let found = OtherFiles::new(one, address.as_deref().map_or(out, Path::new));
                 others.files = found.map_err(|error| {
                     anyhow::anyhow!("{error}; --no-other-files leaves such files behind")
@@ -80,7 +80,7 @@ impl Others {
         if config::outdates_settings(sources, rewrite) {
             others.files.leave(|name| settings_files().any(|it| it == name));
         }
-        if address::of(out).is_none() {
+        if address::in_path(out).is_none() {
             others.files.remove_equal(out);
         }
         Ok(others)
@@ -99,7 +99,7 @@ impl Others {
         if !missing.is_empty() {
             warn(format!(
                 "{}: nothing can load it without {}, which modules.json or model_index.json names \
-                 and which does not go along; convert or copy that yourself",
+                 and which is not copied; convert or copy it yourself",
                 input::shown(out),
                 text::some(&missing)
             ));

@@ -52,22 +52,22 @@ pub(super) const OUT: Argument =
 const NO_CODES: &str = "NumPy's files and burnpack cannot say that weights are quantised";
 
 pub(super) const FOR_DIRECTORY: &str =
-    "--max-shard-size, --no-wait, --ranks and --plan are for a directory as output";
+    "--max-shard-size, --no-wait, --ranks and --plan need a directory as OUT";
 
 fn check_options(args: &Args, form: Form, is_remote: bool) -> Result<(), String> {
     if form != Form::Directory && args.is_for_directory() {
         return Err(FOR_DIRECTORY.into());
     }
     if is_remote && (args.no_wait || args.ranks.is_given()) {
-        return Err("--no-wait, --ranks and --plan are for a directory of the disk".into());
+        return Err("--no-wait, --ranks and --plan need a directory on the disk".into());
     }
     if args.no_tokenizer {
-        return Err("--no-tokenizer is for a .gguf file as output".into());
+        return Err("--no-tokenizer needs a .gguf file as OUT".into());
     }
     match (args.changes.quantize, form) {
         (None, _) => Ok(()),
         (Some(scheme @ Scheme::Gguf(_)), _) => {
-            Err(format!("--quantize {scheme} is for a .gguf file as output"))
+            Err(format!("--quantize {scheme} needs a .gguf file as OUT"))
         }
         (Some(_), Form::Npy | Form::Npz | Form::Burnpack) => Err(NO_CODES.into()),
         (Some(_), Form::Directory) if args.ranks.is_given() => {
@@ -91,8 +91,8 @@ impl Output {
         let wrong = |problem: String| wrong_usage(format!("{}: {problem}", input::name(path)));
         args.ranks.check()?;
         let form = form(path).map_err(wrong)?;
-        let is_remote = address::of(path).is_some();
-        if let Some(address) = address::of(path) {
+        let is_remote = address::in_path(path).is_some();
+        if let Some(address) = address::in_path(path) {
             address::check_writable(address)?;
         } else if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
             let (path, remedy) = (input::name(path), OUT.stream);
@@ -144,7 +144,7 @@ impl Output {
     }
 
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
-        if address::of(&self.path).is_none() {
+        if address::in_path(&self.path).is_none() {
             return file::advise(error, &self.path, bytes, OUT);
         }
         match error.downcast_ref().map(Error::kind) {
@@ -162,7 +162,7 @@ impl Output {
             // Other files may be there.
             _ => self.path.parent().filter(|_| config::changes(sources, rewrite)),
         };
-        match directory.filter(|_| address::of(&self.path).is_none()) {
+        match directory.filter(|_| address::in_path(&self.path).is_none()) {
             Some(directory) => {
                 let copied: Vec<_> = self.others.names().collect();
                 config::stale_settings(directory, sources, rewrite, &copied)
@@ -179,7 +179,7 @@ impl Output {
     }
 
     fn name(&self) -> String {
-        match address::of(&self.path) {
+        match address::in_path(&self.path) {
             Some(address) => address::shown(address),
             None => self.path.display().to_string(),
         }
@@ -192,7 +192,7 @@ impl Output {
     /// Returns the files that it replaces or hides.
     pub(super) fn existing(&self) -> anyhow::Result<Existing> {
         let others: Vec<_> = self.others.names().collect();
-        if let Some(address) = address::of(&self.path) {
+        if let Some(address) = address::in_path(&self.path) {
             return Ok(Existing::at_address(&self.path, address, &others));
         }
         if !self.is_directory() {
@@ -219,10 +219,10 @@ impl Output {
             _ => rewrite.plan(&options),
         };
         let plan = plan.map_err(|error| error.in_file(self.name()))?;
-        let mut preview = Preview::of(&plan);
+        let mut preview = Preview::new(&plan);
         self.others.preview(&mut preview);
         preview.notes = plan.notes(&self.path);
-        if address::of(&self.path).is_some() {
+        if address::in_path(&self.path).is_some() {
             return Ok(preview);
         }
         let total = plan.total_size();
@@ -274,7 +274,7 @@ impl Output {
         let lost: BTreeSet<_> = metadata.keys().chain(plan.aliases.keys()).collect();
         if plan.is_bare && !lost.is_empty() {
             let (path, keys) = (text::path(&self.path), text::some(lost));
-            warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
+            warn(format!("{path}: NumPy's files hold no metadata; omitted: {keys}"));
         }
     }
 
@@ -286,7 +286,7 @@ impl Output {
         progress: &Progress,
     ) -> anyhow::Result<()> {
         let counted = options.clone().progress(progress.counted());
-        match (self.form, address::of(&self.path)) {
+        match (self.form, address::in_path(&self.path)) {
             (Form::Directory, Some(address)) => {
                 address::save_sharded(address, rewrite, &self.shards(counted))?;
             }
@@ -325,11 +325,11 @@ impl Output {
         &self,
         rewrite: &'r Rewrite<'a>,
     ) -> anyhow::Result<burn::Writer<'r, 'a, input::Source>> {
-        burn::Writer::of(rewrite).map_err(|error| {
+        burn::Writer::new(rewrite).map_err(|error| {
             let error = error.in_file(self.name());
             match (error.other(), error.tensor()) {
                 (Some(ErrorKind::NotForBurn { .. }), Some(_)) => {
-                    anyhow::anyhow!("{error}; --cast gives it another dtype, --drop leaves it out")
+                    anyhow::anyhow!("{error}; --cast gives it another dtype, --drop skips it")
                 }
                 _ => error.into(),
             }

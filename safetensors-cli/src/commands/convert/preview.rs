@@ -32,7 +32,7 @@ pub(super) struct Preview {
 }
 
 impl Preview {
-    pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_, Source>) -> Self {
+    pub(super) fn new(plan: &safetensors_core::rewrite::Plan<'_, '_, Source>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,
             bytes: plan.total_size(),

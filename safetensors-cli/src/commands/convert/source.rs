@@ -22,7 +22,7 @@ use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::text;
 
 /// Ends the warning that codes are copied with unrecognised scales.
-pub(super) const FLOATS_STAY: &str = "all floats stay as they are: scales may be among them";
+pub(super) const FLOATS_STAY: &str = "all floats stay unchanged: scales may be among them";
 
 pub(super) struct Source {
     path: PathBuf,
@@ -45,7 +45,7 @@ impl Source {
         change: &Change<'_>,
         adapters: &[Adapter],
     ) -> anyhow::Result<Self> {
-        if let Kind::Foreign(format) = Kind::of(path) {
+        if let Kind::Foreign(format) = Kind::from_path(path) {
             return Err(wrong_usage(format!(
                 "{}: {format} files cannot be read; convert it to .safetensors or .npz first, \
                  with a tool that knows {format}",
@@ -104,7 +104,7 @@ impl Source {
     /// Returns the files of other formats.
     fn others(&self) -> impl Iterator<Item = (&Path, &TensorFile)> {
         let files = self.checkpoint.files().iter();
-        files.filter_map(|it| Some((it.path(), other::of(it.safetensors().source())?)))
+        files.filter_map(|it| Some((it.path(), other::tensor_file(it.safetensors().source())?)))
     }
 
     pub(super) fn is_of_gguf(&self) -> bool {
@@ -181,12 +181,12 @@ impl Source {
         let Some((name, stored)) = unreadable.next() else { return Ok(()) };
         let tensor = self.checkpoint.tensor(name).ok();
         if let Some(why) = tensor.and_then(|tensor| other::why_unread(&tensor)) {
-            anyhow::bail!("{}; --drop leaves it out", text::printable(&why))
+            anyhow::bail!("{}; --drop skips it", text::printable(&why))
         }
         let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
         anyhow::bail!(
-            "{path}: tensor {name} is quantised as {kind}; --dtype bf16 makes numbers of it, --drop \
-             leaves it out"
+            "{path}: tensor {name} is quantised as {kind}; --dtype bf16 makes numbers of it, \
+             --drop skips it"
         )
     }
 }
@@ -221,7 +221,7 @@ fn refuse_two_schemes(
     let (path, name) = (input::name(path), Quoted(&weight.name));
     anyhow::bail!(
         "{path}: tensor {name} is stored as {} and would not be quantised as {how}; --dtype makes \
-         numbers of it, --cast 'NAME=quantize' quantises it, --drop leaves it out",
+         numbers of it, --cast 'NAME=quantize' quantises it, --drop skips it",
         weight.scheme
     )
 }

@@ -12,14 +12,13 @@ use crate::output::existing::{Existing, files_of};
 use crate::output::writing::{Content, Writing};
 use crate::terminal::text;
 
-/// Write the checkpoint that deltas make of BASE
+/// Apply deltas to BASE, and write the result
 ///
 /// OUT gets the files of BASE with the new values, under the same names, and copies of the other
-/// files in the directory BASE that `convert` copies, unless OUT has them already; a warning names
-/// the others. If tensors were added, removed or reshaped, or the metadata differs, the tensors are
-/// saved as `convert` saves them. The deltas may be given in any order. Nothing appears at OUT
-/// before everything is checked, as -n does, too. OUT may be BASE, with --force. Other files in OUT
-/// stay.
+/// files that `convert` copies, unless OUT has them already; a warning names the rest. If tensors
+/// were added, removed or reshaped, or the metadata differs, the tensors are saved as by `convert`.
+/// The deltas may be given in any order. OUT is written after everything is checked; -n only
+/// checks. OUT may be BASE, with --force. Other files in OUT stay.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\

@@ -16,7 +16,7 @@ use crate::terminal::report::wrong_usage;
 /// How a delta is written.
 #[derive(Debug, clap::Args)]
 pub(super) struct Making {
-    /// How the delta says which bytes have changed
+    /// How the delta stores changed bytes
     #[arg(long, value_name = "ENCODING", value_enum, default_value_t = Encoded::Xor)]
     encoding: Encoded,
     /// The algorithm of the checksums of the changed tensors; blake3 by default
@@ -25,9 +25,8 @@ pub(super) struct Making {
     /// Write a delta that this program applies, or fail
     ///
     /// slime, also for miles, needs decimal versions and reads all checksums; xxh3-128 is its
-    /// default. modelexpress needs xor and adler32. Tensors that are added, removed, reshaped or of
-    /// another dtype are then an error. Other metadata is an error of squash; make skips it with a
-    /// warning
+    /// default. modelexpress needs xor and adler32. Tensors that are added, removed, reshaped or
+    /// cast are then an error. Changed metadata is an error of squash; make skips it with a warning
     #[arg(long = "for", value_name = "PROGRAM", value_enum)]
     reader: Option<Reader>,
     #[command(flatten)]
@@ -123,7 +122,7 @@ impl Unversioned {
             Some(base) => base.to_owned(),
             None => before().ok_or_else(|| {
                 wrong_usage(format!(
-                    "no number comes before the version {}; name the base with --base-version",
+                    "no version comes before {}; name the base with --base-version",
                     crate::terminal::text::short(to)
                 ))
             })?,

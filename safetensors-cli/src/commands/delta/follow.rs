@@ -20,16 +20,16 @@ const TIMED_OUT: u8 = 124;
 
 /// Keep OUT at the newest version that a trainer publishes in ROOT
 ///
-/// ROOT is a directory or a bucket as slime and miles fill it: each version is a directory such as
-/// weight_v000003, which holds a delta or a full checkpoint. Other names are ignored, and a ROOT
-/// that is not there yet is waited for. A version counts once its index or its one
-/// model.safetensors is there.
+/// ROOT is a directory or a bucket that slime or miles fills with versions: directories such as
+/// weight_v000003, with a delta or a full checkpoint. Other names are ignored. A ROOT that does not
+/// exist yet is waited for. A version counts once its index, or its single model.safetensors, is
+/// there.
 ///
-/// OUT gets the newest full version and the deltas after it, and then each delta that it lacks. It
-/// opens as the old version or the new one at every moment, also after a kill. Files of no version
-/// stay, but a full version brings its other files, such as config.json. A hidden file in OUT
-/// records the version. If the trainer starts over, OUT starts over with a full version. Each
-/// version that OUT gets is one line on standard output.
+/// OUT gets the newest full version and the deltas after it, and then each new delta. It opens as
+/// the old version or the new one at every moment, also after a kill. Files of no version stay, but
+/// a full version brings its other files, such as config.json. A hidden file in OUT records the
+/// version. If the trainer starts over, so does OUT, with a full version. Each version that OUT
+/// gets is one line on standard output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,9 +38,9 @@ Examples:
   safetensors delta follow /mnt/run/weights served/ --until 42
   safetensors delta follow /mnt/run/weights served/ --base step-0/ --once
 
-Exit codes: 0 OUT has the version of --until or, with --once, the newest one, 1 a version is damaged
-or does not follow the one before, ROOT cannot be read or OUT cannot be written, or, with --once,
-there is no version, 2 wrong usage, 124 nothing new came within the time of --timeout.")]
+Exit codes: 0 OUT has the version of --until or, with --once, the newest one, 1 a version is
+damaged or does not follow the one before, ROOT cannot be read or OUT cannot be written, or, with
+--once, there is no version, 2 wrong usage, 124 nothing new came within --timeout.")]
 pub(super) struct Follow {
     /// The directory of the trainer, or its address (feature remote)
     #[arg(value_name = "ROOT", value_parser = address::parser())]
@@ -54,7 +54,7 @@ pub(super) struct Follow {
     /// End with the exit code 124 if nothing new comes for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     timeout: Option<Duration>,
-    /// End once OUT has this version; later ones are ignored, so a newer OUT goes back to it
+    /// End once OUT has this version; later ones are ignored, and a newer OUT goes back to it
     #[arg(long, value_name = "VERSION", value_parser = input::whole::<u64>(0..=u64::MAX))]
     until: Option<u64>,
     /// Apply what is there now, and end
@@ -63,7 +63,7 @@ pub(super) struct Follow {
     /// The checkpoint that the first delta changes, if ROOT has no full version
     #[arg(long, value_name = "BASE", value_parser = address::parser())]
     base: Option<PathBuf>,
-    /// Replace a checkpoint in OUT that this command has not put there
+    /// Replace a checkpoint in OUT that this command did not write
     #[arg(long)]
     force: bool,
 }
@@ -109,7 +109,7 @@ impl Follow {
 
     // An address is opened each time, because its store caches its list of files.
     fn poll(&self, follower: &Follower) -> anyhow::Result<Option<Update>> {
-        let Some(address) = address::of(&self.root) else {
+        let Some(address) = address::in_path(&self.root) else {
             return follower.poll_in(LocalStore, &self.root).map_err(advise);
         };
         let (store, path) = address::store(address)?;
@@ -122,8 +122,8 @@ impl Follow {
     fn told(&self, update: &Update, out: &mut impl Write) -> anyhow::Result<()> {
         if !update.is_checked {
             warn(format!(
-                "{}: no delta up to version {:06} names a digest of its base, so tensors that they \
-                 do not change are not checked",
+                "{}: no delta up to version {:06} has a digest of its base, so unchanged tensors \
+                 are not checked",
                 input::name(&self.root),
                 update.version
             ));

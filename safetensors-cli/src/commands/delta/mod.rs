@@ -36,11 +36,10 @@ use crate::terminal::{json, text};
 
 /// Make deltas between versions of a checkpoint, look at them, and apply them.
 ///
-/// A delta is a directory with what changed from one version of a checkpoint, its base, to another:
-/// an index, and a compressed difference for each tensor that changed. It is in the format that
-/// slime, miles and ModelExpress share, unless tensors were added, removed or reshaped, or the
-/// metadata differs: these programs refuse such a delta. Of the other commands, only `inspect` and
-/// `verify` take one.
+/// A delta is a directory with the changes from one version of a checkpoint, its base, to another:
+/// an index, and a compressed difference for each changed tensor. slime, miles and ModelExpress
+/// share its format, but refuse a delta that adds, removes, reshapes or casts tensors, or changes
+/// metadata. Of the other commands, only `inspect` and `verify` take one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -77,12 +76,10 @@ enum Command {
     Follow(follow::Follow),
 }
 
-/// Write what changed from OLD to NEW as a delta
+/// Write the changes from OLD to NEW as a delta
 ///
-/// Each may be divided into files in its own way. The delta has digests of all of OLD and all of
-/// NEW. Where tensors are added, removed, reshaped or of another dtype, or the metadata differs,
-/// slime, miles and ModelExpress refuse it, unless it is made with --for. Other files, such as
-/// config.json, are not in it: a warning says if they differ.
+/// How they are split into files makes no difference. The delta has digests of all of OLD and all
+/// of NEW. Other files, such as config.json, are not in it; if they differ, a warning names them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -90,8 +87,8 @@ Examples:
   safetensors delta make old new delta --base-version a --to-version b
   safetensors delta make step-1/ step-2/ weight_v000002 --for slime
 
-Exit codes: 0 made, 1 the program named by --for cannot be told what differs, or a file cannot be
-read or written, 2 wrong usage.")]
+Exit codes: 0 made, 1 the program of --for cannot apply it, or a file cannot be read or written,
+2 wrong usage.")]
 struct Make {
     /// The older checkpoint: a PATH as for `inspect`
     #[arg(value_name = "OLD", value_parser = address::parser())]
@@ -102,23 +99,23 @@ struct Make {
     /// The directory to write
     #[arg(value_name = "DELTA", value_parser = address::parser())]
     delta: PathBuf,
-    /// The name of the version that the delta leads to; by default the number in the name of DELTA
+    /// The version name of NEW; by default the number in the name of DELTA
     ///
-    /// It is the number in a name such as weight_v000002, otherwise 000001
+    /// Such as 000002 for weight_v000002; without a number, 000001
     #[arg(long, value_name = "ID")]
     to_version: Option<String>,
-    /// The name of the version that the delta changes; by default the number before the new one
+    /// The version name of OLD; by default the number before the new one
     #[arg(long, value_name = "ID")]
     base_version: Option<String>,
     #[command(flatten)]
     making: Making,
 }
 
-/// Check deltas: their structure and every compressed difference and, with --base, every checksum
+/// Check deltas: their structure, every compressed difference and, with --base, every checksum
 ///
-/// Several deltas have to lead from one to the next. Each one that is damaged is named. With
-/// --base, the deltas are applied one after the other, and nothing is written: each tensor is
-/// checked after each delta, and the digests of the whole, which deltas of other programs lack.
+/// Several deltas must follow one another. Each damaged one is named. With --base, they are applied
+/// in turn, and nothing is written: each tensor is checked after each delta, and the digests of the
+/// whole, which deltas of other programs lack.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -154,10 +151,10 @@ struct Inspect {
     json: bool,
 }
 
-/// Make one delta of several, from the base of the first to the version of the last
+/// Make one delta of several, from the first one's base to the last one's version
 ///
-/// It equals the delta that `make` writes of BASE and the result, which is not written. Each tensor
-/// is checked after each delta.
+/// It equals the delta that `make` would write from BASE to the result, which is not written. Each
+/// tensor is checked after each delta.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -209,7 +206,7 @@ impl Make {
             false if old.metadata() == new.metadata() => options,
             false => {
                 warn(format!(
-                    "{}: the metadata differs from that of OLD; no delta with --for has it",
+                    "{}: the metadata differs from OLD's; a delta made with --for omits it",
                     input::name(&self.new)
                 ));
                 options
@@ -281,7 +278,7 @@ impl Inspect {
         let deltas = open_all(&self.deltas)?;
         if self.json {
             let deltas = self.deltas.iter().zip(&deltas);
-            let deltas: Vec<_> = deltas.map(|(path, delta)| Document::of(path, delta)).collect();
+            let deltas: Vec<_> = deltas.map(|(path, delta)| Document::new(path, delta)).collect();
             return json::write(&std::collections::BTreeMap::from([("deltas", deltas)]), out);
         }
         for (number, (path, delta)) in self.deltas.iter().zip(&deltas).enumerate() {
@@ -318,10 +315,10 @@ fn opened(paths: &[PathBuf]) -> anyhow::Result<(Checkpoint, Chain<Source>, &Path
 }
 
 fn refuse_address(path: &Path, what: &str) -> anyhow::Result<()> {
-    if address::of(path).is_none() && !input::is_stdin(path) {
+    if address::in_path(path).is_none() && !input::is_stdin(path) {
         return Ok(());
     }
-    Err(wrong_usage(format!("{}: {what} has to be on this disk", input::shown(path))))
+    Err(wrong_usage(format!("{}: {what} must be on the disk", input::shown(path))))
 }
 
 fn bytes_of(checkpoint: &Checkpoint) -> u64 {
@@ -370,7 +367,7 @@ fn warn_of_unchecked(chain: &Chain<Source>) {
         && !chain.names_digest()
     {
         warn(format!(
-            "{}: names no digest of its base, so tensors that it does not change are not checked",
+            "{}: has no digest of its base, so unchanged tensors are not checked",
             text::path(delta.path())
         ));
     }
@@ -380,11 +377,11 @@ fn warn_of_left_out(to: &Path, left_out: &[PathBuf]) {
     if !left_out.is_empty() {
         let names: Vec<_> = left_out.iter().map(|path| text::path(path)).collect();
         warn(format!(
-            "{} are not copied to {}: it has files of these names, the base has no settings of a \
-             model, such as config.json, or they hold or sign other tensors, are hidden or over \
-             256 MiB, or lead out of their directory",
-            names.join(", "),
-            text::path(to)
+            "not copied to {}: {}; such files are there already, hold or sign other tensors, are \
+             hidden, over 256 MiB or links out of their directory, or BASE has no config.json or \
+             the like",
+            text::path(to),
+            names.join(", ")
         ));
     }
 }
@@ -405,7 +402,7 @@ fn warn_of_others(old: &Checkpoint, new: &Checkpoint, path: &Path) -> anyhow::Re
             && before != now
         {
             let path = input::name(path);
-            warn(format!("{path}: {name} differs from that of OLD; no delta has it"));
+            warn(format!("{path}: {name} differs from OLD's; deltas do not include it"));
         }
     }
     Ok(())

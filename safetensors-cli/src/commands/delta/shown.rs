@@ -42,7 +42,7 @@ struct TensorEntry<'a> {
 }
 
 impl<'a> Document<'a> {
-    pub(crate) fn of(path: &Path, delta: &'a Delta) -> Self {
+    pub(crate) fn new(path: &Path, delta: &'a Delta) -> Self {
         let changes: HashMap<_, _> = delta.changes().collect();
         let entry = |(tensor, checksum): (input::Tensor<'a>, &'a str)| {
             let change = changes.get(tensor.name()).copied().unwrap_or(Change::Changed);

@@ -19,7 +19,7 @@ pub(crate) struct Buffers {
 impl Difference {
     /// Compares the same piece of two tensors of the same shape. Pieces of the same dtype and the
     /// same bytes are equal without a look at their values.
-    pub(crate) fn of<S: ReadAt>(
+    pub(crate) fn compare<S: ReadAt>(
         a: &Piece<'_, S>,
         b: &Piece<'_, S>,
         tolerance: Tolerance,
@@ -81,7 +81,7 @@ impl Difference {
         }
         // As U8, bytes that are not booleans can be compared too.
         let numeric = if dtype == Dtype::BOOL { Dtype::U8 } else { dtype };
-        let (left, right) = (left.of(numeric, a)?, right.of(numeric, b)?);
+        let (left, right) = (left.read(numeric, a)?, right.read(numeric, b)?);
         let mut difference = Self::of_numbers(left, right, tolerance);
         if tolerance.is_none() {
             let other_bits = match (dtype.bits(), dtype.alignment()) {
@@ -185,7 +185,8 @@ mod tests {
         let tensor = checkpoint.tensor("w").unwrap();
         let piece = tensor.pieces().next().unwrap();
         let mut buffers = Buffers::default();
-        let mut compare = || Difference::of(&piece, &piece, Tolerance::default(), &mut buffers);
+        let mut compare =
+            || Difference::compare(&piece, &piece, Tolerance::default(), &mut buffers);
         assert_eq!(compare().unwrap(), Difference { of: 9, ..Difference::default() });
         let file: File = OpenOptions::new().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();

@@ -47,25 +47,24 @@ use crate::terminal::{json, table, text};
 /// How a checkpoint is split into files makes no difference. A row starts with - if only A has the
 /// tensor, with + if only B has it, and with ~ if it differs.
 ///
-/// Tensors of the same shape are compared value by value, in pieces. Values of the same dtype are
-/// equal if their bits are equal. With a tolerance, which may be 0, or if the dtypes differ, they
-/// are compared as numbers: 0 equals -0, NaN equals NaN, and integers over 2^53 are rounded to F64.
-/// NaN on one side is infinitely far away, and so is infinity from all else. A tensor of PyTorch
-/// that cannot be read counts as unequal, and the exit code is 2, unless something else is known to
-/// differ.
+/// Tensors of one shape are compared value by value, in pieces. Values of one dtype are equal if
+/// their bits are. With a tolerance, which may be 0, or different dtypes, they are compared as
+/// numbers: 0 equals -0, NaN equals NaN, and integers over 2^53 are rounded to F64. NaN is
+/// infinitely far from a number, and infinity from all else. A PyTorch tensor that cannot be read
+/// counts as unequal, and the exit code is 2, unless something else differs.
 ///
-/// Experts that only one side has in one tensor, such as mlp.experts.gate_up_proj, are split as by
-/// `safetensors convert --experts`, and compared with the ones of the other side; of an unknown
-/// architecture the gate comes first. A fused gate_up_proj is compared with gate_proj and up_proj.
+/// Experts that only one side stacks in one tensor, such as mlp.experts.gate_up_proj, are split as
+/// by `safetensors convert --experts` before they are compared; if the architecture is unknown, the
+/// gate comes first. A fused gate_up_proj is compared with gate_proj and up_proj.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index, a directory, an address (feature remote), or - for standard input
+    /// A file, index, directory or address (feature remote), or - for standard input
     ///
-    /// A directory opens as by `safetensors inspect`
+    /// `safetensors inspect --help` explains indexes, directories and addresses
     #[arg(value_name = "A", value_parser = crate::input::address::parser())]
     a: PathBuf,
-    /// The same, to compare with A; only one of both can be standard input
+    /// The one to compare with A; only one of them can be standard input
     #[arg(value_name = "B", value_parser = crate::input::address::parser())]
     b: PathBuf,
     #[command(flatten)]
@@ -74,14 +73,12 @@ pub(crate) struct Args {
     values: Values,
     #[command(flatten)]
     tolerance: Tolerance,
-    /// Compare A under other names: replace what matches REGEX in them by NEW; $1 is the first group
+    /// Compare A under other names: replace REGEX in them by NEW; $1 is the first group
     ///
-    /// Write ${1} if a letter follows. May be given several times
+    /// Write ${1} if a letter follows. May be repeated
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
-    /// Compare only names, dtypes, shapes and metadata, as the files have them; read no values
-    ///
-    /// Of an address, only headers are fetched
+    /// Compare only names, dtypes, shapes and metadata, as stored; read no values
     #[arg(long, conflicts_with_all = ["absolute", "relative"])]
     headers: bool,
     /// Treat tensors of different dtypes as equal if their values are equal
@@ -95,9 +92,9 @@ pub(crate) struct Args {
     quiet: bool,
     /// Print everything as one JSON document
     ///
-    /// The values of a tensor have their number (of), the number that differ (values), and the
-    /// number that differ only in their bits (other_bits). JSON has no infinity: max_absolute and
-    /// max_relative are null if NaN or infinity is compared with another value
+    /// A tensor has the number of its values (of), of different ones (values), and of those with
+    /// different bits only (other_bits). max_absolute and max_relative are null if NaN or infinity
+    /// is compared with another value: JSON has no infinity
     #[arg(long)]
     json: bool,
 }
@@ -166,7 +163,7 @@ impl Run for Args {
             true => input::open(path),
             false => {
                 let opened = input::open_with(path, self.values.opening())?;
-                self.values.of(opened, Select::default().matcher())
+                self.values.apply(opened, Select::default().matcher())
             }
         };
         let [a, b] = [open(&self.a)?, open(&self.b)?];
@@ -244,7 +241,7 @@ fn compare_values(args: &Args, pairs: &[Pair<'_>]) -> anyhow::Result<Vec<Option<
     });
     type Both<'a> = (usize, Piece<'a, Source>, Piece<'a, Source>);
     let work = |(_, a, b): &Both<'_>, buffers: &mut Buffers| {
-        let difference = Difference::of(a, b, args.tolerance, buffers);
+        let difference = Difference::compare(a, b, args.tolerance, buffers);
         progress.add(a.byte_len() + b.byte_len());
         difference
     };

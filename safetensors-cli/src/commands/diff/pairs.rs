@@ -31,7 +31,7 @@ impl<'a> Pair<'a> {
     /// Both sides, if their values can be compared.
     pub(super) fn comparable(&self) -> Option<(Tensor<'a>, Tensor<'a>)> {
         let (a, b) = self.a.zip(self.b)?;
-        let is_read = [&a, &b].iter().all(|tensor| !Shown::of(tensor).is_unread());
+        let is_read = [&a, &b].iter().all(|tensor| !Shown::new(tensor).is_unread());
         (shape(&a) == shape(&b) && is_read).then_some((a, b))
     }
 
@@ -91,9 +91,9 @@ pub(super) fn pairs<'a>(
 }
 
 pub(super) fn shape<'a>(tensor: &Tensor<'a>) -> &'a [usize] {
-    Shown::of(tensor).shape()
+    Shown::new(tensor).shape()
 }
 
 pub(super) fn kind<'a>(tensor: &Tensor<'a>) -> Kind<'a> {
-    Shown::of(tensor).kind()
+    Shown::new(tensor).kind()
 }

@@ -14,7 +14,7 @@ pub(crate) struct Tolerance {
     absolute: Option<f64>,
     /// Treat values as equal that differ by at most this part of the larger, such as 1e-3
     ///
-    /// With --tolerance, too, either is enough
+    /// With --tolerance, either is enough
     #[arg(
         long = "relative-tolerance",
         value_name = "X",

@@ -39,7 +39,7 @@ pub(super) fn run(lists: &[PathBuf], quiet: bool, out: &mut Out) -> anyhow::Resu
         malformed += of_list.iter().filter(|line| line.is_none()).count();
         anyhow::ensure!(
             of_list.iter().any(Option::is_some),
-            "{}: no line has a digest and a name, as `safetensors digest --files` prints them",
+            "{}: not a list of digests and names, as `safetensors digest --files` prints",
             input::name(list)
         );
         lines.extend(of_list.into_iter().flatten());
@@ -106,7 +106,7 @@ impl Line {
         if self.is_of_checkpoint {
             return checkpoint_digest(&Target::named(&self.path).open()?, progress);
         }
-        if address::of(&self.path).is_none() {
+        if address::in_path(&self.path).is_none() {
             return sha256_of(&FileSource::open(&self.path)?, &self.path, progress);
         }
         let opened = input::open(&self.path)?;

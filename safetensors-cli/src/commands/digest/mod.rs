@@ -25,18 +25,17 @@ use crate::terminal::report::report;
 use crate::terminal::stdout::Out;
 use crate::terminal::{json, text};
 
-/// Print the digest of each tensor and of each file, or of a checkpoint; or compare with such.
+/// Print, record or compare digests of tensors, files and checkpoints.
 ///
 /// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not deliberate
-/// ones. A file has the SHA-256 digest of all data after the header, as modelspec.hash_sha256 holds
-/// it; with --filter, only tensors have digests. Metadata changes neither. A single file is not
-/// named, so that equal data gives equal lines. A quantised tensor of GGUF has the digest of its
-/// bytes in the file. A tensor of PyTorch that cannot be read is an error; the others are still
-/// printed.
+/// ones. A file has the SHA-256 of all data after the header, as in modelspec.hash_sha256, except
+/// with --filter. Metadata changes neither. A single file is not named, so that equal data gives
+/// equal lines. A quantised GGUF tensor has the digest of its stored bytes. A PyTorch tensor that
+/// cannot be read is an error; the others are still printed.
 ///
-/// The digest of a checkpoint (--checkpoint) is the BLAKE3 of one line of JSON for each tensor, in
-/// the order of the names: its name, dtype, shape and the BLAKE3 of its bytes, such as
-/// `["w","F32",[2,3],"…"]`. The deltas of the checkpoint have it, too.
+/// The digest of a checkpoint (--checkpoint) is the BLAKE3 of one line of JSON for each tensor,
+/// ordered by name: its name, dtype, shape and the BLAKE3 of its bytes, such as
+/// `["w","F32",[2,3],"…"]`. Deltas have it, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -44,18 +43,18 @@ pub(crate) struct Args {
     inputs: Inputs,
     #[command(flatten)]
     select: Select,
-    /// Print one digest of each checkpoint, which shards, order and metadata do not change
+    /// Print one digest of each checkpoint, independent of shards, order and metadata
     #[arg(long, group = "what", conflicts_with = "patterns")]
     checkpoint: bool,
-    /// Print the SHA-256 of each whole file, as `sha256sum` does and the Hub has it
+    /// Print the SHA-256 of each whole file, as `sha256sum` and the Hub do
     ///
-    /// A terminal shows unprintable characters of a name escaped, which --check does not read
+    /// On a terminal, unprintable characters in names are escaped, which --check does not read
     #[arg(long, group = "what", conflicts_with = "patterns")]
     files: bool,
-    /// Compare the files that PATHs list with their digests, as `sha256sum --check` does
+    /// Compare files with the digests that PATHs list, as `sha256sum --check` does
     ///
-    /// Each PATH is a text of lines that `sha256sum`, --files or --checkpoint has printed. Names in
-    /// it are relative to the current directory
+    /// Each PATH is a list that `sha256sum`, --files or --checkpoint has printed. Its names are
+    /// relative to the current directory
     #[arg(short, long, group = "what", conflicts_with_all = ["patterns", "json", "recursive"])]
     check: bool,
     /// With --check: print only differences
@@ -65,23 +64,21 @@ pub(crate) struct Args {
     /// --digests`
     #[arg(long, group = "what", conflicts_with_all = ["patterns", "json"])]
     record: bool,
-    /// With --record: write new headers over the old ones where they fit, without copies of the
-    /// files
+    /// With --record: write headers over the old ones where they fit, without copies of the files
     ///
-    /// There is a moment in which readers refuse the file, see `safetensors metadata set --help`
+    /// For a moment readers refuse the file: see `safetensors metadata set --help`
     #[arg(long, requires = "record")]
     in_place: bool,
     /// With --record: print what would be changed, and change nothing
     #[arg(short = 'n', long, requires = "record")]
     dry_run: bool,
-    /// With --record: change files even if they are read-only, or in a cache of the Hub, where other
-    /// programs read them
+    /// With --record: change files even if they are read-only, or in the Hub's cache
     #[arg(long, requires = "record")]
     force: bool,
     /// Print everything as one JSON document
     ///
-    /// Its keys are tensors, files, which is empty with --filter, and checkpoint. With --checkpoint
-    /// or --files, the others are empty or null
+    /// Its keys are tensors, files and checkpoint. Digests that were not asked for are empty or
+    /// null
     #[arg(long)]
     json: bool,
 }
@@ -211,7 +208,7 @@ fn whole_files(checkpoint: &Checkpoint, stored: &[Checkpoint]) -> anyhow::Result
     let progress = Progress::bytes(0);
     let hash = |file: &&CheckpointFile<Source>, _: &mut ()| {
         let (source, path) = (file.safetensors().source(), file.path());
-        match other::of(source) {
+        match other::tensor_file(source) {
             // Its source gives the tensors, and not the bytes of the file.
             Some(_) => sha256_of(&FileSource::open(path)?, path, &progress),
             None => sha256_of(source, path, &progress),

@@ -62,7 +62,7 @@ impl FileEntry {
             bytes: other::file_len(source),
             ..Self::default()
         };
-        match other::of(source) {
+        match other::tensor_file(source) {
             // The place and alignment of data are questions about safetensors files.
             Some(file) => Self {
                 format: Some(file.format().to_string()),
@@ -89,7 +89,7 @@ struct TensorList<'a>(&'a Tensors<'a>, &'a Metadata, &'a Parameters<'a>);
 impl Serialize for TensorList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(tensors, metadata, parameters) = self;
-        let entry = |tensor| TensorEntry::of(tensor, metadata, parameters);
+        let entry = |tensor| TensorEntry::new(tensor, metadata, parameters);
         serializer.collect_seq(tensors.iter().map(entry))
     }
 }
@@ -108,8 +108,8 @@ struct TensorEntry<'a> {
 }
 
 impl<'a> TensorEntry<'a> {
-    fn of(tensor: &Tensor<'a>, metadata: &Metadata, parameters: &Parameters<'_>) -> Self {
-        let shown = Shown::of(tensor);
+    fn new(tensor: &Tensor<'a>, metadata: &Metadata, parameters: &Parameters<'_>) -> Self {
+        let shown = Shown::new(tensor);
         let ndim = tensor.shape().len();
         Self {
             name: tensor.name(),
@@ -119,7 +119,7 @@ impl<'a> TensorEntry<'a> {
             bytes: shown.byte_len(),
             file: tensor.file_index(),
             // The bytes of a tensor of another format may be in many places, or in none.
-            offset: other::of(tensor.source()).is_none().then(|| tensor.file_offset()),
+            offset: other::tensor_file(tensor.source()).is_none().then(|| tensor.file_offset()),
             dimensions: dimensions(metadata, tensor.name(), ndim).ok().flatten(),
         }
     }

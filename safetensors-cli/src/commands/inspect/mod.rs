@@ -33,19 +33,18 @@ use crate::terminal::text;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
-/// Only headers are read. Tensors are shown as a tree of modules: names are split at dots, or at
-/// slashes if more names have them. Layers that differ only in their number share rows: 0…31 is 32
-/// layers, and the counts in its rows cover all of them. --flat lists each tensor. Quantised
-/// weights are shown with the bits of an element, and tensors of a type that safetensors lacks,
-/// such as Q4_K, with that type.
+/// Reads only headers. Names are split into a tree of modules at dots, or at slashes if more names
+/// have them. Layers that differ only in their number share rows: 0…31 is 32 layers, and the counts
+/// cover all of them. Quantised weights have the bits of an element, and tensors of a type that
+/// safetensors lacks have that type, such as Q4_K.
 ///
-/// Of a delta, the versions and the changed tensors are shown; of a directory with the epochs of a
-/// training of burn, the epochs, with their sizes and the metrics that burn has logged. An epoch
-/// that differs from its manifest is named, and the exit code is 1.
+/// Of a delta it shows the versions and the changed tensors; of a directory with the epochs of a
+/// burn training, their sizes and logged metrics. An epoch that differs from its manifest is named,
+/// and the exit code is 1.
 ///
 /// Unprintable characters in names are escaped, and very long names and values shortened. Several
-/// PATHs, and --recursive, show one line for each, unless --flat, --depth, --sort, --top or --files
-/// asks for more.
+/// PATHs, and --recursive, get one line each, unless --flat, --depth, --sort, --top or --files asks
+/// for more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -54,9 +53,7 @@ pub(crate) struct Args {
     /// Show one row per tensor instead of a tree
     #[arg(long)]
     flat: bool,
-    /// Show the tree only down to this level; 1 shows the top modules
-    ///
-    /// The counts of a module include all that is in it
+    /// Show the tree down to this level, with sums of all below; 1 shows the top modules
     #[arg(
         short,
         long,
@@ -78,20 +75,20 @@ pub(crate) struct Args {
     top: Option<u32>,
     /// Show each file, with its header, padding and alignment
     ///
-    /// The alignment is the largest power of two, 4096 at most, that divides the position of the
-    /// data. A tensor that the index maps to another file counts only here
+    /// The alignment is the largest power of two, up to 4096, that divides the position of the
+    /// data. A tensor that the index maps to another file is counted only here
     #[arg(long, conflicts_with = "json")]
     files: bool,
     #[command(flatten)]
     select: Select,
-    /// The order of modules and tensors; by default name for a tree, offset with --flat
+    /// The order of modules and tensors; by default name, or offset with --flat
     #[arg(short, long, value_name = "ORDER", value_enum)]
     sort: Option<Sort>,
     /// Print everything as one JSON document
     ///
     /// Its keys are index, metadata, total, dtypes, files, tensors and quantized_weights; or
-    /// trainings, for a directory with epochs; or delta, for a delta. Several PATHs have one
-    /// document around theirs
+    /// trainings, for a directory with epochs; or delta. Several PATHs have one document, with
+    /// theirs in results
     #[arg(long)]
     json: bool,
 }
@@ -188,12 +185,12 @@ fn show_delta(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::
     let path = target.path()?;
     let delta = delta::open(path)?;
     if args.json {
-        let document = commands::delta::Document::of(path, &delta);
+        let document = commands::delta::Document::new(path, &delta);
         crate::terminal::json::write(&BTreeMap::from([("delta", document)]), &mut out)?;
     } else {
         commands::delta::write(&delta, out)?;
     }
-    Ok(ShownInput::new(Totals::of(delta.tensors())))
+    Ok(ShownInput::new(Totals::sum(delta.tensors())))
 }
 
 /// Shows a delta or trainings, if no checkpoint opened because of them.
@@ -243,7 +240,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     } else if args.flat {
         tables::flat(&checkpoint, &tensors, &mut out)?;
     } else {
-        let trees = Tree::of(&mut tensors, &parameters, args.sort(), true);
+        let trees = Tree::build(&mut tensors, &parameters, args.sort(), true);
         tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
     }
     writeln!(out)?;

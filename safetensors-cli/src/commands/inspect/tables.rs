@@ -80,9 +80,9 @@ pub(super) fn flat(
     let file = |tensor: &Tensor<'_>| Some(input::shard_name(checkpoint, tensor.file()?));
     let columns: &Columns<'_, &Tensor<'_>> = &[
         (Column::name("name").rank(0).distinct(), &|tensor| text::name(tensor.name())),
-        (Column::word("dtype").rank(2), &|tensor| dtype_and_shape(Shown::of(tensor)).0),
-        (Column::name("shape").rank(3), &|tensor| dtype_and_shape(Shown::of(tensor)).1),
-        (Column::number("size").rank(1), &|tensor| text::size(Shown::of(tensor).byte_len())),
+        (Column::word("dtype").rank(2), &|tensor| dtype_and_shape(Shown::new(tensor)).0),
+        (Column::name("shape").rank(3), &|tensor| dtype_and_shape(Shown::new(tensor)).1),
+        (Column::number("size").rank(1), &|tensor| text::size(Shown::new(tensor).byte_len())),
         (Column::word("file").rank(4), &|tensor| file(tensor).unwrap_or_default()),
     ];
     let columns = if checkpoint.files().len() > 1 { columns } else { &columns[..4] };
@@ -212,8 +212,10 @@ pub(super) fn files(
     is_listed: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let others: Vec<_> =
-        files.iter().filter_map(|(file, _)| other::of(file.safetensors().source())).collect();
+    let others: Vec<_> = files
+        .iter()
+        .filter_map(|(file, _)| other::tensor_file(file.safetensors().source()))
+        .collect();
     let misaligned = files.iter().map(|(_, layout)| layout.misaligned_tensors).sum::<u64>();
     if !is_listed {
         let bytes = files.iter().map(|(file, _)| other::file_len(file.safetensors().source()));

@@ -1,5 +1,4 @@
-//! A directory of burn's training loop, with a checkpoint for each epoch: their content, and the
-//! logged metrics.
+//! A directory of burn's training loop: the checkpoint of each epoch, and the logged metrics.
 //!
 //! | in the directory | is |
 //! |---|---|
@@ -38,15 +37,15 @@ struct Epoch {
 
 /// Returns the trainings of a directory of epochs, or of the directories in it.
 pub(super) fn find(directory: &Path) -> Vec<Training> {
-    if let Some(training) = Training::of(directory) {
+    if let Some(training) = Training::find(directory) {
         return vec![training];
     }
     let below = names(directory).into_iter().filter(|name| !name.starts_with('.'));
-    below.filter_map(|name| Training::of(&directory.join(name))).collect()
+    below.filter_map(|name| Training::find(&directory.join(name))).collect()
 }
 
 impl Training {
-    fn of(directory: &Path) -> Option<Self> {
+    fn find(directory: &Path) -> Option<Self> {
         let found = epochs::in_directory(directory).into_iter();
         let mut epochs: Vec<_> =
             found.map(|saved| Epoch { saved, metrics: BTreeMap::new() }).collect();

@@ -37,7 +37,7 @@ struct PathTrees<'t, 'a> {
 
 impl Groups {
     /// Returns `None` below two groups.
-    pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
+    pub(super) fn find(trees: &[Tree<'_>]) -> Option<Self> {
         let mut parts = gather("", trees);
         let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
         let is_shown = |part: &PathTrees<'_, '_>| part.totals.bytes * SMALLEST >= all;
@@ -150,7 +150,7 @@ mod tests {
         let archive = SafeTensors::parse(file).unwrap();
         let mut tensors: Vec<_> = archive.tensors().collect();
         let groups =
-            Groups::of(&Tree::of(&mut tensors, &Parameters::default(), Sort::Name, false))?;
+            Groups::find(&Tree::build(&mut tensors, &Parameters::default(), Sort::Name, false))?;
         for (i, group) in groups.list.iter().enumerate() {
             assert!(
                 groups.positions.iter().any(|(path, &at)| at == i && path.ends_with(&group.name))

@@ -34,10 +34,9 @@ use crate::terminal::text;
 /// The page is a single file that loads nothing. It has a map, the tensors as a tree, a search, the
 /// dtypes, and the first 1,000 metadata entries and files.
 ///
-/// On the map the area of a module or tensor is proportional to its bytes. Layers that differ only
-/// in their number share an area: 0…31 is 32 layers. Beyond 1,500 areas, the smallest neighbours
-/// share one. Colours show dtypes, or modules if nearly all bytes have one dtype. Only headers are
-/// read.
+/// Areas are proportional to bytes. Layers that differ only in their number share an area: 0…31 is
+/// 32 layers. Beyond 1,500 areas, the smallest neighbours share one. Colours show dtypes, or
+/// modules if nearly all bytes have one dtype. Reads only headers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -48,7 +47,7 @@ pub(crate) struct Args {
     /// The page to write, which ends in .html, or - for standard output
     #[arg(short, long, value_name = "FILE", value_parser = address::parser())]
     output: PathBuf,
-    /// What colours stand for at first; module by default if nearly all bytes have one dtype
+    /// The first meaning of colours; module by default if nearly all bytes have one dtype
     ///
     /// Nearly all are 99 %. A button of the page changes it
     #[arg(long, alias = "color", value_name = "WHAT", value_enum)]
@@ -90,8 +89,8 @@ impl Run for Args {
             );
         }
         let destination = self.writing.output(&self.output, &checkpoint)?;
-        let trees = Tree::of(&mut tensors, &parameters, Sort::Name, false);
-        let groups = Groups::of(&trees);
+        let trees = Tree::build(&mut tensors, &parameters, Sort::Name, false);
+        let groups = Groups::find(&trees);
         let page = page::Page {
             title: &self.title.clone().unwrap_or_else(|| name(self.input.path())),
             checkpoint: &checkpoint,
@@ -137,7 +136,7 @@ fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);
     }
-    if let Some(address) = address::of(path) {
+    if let Some(address) = address::in_path(path) {
         let shown = address::shown(address);
         return shown.trim_end_matches('/').rsplit('/').next().unwrap_or(&shown).to_owned();
     }

@@ -37,11 +37,11 @@ enum Command {
     Get(Get),
     /// Add entries, or replace the values of existing ones
     ///
-    /// Of a sharded checkpoint, each file gets them. A copy of the file with the new header replaces
-    /// it when it is complete: there is the old file or the new one, also after a kill. The copy has
-    /// the mode and, where allowed, the owner of the file. It takes hardly any time or space on
-    /// btrfs and XFS. Hard links keep the old file; a symbolic link is followed. A file of an epoch
-    /// of burn is not changed, because its manifest has a digest of the header.
+    /// In a sharded checkpoint, each file gets them. A complete copy with the new header replaces
+    /// the file, so that it is old or new, also after a kill. The copy has the mode and, where
+    /// allowed, the owner of the file. It takes hardly any time or space on btrfs and XFS. Hard
+    /// links keep the old file; a symbolic link is followed. A file of a burn epoch is refused,
+    /// because its manifest has a digest of the header.
     #[command(after_help = "\
 Examples:
   safetensors metadata set model.safetensors format=pt license=mit
@@ -54,15 +54,14 @@ Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wro
         edit: EditArgs,
         /// The entries to set; the key ends at the first =
         ///
-        /// The value @FILE is the text of a file, @- the one of standard input. @@ begins a value
-        /// with @
+        /// The value @FILE is the text of a file, @- of standard input; @@ begins a value with @
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
         entries: Vec<(String, String)>,
     },
     /// Remove entries
     ///
-    /// If one of the keys does not exist, nothing is removed. Of a sharded checkpoint, it has to be
-    /// in one of the files.
+    /// If a key does not exist, nothing is removed. In a sharded checkpoint, one file with the key
+    /// is enough.
     #[command(after_help = "\
 Examples:
   safetensors metadata remove model.safetensors ss_training_comment
@@ -112,7 +111,7 @@ struct Get {
     /// The entries to print; all by default
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
-    /// Print values as they are, without escapes
+    /// Print values without escapes
     ///
     /// Values may hold characters that control a terminal
     #[arg(long)]
@@ -200,6 +199,6 @@ fn remove(edit: &EditArgs, keys: &[String], out: &mut impl Write) -> anyhow::Res
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
     let key = text::short(key);
     anyhow::anyhow!(
-        "{path}: there is no metadata {key}; `safetensors metadata get PATH` lists the keys"
+        "{path}: there is no metadata key {key}; `safetensors metadata get PATH` lists the keys"
     )
 }

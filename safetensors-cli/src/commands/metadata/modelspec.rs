@@ -63,7 +63,7 @@ pub(super) struct Init {
     title: String,
     /// Set another key of the standard, without modelspec. before it
     ///
-    /// May be given several times
+    /// May be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     set: Vec<(String, String)>,
     /// Also write the SHA-256 of the data, which reads all of it
@@ -135,7 +135,7 @@ impl Init {
             ("title", &self.title),
         ];
         if set.iter().any(|(key, _)| key.trim_start_matches("modelspec.") == "hash_sha256") {
-            return Err(wrong_usage("hash_sha256 is not set: --hash computes it from the data"));
+            return Err(wrong_usage("hash_sha256 cannot be set; --hash computes it from the data"));
         }
         let set = set.iter().map(|(key, value)| (&**key, &**value));
         let entries =

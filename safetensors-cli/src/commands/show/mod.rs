@@ -31,15 +31,15 @@ use crate::terminal::{json, text};
 
 /// Show the values of a tensor, or of a slice of it.
 ///
-/// A quantised weight is shown as numbers, by the name that its model knows. The name of a tensor
-/// that stores a part of one, such as its scales, shows that tensor.
+/// A quantised weight is shown as numbers, by its name in the model; its stored parts, such as
+/// scales, by their names.
 ///
-/// Only the values that are shown are read. Of more than 1000 values the first and last three of
-/// each dimension are shown; --all, --json and --csv show all of them.
+/// Of more than 1000 values, the first and last three of each dimension are shown; --all, --json
+/// and --csv show all. Only shown values are read.
 ///
 /// A slice is written as in NumPy: a position or a range for each dimension, with `...` for all
-/// others. Negative positions count from the end. A range that goes beyond a dimension ends there.
-/// A step has to be at least 1.
+/// others. Negative positions count from the end. A range beyond a dimension ends there. A step is
+/// at least 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -53,9 +53,9 @@ pub(crate) struct Args {
     slice: Option<Slice>,
     #[command(flatten)]
     values: Values,
-    /// Show all values, however many they are
+    /// Show all values
     ///
-    /// They are read twice, so that a few MiB of memory are enough
+    /// Reads them twice, so that a few MiB of memory are enough
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     all: bool,
     /// Print one JSON document: name, dtype, shape and nested arrays of values
@@ -102,7 +102,7 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         let checkpoint = self.values.of_tensor(&self.input, &self.name)?;
         let tensor = find::tensor(&checkpoint, &self.name)?;
-        let selection = Selection::of(self.slice.as_ref(), &tensor)?;
+        let selection = Selection::new(self.slice.as_ref(), &tensor)?;
         if self.json {
             show_json(&tensor, &selection, out)?;
         } else if self.csv {

@@ -35,10 +35,10 @@ pub(super) enum Shown {
 
 /// Sign all files of a directory, for `safetensors verify --signature`.
 ///
-/// The signature is a file that lists the digest of every file and signs the list, in the format of
-/// OpenSSF Model Signing, which the Python package model-signing reads and writes, too. The
-/// signature itself and .git, .github, .gitattributes and .gitignore at the top are not covered. No
-/// network is used, and no key is ever printed.
+/// The signature is a file with a signed list of every file's digest, in the format of OpenSSF
+/// Model Signing, which Python's model-signing reads and writes, too. It does not cover itself, nor
+/// .git, .github, .gitattributes and .gitignore at the top. No network is used, and no key is
+/// printed.
 ///
 /// Sign complete models: a file that changes at the same time, or a temporary file of a save, is an
 /// error, and nothing is written. After a later change, such as `digest --record`, sign again.
@@ -58,9 +58,9 @@ pub(crate) struct Args {
     /// The certificate of the key in PEM; certificates of its issuers may follow it
     #[arg(long, value_name = "FILE", value_parser = PemPath, allow_hyphen_values = true)]
     certificate: Option<PathBuf>,
-    /// Certificates between the key's and the root, in PEM
+    /// Certificates between the key's and the root, in PEM, for the signature
     ///
-    /// May be given several times. They are put into the signature
+    /// May be repeated
     #[arg(
         long,
         value_name = "FILE",
@@ -71,15 +71,15 @@ pub(crate) struct Args {
     certificate_chain: Vec<PathBuf>,
     /// The signature file; model.sig in the directory by default, or FILE.sig next to one file
     ///
-    /// A snapshot in the cache of the Hub is shared by all programs: name a file elsewhere
+    /// All programs share a snapshot in the Hub's cache: name a file elsewhere
     #[arg(long, value_name = "FILE")]
     signature: Option<PathBuf>,
     /// How files are hashed
     #[arg(long, value_parser = ["sha256", "blake3"], default_value = "sha256")]
     hash: String,
-    /// Leave out a file, or a directory with all below it, relative to PATH
+    /// Skip a file, or a directory with all below it, relative to PATH
     ///
-    /// May be given several times. The signature names it, and `verify` ignores it
+    /// May be repeated. The signature records it, and `verify` ignores it
     #[arg(long, value_name = "PATH")]
     ignore: Vec<String>,
     /// Follow symbolic links to files, as in a cache of the Hub

@@ -35,19 +35,19 @@ impl TypedValueParser for PemPath {
 #[derive(Debug, clap::Args)]
 #[cfg_attr(not(feature = "sign"), allow(dead_code, reason = "the arguments are only explained"))]
 pub(in crate::commands) struct Options {
-    /// Compare the files at PATH with a signature that `safetensors sign` or the Python package
-    /// model-signing has made
+    /// Compare the files at PATH with a signature by `safetensors sign` or Python's model-signing
     ///
     /// First the signature is verified, by --key or --certificate-chain. Then each signed file must
     /// be there, unchanged, and no other file. Nothing else is checked. Keyless signatures of
-    /// Sigstore are refused. Nobody else may be able to write to the files between this and a load
+    /// Sigstore are refused. Until the model is loaded, nobody else may be able to write to the
+    /// files
     #[arg(
         long,
         value_name = "FILE",
         conflicts_with_all = ["strict", "format", "digests"]
     )]
     pub(in crate::commands) signature: Option<PathBuf>,
-    /// With --signature: the public key in PEM that must have signed
+    /// With --signature: the signer's public key, in PEM
     #[arg(
         long,
         value_name = "FILE",
@@ -57,10 +57,10 @@ pub(in crate::commands) struct Options {
         conflicts_with = "certificate_chain"
     )]
     pub(in crate::commands) key: Option<PathBuf>,
-    /// With --signature: the root that must have issued the certificate in the signature, in PEM
+    /// With --signature: the root certificate behind the signer's, in PEM
     ///
-    /// May be given several times. Certificates that are no roots help to find the way to one. A
-    /// root may have issued certificates to many, so compare the name that is printed
+    /// May be repeated. Certificates that are no roots help to reach one. A root may have issued
+    /// certificates to many, so compare the printed name
     #[arg(
         long,
         value_name = "FILE",
@@ -69,14 +69,14 @@ pub(in crate::commands) struct Options {
         requires = "signature"
     )]
     pub(in crate::commands) certificate_chain: Vec<PathBuf>,
-    /// With --certificate-chain: certificates must have been valid when the key's became valid
+    /// With --certificate-chain: accept expired ones that were valid when the key's became valid
     ///
-    /// By default they must be valid now. A signature has no date that could be trusted
+    /// A signature has no date that could be trusted
     #[arg(long, requires = "certificate_chain")]
     pub(in crate::commands) allow_expired_certificates: bool,
-    /// With --signature: ignore unsigned files at this path, relative to PATH, and below it
+    /// With --signature: ignore unsigned files at and below this path, relative to PATH
     ///
-    /// May be given several times
+    /// May be repeated
     #[arg(long, value_name = "PATH", requires = "signature")]
     pub(in crate::commands) ignore: Vec<String>,
     /// With --signature: ignore all unsigned files

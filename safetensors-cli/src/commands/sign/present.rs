@@ -80,14 +80,14 @@ pub(in crate::commands) fn verify(
     out: &mut Out,
 ) -> anyhow::Result<ExitCode> {
     let [model] = paths else {
-        return Err(wrong_usage("a signature is about one PATH; name one"));
+        return Err(wrong_usage("a signature is for one PATH; name one"));
     };
     check_on_disk(model)?;
     let mut verifier = match (&args.key, &args.certificate_chain[..]) {
         (Some(key), _) => with_path(key, Verifier::with_key)?,
         (None, []) => {
             return Err(wrong_usage(
-                "a signature alone shows nothing; name the key by --key, or a root by \
+                "a signature needs a key to be checked: name the signer's by --key, or a root by \
                  --certificate-chain",
             ));
         }
@@ -111,7 +111,7 @@ pub(in crate::commands) fn verify(
     let verified = verifier.verify(model, signature);
     drop(progress);
     if shown == Shown::Json {
-        json::write(&Document::of(model, signature, &verified), out)?;
+        json::write(&Document::new(model, signature, &verified), out)?;
         return Ok(if verified.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let verified = match verified {
@@ -169,7 +169,7 @@ struct LeftOut<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(model: &Path, signature: &Path, verified: &'a Result<Report>) -> Self {
+    fn new(model: &Path, signature: &Path, verified: &'a Result<Report>) -> Self {
         let (path, signature) = (input::name(model), input::name(signature));
         let error = verified.as_ref().err();
         let found = match (verified, error.and_then(|error| error.other())) {
@@ -252,7 +252,7 @@ fn refuse_key_in_model(key: &Path, model: &Path) -> anyhow::Result<()> {
     };
     if is_below {
         anyhow::bail!(
-            "{}: the private key lies in {}, and would be published with it; move it away",
+            "{}: the private key is in {}, and would be published with it; move it away",
             text::path(key),
             text::path(model)
         );

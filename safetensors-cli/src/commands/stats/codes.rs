@@ -72,7 +72,7 @@ pub(super) fn values(dtype: Dtype) -> Result<Vec<f64>> {
     }
     // The other codes of BOOL are errors, which are found elsewhere.
     let dtype = if dtype == Dtype::BOOL { Dtype::U8 } else { dtype };
-    Ok(Numbers::default().of(dtype, &bytes)?.to_vec())
+    Ok(Numbers::default().read(dtype, &bytes)?.to_vec())
 }
 
 /// `magnitudes` is `Some` only if all are finite.

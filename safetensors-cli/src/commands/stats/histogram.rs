@@ -20,7 +20,7 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    pub(super) fn of(values: &Distribution, bins: usize) -> Option<Self> {
+    pub(super) fn count(values: &Distribution, bins: usize) -> Option<Self> {
         let (min, max) = extent(values)?;
         let mut histogram = Self { min, max, counts: vec![0; bins], below: 0, above: 0 };
         if bins == 0 {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn histogram(values: &[f64], bins: usize) -> Histogram {
-        Histogram::of(&Distribution::of_values(&mut values.to_vec()), bins).unwrap()
+        Histogram::count(&Distribution::of_values(&mut values.to_vec()), bins).unwrap()
     }
 
     #[test]
@@ -134,8 +134,8 @@ mod tests {
         let values = [0.0, 0.5, 0.9, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0, 3.0, 3.5, 4.0, 3.9];
         assert_eq!(histogram(&values, 4).bars(false), "█▁ ▄");
         assert_eq!(histogram(&[7.0, 7.0], 3).bars(true), " █  ");
-        assert!(Histogram::of(&Distribution::of_values(&mut vec![f64::NAN]), 3).is_none());
-        assert!(Histogram::of(&Distribution::of_values(&mut vec![1.0]), 0).is_none());
+        assert!(Histogram::count(&Distribution::of_values(&mut vec![f64::NAN]), 3).is_none());
+        assert!(Histogram::count(&Distribution::of_values(&mut vec![1.0]), 0).is_none());
     }
 
     #[test]

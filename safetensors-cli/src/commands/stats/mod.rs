@@ -49,15 +49,15 @@ use crate::terminal::{json, text};
 /// Show the range, percentiles, mean and deviation of each tensor's values, and their distribution.
 ///
 /// NaN and infinities are counted, and excluded from the other numbers. The deviation is the
-/// population's. Percentiles are NumPy's: exact for dtypes of 16 bits or fewer and for tensors of
-/// up to 4096 elements, and within 0.05 % for others. The histogram has bins of equal width. `<`
-/// before it and `>` after it mark outliers below and above, which are further from the middle half
-/// of the values than three times its width.
+/// population's. Percentiles are NumPy's: exact for dtypes up to 16 bits and tensors up to 4096
+/// elements, otherwise within 0.05 %. The histogram has bins of equal width. `<` and `>` at its
+/// ends mark outliers: values further from the middle half of the values than three times its
+/// width.
 ///
-/// Values are read once, in pieces, so a tensor may be larger than memory. Each part of a complex
-/// number counts as a value. A BOOL tensor with bytes other than 0 and 1 is an error, and so is one
-/// of PyTorch that cannot be read; the others are still shown. Quantised weights are shown as their
-/// model knows them.
+/// Reads values once, in pieces, so a tensor may be larger than memory. Each part of a complex
+/// number counts as a value. A BOOL tensor with bytes other than 0 and 1 is an error, and so is a
+/// PyTorch tensor that cannot be read; the others are still shown. Quantised weights are shown as
+/// numbers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -76,7 +76,7 @@ pub(crate) struct Args {
         value_parser = percent
     )]
     percentiles: Vec<f64>,
-    /// The number of bins of the histogram, 256 at most; 0 leaves it out
+    /// The number of bins of the histogram, 256 at most; 0 omits it
     #[arg(
         long,
         value_name = "N",
@@ -86,8 +86,8 @@ pub(crate) struct Args {
     bins: u16,
     /// Print everything as one JSON document
     ///
-    /// A tensor has its percentiles by their numbers, and a histogram or null: the ends of the
-    /// bins, min and max, their counts, and the number of outliers below and above
+    /// A tensor has its percentiles by number, and a histogram or null: the ends of the bins (min,
+    /// max), their counts, and the number of outliers below and above
     #[arg(long)]
     json: bool,
 }
@@ -146,7 +146,7 @@ impl<'a> Summary<'a> {
         Self {
             moments: *moments,
             percentiles: Percentiles { asked, found: percentiles.collect() },
-            histogram: Histogram::of(values, bins.into()).map(Box::new),
+            histogram: Histogram::count(values, bins.into()).map(Box::new),
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Summary<'a> {
 impl All<'_> {
     fn iter(&self) -> impl Iterator<Item = Stats<'_>> {
         self.tensors.iter().enumerate().map(|(i, tensor)| {
-            let shown = Shown::of(tensor);
+            let shown = Shown::new(tensor);
             Stats {
                 name: tensor.name(),
                 dtype: shown.kind(),
@@ -206,7 +206,7 @@ fn show(
     mut out: &mut dyn Write,
 ) -> anyhow::Result<ShownInput> {
     let checkpoint =
-        args.values.of(target.open_with(args.values.opening())?, args.select.matcher())?;
+        args.values.apply(target.open_with(args.values.opening())?, args.select.matcher())?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
@@ -216,7 +216,7 @@ fn show(
             Ok(summary) => kept.keep(i, &summary),
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidBool { .. })
-                    || Shown::of(&tensors[i]).is_unread() =>
+                    || Shown::new(&tensors[i]).is_unread() =>
             {
                 kept.fail(i, error.to_string());
             }

@@ -55,7 +55,7 @@ fn not_finite<'a>(
     let mut found = BTreeMap::new();
     let work = |(_, piece): &(usize, Piece<'_, Source>), buffers: &mut (Vec<u8>, Numbers)| {
         progress.add(piece.byte_len());
-        NotFinite::of(piece, buffers)
+        NotFinite::count(piece, buffers)
     };
     let merge = |(i, _): (usize, _), of_piece| -> Result<()> {
         match (found.entry(i).or_insert_with(|| Ok(NotFinite::default())), of_piece) {
@@ -78,11 +78,11 @@ fn not_finite<'a>(
 }
 
 fn has_floats(tensor: &Tensor<'_>) -> bool {
-    (tensor.dtype().is_float() || tensor.dtype() == Dtype::C64) && !Shown::of(tensor).is_unread()
+    (tensor.dtype().is_float() || tensor.dtype() == Dtype::C64) && !Shown::new(tensor).is_unread()
 }
 
 impl NotFinite {
-    fn of(piece: &Piece<'_, Source>, (bytes, numbers): &mut (Vec<u8>, Numbers)) -> Result<Self> {
+    fn count(piece: &Piece<'_, Source>, (bytes, numbers): &mut (Vec<u8>, Numbers)) -> Result<Self> {
         let dtype = piece.tensor().dtype();
         let parts = if dtype == Dtype::C64 { 2 } else { 1 };
         let mut found = Self::default();
@@ -107,7 +107,7 @@ impl NotFinite {
         }
         let file = tensor.file().map(Path::display).map(|file| file.to_string());
         let error = format!(
-            "{}tensor {}: {} of {} NaN or infinite; the first, {}, is {}",
+            "{}tensor {}: {} of {} are NaN or infinite; the first, {}, is {}",
             file.as_ref().map(|file| format!("{}: ", text::printable(file))).unwrap_or_default(),
             Quoted(tensor.name()),
             text::count(self.count),

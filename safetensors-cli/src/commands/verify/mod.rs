@@ -33,35 +33,34 @@ use crate::terminal::{json, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
-/// The header of each file is checked: its length, its JSON, each tensor's dtype, shape and
-/// offsets, and whether the file has the length that they ask for. An index must map every tensor
-/// to a file that has it. Numbered shards without an index are an error. Values are read only with
-/// --digests and --finite, because the format allows any value.
+/// Checks each header: its length, its JSON, each tensor's dtype, shape and offsets, and that the
+/// file has the length that these require. An index must map every tensor to a file that has it.
+/// Numbered shards without an index are an error. Only --digests and --finite read values, because
+/// the format allows any value.
 ///
-/// Each sound file or checkpoint gets one line on standard output. Each fault gets a line on
-/// standard error.
+/// Each good file or checkpoint gets a line on standard output, each fault a line on standard
+/// error.
 ///
-/// A file of PyTorch, GGUF or NumPy is an error, unless its name or --format says that it is one.
-/// Then its structure and the places of tensors are checked, and with --digests the checksums of an
-/// archive. A file of two formats is an error. Of a delta, the index and the files are checked, and
-/// with --digests every compressed difference. An epoch of a training of burn that differs from its
-/// manifest is an error.
+/// A file of PyTorch, GGUF or NumPy is an error, unless its name or --format names that format.
+/// Then its structure and the places of its tensors are checked, and with --digests the checksums
+/// of an archive. A file that is valid in two formats is an error. Of a delta, the index and the
+/// files are checked, and with --digests every compressed difference. A burn epoch that differs
+/// from its manifest is an error.
 ///
-/// Warnings are about tensors or files that no index names, an index that a model.safetensors next
-/// to it hides, a wrong total_size, the backup of an interrupted edit, a safetensors file under the
-/// name of another format, such as model.bin, or objects of PyTorch that hold tensors and cannot be
-/// read. With --strict, warnings are failures, and so is every departure from the text of the
-/// format that readers tolerate.
+/// Warnings name tensors or files that no index lists, an index that a model.safetensors next to it
+/// hides, a wrong total_size, the backup of an interrupted edit, a safetensors file with another
+/// format's name, such as model.bin, and PyTorch objects that hold tensors and cannot be read.
+/// --strict turns them into failures, and every departure from the text of the format that readers
+/// tolerate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Files, indexes, directories with all below them, addresses (feature remote), or - for
     /// standard input
     ///
-    /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
-    /// checked once, even if it is named twice, or named and also a shard. In directories, links to
-    /// files are followed, links to directories are not, and files of other formats are only
-    /// counted
+    /// An index is checked with its shards. Each file is checked once, even if several PATHs lead
+    /// to it. In directories, links to files are followed, links to directories are not, and files
+    /// of other formats are only counted
     #[arg(required = true, value_name = "PATH", value_parser = crate::input::address::parser())]
     paths: Vec<PathBuf>,
     /// Fail on warnings and on every departure from the text of the format
@@ -72,34 +71,32 @@ pub(crate) struct Args {
     strict: bool,
     /// Check each file as one of this format, whatever its name
     ///
-    /// By default, a name such as model.pt says that a file is of another format, and every other
-    /// name that it is a safetensors file
+    /// By default, a name such as model.pt decides; files with other names are safetensors files
     #[arg(long, value_name = "FORMAT", value_parser = Expected::parser())]
     format: Option<Expected>,
-    /// Read all data, and compare it with the digests that the files record
+    /// Read all data, and compare it with the recorded digests
     ///
-    /// Digests are recorded by `safetensors digest --record`, and in modelspec.hash_sha256. A
-    /// warning names booleans that are neither 0 nor 1
+    /// `safetensors digest --record` records them; modelspec.hash_sha256 is one, too. A warning
+    /// names booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
     /// Read all data, and fail if a float is NaN or infinite
     ///
-    /// Quantised weights are checked as the numbers that they stand for, and scales as they are
-    /// stored. The error names the tensor and the first of these values. A delta has no numbers,
-    /// which is a warning
+    /// Quantised weights are checked as numbers, and scales as stored. The error names the tensor
+    /// and the first such value. A delta has no numbers, which is a warning
     #[arg(long)]
     finite: bool,
-    /// Accepted as by other commands: directories are always searched
+    /// No effect: directories are always searched
     #[arg(short = 'r', long = "recursive")]
     _searches: bool,
-    /// Print nothing but errors and warnings
+    /// Print only errors and warnings
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
-    /// Print the outcome as one JSON document
+    /// Print everything as one JSON document
     ///
-    /// A result has faults, each with a kind such as missing or truncated, and warnings. With
-    /// --strict, these have the departures, too. With --signature, the document has the signer and
-    /// lists of the files that differ
+    /// A result has faults, each with a kind such as missing or truncated, and warnings, with
+    /// --strict also the departures. With --signature, the document has the signer and the files
+    /// that differ
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -115,7 +112,7 @@ Examples:
   safetensors verify --quiet model.safetensors.index.json && echo sound
   safetensors verify model/ --signature model/model.sig --key key.pub
 
-Exit codes: 0 all is sound, or as it was signed, 1 something is not, 2 wrong usage.";
+Exit codes: 0 all is ok, or as signed, 1 something is not, 2 wrong usage.";
 
 impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
@@ -306,7 +303,7 @@ fn recorded(file: &VerifiedFile<'_>) -> usize {
 fn check_delta(target: &Target, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let delta = delta::open(target.path()?)?;
     outcome.format = Some("delta".into());
-    outcome.totals = Totals::of(delta.tensors());
+    outcome.totals = Totals::sum(delta.tensors());
     let mut files: Vec<_> = delta.tensors().map(|tensor| tensor.file_index()).collect();
     files.dedup();
     outcome.files = files.len();
@@ -334,7 +331,7 @@ fn check_other(
 ) -> anyhow::Result<bool> {
     for file in checkpoint.files() {
         let path = file.path();
-        let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
+        let Some(file) = other::tensor_file(file.safetensors().source()) else { return Ok(false) };
         outcome.format = Some(file.format().to_string());
         outcome.warnings.extend(file.findings().iter().map(ToString::to_string));
         let unreadable = file.all_stored().filter(|(_, stored)| other::is_unread(stored));

@@ -1,5 +1,4 @@
-//! Addresses instead of paths: `hf://owner/name`, `s3://bucket/model`,
-//! `https://host/model.safetensors`.
+//! Addresses instead of paths, such as `hf://owner/name` and `s3://bucket/model`.
 //!
 //! `safetensors_hub` reads and writes them. Without the feature `remote`, an address is an error
 //! with a remedy.
@@ -36,7 +35,7 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
 
 /// Returns `None` for a path of the disk. A text that begins like an address of an unknown kind is
 /// one, unless it is on the disk.
-pub(crate) fn of(path: &Path) -> Option<&str> {
+pub(crate) fn in_path(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let (scheme, _) = text.split_once("://")?;
     let is_scheme = scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -123,7 +122,7 @@ pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
 fn refuse_memory(address: &str) -> anyhow::Result<()> {
     match address.split_once(':') {
         Some((scheme, _)) if scheme.eq_ignore_ascii_case("memory") => anyhow::bail!(
-            "{}: the memory of a command is empty at its start and lost at its end; name a path, \
+            "{}: memory:// is empty when a command starts and lost when it ends; name a path, \
              or a bucket such as s3://bucket/model",
             printable(address)
         ),
@@ -142,9 +141,9 @@ pub(crate) fn shown(address: &str) -> String {
 
 /// Refuses an address for a command that changes a file.
 pub(crate) fn refuse(path: &Path) -> anyhow::Result<()> {
-    let Some(address) = of(path) else { return Ok(()) };
+    let Some(address) = in_path(path) else { return Ok(()) };
     Err(wrong_usage(format!(
-        "{}: only files of the disk are changed in place; `safetensors convert` copies this one there",
+        "{}: only files on the disk can be changed; `safetensors convert` copies this one there",
         printable(address)
     )))
 }
@@ -160,10 +159,10 @@ mod tests {
     #[test]
     fn addresses_are_told_from_paths() {
         for address in ["hf://owner/name", "s3://bucket", "https://host/a?b=c", "ftp://host/a"] {
-            assert_eq!(of(Path::new(address)), Some(address));
+            assert_eq!(in_path(Path::new(address)), Some(address));
         }
         for path in ["-", "a/b.safetensors", "C:\\a", "C://a", "://a", "a b://c", "./s3://a"] {
-            assert_eq!(of(Path::new(path)), None, "{path}");
+            assert_eq!(in_path(Path::new(path)), None, "{path}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::terminal::report::wrong_usage;
 pub(super) type Files = RemoteStore;
 
 pub(super) fn is_known(text: &str) -> bool {
-    AddressKind::of(text).is_some()
+    AddressKind::detect(text).is_some()
 }
 
 /// Turns an address of the disk into its path.
@@ -50,7 +50,7 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
         return Some("check the network; HF_ENDPOINT names another Hub, such as a mirror");
     }
     let ErrorKind::Io(error) = error.kind() else { return None };
-    match (error.kind(), AddressKind::of(address)?) {
+    match (error.kind(), AddressKind::detect(address)?) {
         (_, AddressKind::Hub) => None,
         (io::ErrorKind::NotFound, _) => {
             Some("check the address: expected that of a file, an index or a directory")
@@ -75,7 +75,7 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
 }
 
 pub(super) fn check_writable(address: &str) -> anyhow::Result<()> {
-    match AddressKind::of(address) {
+    match AddressKind::detect(address) {
         Some(AddressKind::Hub | AddressKind::Web) => Err(wrong_usage(format!(
             "{}: nothing is saved to the Hub or to web servers; OUT is a path, or a bucket such as \
              s3://bucket/model",

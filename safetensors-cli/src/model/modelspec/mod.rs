@@ -1,5 +1,5 @@
-//! The [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1:
-//! metadata that describes a model.
+//! Stability AI's Model Metadata Standard 1.0.1: metadata that describes a model.
+//! See [its repository](https://github.com/Stability-AI/ModelSpec).
 //!
 //! `keys` has the table of the standard, `form` and `date` check values, and [`validate()`]
 //! compares a file with the table.

@@ -37,7 +37,7 @@ enum Content<'a> {
 
 impl<'a> Tree<'a> {
     /// Sorts the tensors by name. With `folds`, layers of equal structure are folded.
-    pub(crate) fn of<S: 'static>(
+    pub(crate) fn build<S: 'static>(
         tensors: &mut [LazyTensor<'a, S>],
         parameters: &Parameters<'_>,
         sort: Sort,
@@ -160,7 +160,7 @@ impl Grow<'_> {
             let (end, ends) = split(group);
             let (tensors, inside) = group.split_at(ends);
             trees.extend(tensors.iter().map(|tensor| {
-                let shown = Shown::of(tensor);
+                let shown = Shown::new(tensor);
                 let parameters = self.parameters.count(shown);
                 let content = Content::Tensor(shown, tensor.file_index(), parameters);
                 Tree { label: label.into(), copies: 1, content, separator: self.separator }

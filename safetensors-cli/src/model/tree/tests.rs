@@ -23,8 +23,8 @@ fn lines(names: &[&str], sort: Sort) -> Vec<String> {
     let file = serialize(tensors, &SaveOptions::new()).unwrap();
     let archive = SafeTensors::parse(file).unwrap();
     let mut tensors: Vec<_> = archive.tensors().collect();
-    let trees = Tree::of(&mut tensors, &Parameters::default(), sort, true);
-    assert_eq!(trees.iter().map(Tree::all).sum::<Totals>(), Totals::of(tensors.iter().copied()));
+    let trees = Tree::build(&mut tensors, &Parameters::default(), sort, true);
+    assert_eq!(trees.iter().map(Tree::all).sum::<Totals>(), Totals::sum(tensors.iter().copied()));
     let mut lines = Vec::new();
     write(&trees, 0, &mut lines);
     lines

@@ -189,7 +189,7 @@ fn wrong_usage_is_told_before_any_request() {
         (&["owner/name", "--max-workers", "0"], "a whole number from 1 to 65535"),
         (&["owner/name", "--repo-type", "bucket"], "invalid value 'bucket'"),
         (&["datasets/owner/name", "--repo-type", "dataset"], "is no repository"),
-        (&["hf://datasets/owner/name", "--repo-type", "dataset"], "an address says the type"),
+        (&["hf://datasets/owner/name", "--repo-type", "dataset"], "the address has the type"),
     ] {
         let refused = error(with_hub(&server, dir.path(), &[&["download"], args].concat()), 2);
         assert!(refused.contains(expected), "{args:?}: {refused}");

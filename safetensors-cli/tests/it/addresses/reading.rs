@@ -287,7 +287,7 @@ fn nothing_is_changed_in_place() {
         &["digest", "--record", &address],
     ] {
         let refused = error(safetensors(dir.path(), args), 2);
-        assert!(refused.contains("only files of the disk are changed in place"), "{refused}");
+        assert!(refused.contains("only files on the disk can be changed"), "{refused}");
         assert!(refused.contains("safetensors convert"), "{refused}");
     }
     assert!(server.take_log().is_empty());

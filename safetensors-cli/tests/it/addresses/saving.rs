@@ -238,16 +238,16 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
         (&[input.as_str(), &out][..], "nothing is saved to the Hub or to web servers"),
         (&[&input, "hf://owner/name"], "nothing is saved to the Hub or to web servers"),
         (&[&input, "file://host/a"], "expected file:///path"),
-        (&[&input, "memory:///a.safetensors"], "empty at its start and lost at its end"),
-        (&[&input, "MEMORY:///a/"], "empty at its start and lost at its end"),
+        (&[&input, "memory:///a.safetensors"], "empty when a command starts and lost when it ends"),
+        (&[&input, "MEMORY:///a/"], "empty when a command starts and lost when it ends"),
         (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
         (&[&input, "s3://bucket/a.gguf"], "burnpack, GGUF and NumPy's files are written"),
         (&[&input, "s3://bucket/a.gguf", "--quantize", "f16"], "are written to the disk only"),
         (&[&input, "s3://bucket/a.safetensor"], "s3://bucket/a.safetensors is a file, and "),
         (&[&input, "s3://bucket/a.safetensor"], "s3://bucket/a.safetensor/ a directory"),
         (&[&input, "s3://bucket.st/m.st/a.st?b=c"], "s3://bucket.st/m.st/a.safetensors is a file"),
-        (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
-        (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),
+        (&[&input, "s3://bucket/a/", "--no-wait"], "need a directory on the disk"),
+        (&[&input, "s3://bucket/a/", "--ranks", "2"], "need a directory on the disk"),
         (&[&input, "s3://bucket/a/model.safetensors.index.json"], "name the directory"),
     ] {
         let refused = error(safetensors(dir.path(), &[&["convert"], args].concat()), 2);
@@ -256,5 +256,5 @@ fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
     assert!(server.take_log().is_empty());
     let args = ["convert", "memory:///a.safetensors", "out.safetensors"];
     let refused = error(safetensors(dir.path(), &args), 1);
-    assert!(refused.contains("empty at its start and lost at its end"), "{refused}");
+    assert!(refused.contains("empty when a command starts and lost when it ends"), "{refused}");
 }

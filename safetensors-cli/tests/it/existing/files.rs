@@ -59,7 +59,8 @@ fn a_file_is_replaced_as_the_rule_says() {
 
 #[test]
 fn a_shard_is_replaced_only_by_itself() {
-    let never = Must::Refuse(1, "is a shard of sh/model.safetensors.index.json, and nothing but");
+    let never =
+        Must::Refuse(1, "is a shard of sh/model.safetensors.index.json, and only this shard can");
     let shard = "sh/model-00001-of-00002.safetensors";
     let dir = temp_dir();
     inputs(dir.path());
@@ -132,8 +133,7 @@ fn a_file_that_appears_in_the_meantime_is_not_replaced() {
         fs::copy(dir.at("other.safetensors"), d.join("model.safetensors")).unwrap();
         drop(held);
         let output = waiting.wait_with_output().unwrap();
-        let error =
-            format!("error: {out} exists since this command has begun; --force replaces it\n");
+        let error = format!("error: {out} appeared while this command ran; --force replaces it\n");
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), &*error));
         assert_eq!(Checkpoint::open(&d).unwrap().tensors().next().unwrap().name(), "other");
         assert_eq!(list(&d), ["model.safetensors"]);

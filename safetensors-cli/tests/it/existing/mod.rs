@@ -27,7 +27,7 @@ fn content(dir: &Path) -> Vec<(String, Option<Digest>)> {
     for name in list(dir) {
         let path = dir.at(&name);
         let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
-        all.push((name.clone(), is_file.then(|| Digest::of(&fs::read(&path).unwrap()))));
+        all.push((name.clone(), is_file.then(|| Digest::compute(&fs::read(&path).unwrap()))));
         if path.is_dir() {
             all.extend(content(&path).into_iter().map(|(n, bytes)| (format!("{name}/{n}"), bytes)));
         }

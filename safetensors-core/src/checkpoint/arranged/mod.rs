@@ -111,7 +111,7 @@ impl Form {
         match self {
             Self::Tensor(name) => {
                 uses(name);
-                Ok(Value::of(checkpoint.tensor(name)?))
+                Ok(Value::new(checkpoint.tensor(name)?))
             }
             Self::Slice(form, dim, index) => form.value(checkpoint, uses)?.slice(*dim, *index),
             Self::Transposed(form) => form.value(checkpoint, uses)?.transposed(),

@@ -73,7 +73,7 @@ impl Plan {
             }
             let instead = self.instead.entry(tensor.name().to_owned()).or_default();
             if let Some(name) = kept {
-                let Value { dtype, shape, pieces, .. } = Value::of(tensor);
+                let Value { dtype, shape, pieces, .. } = Value::new(tensor);
                 instead.insert(0, self.tensors.len());
                 self.tensors.push(Strided::new(name, dtype, shape, &pieces)?);
             }

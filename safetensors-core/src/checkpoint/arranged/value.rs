@@ -19,7 +19,7 @@ pub(super) struct Value<'a, S> {
 
 impl<'a, S> Value<'a, S> {
     /// All elements of a stored tensor.
-    pub(super) fn of(tensor: LazyTensor<'a, S>) -> Self {
+    pub(super) fn new(tensor: LazyTensor<'a, S>) -> Self {
         let shape = tensor.shape().to_vec();
         let mut spans = Vec::with_capacity(shape.len());
         let mut stride = 1;

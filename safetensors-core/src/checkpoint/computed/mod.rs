@@ -264,7 +264,7 @@ impl<S: ReadAt> Computed<S> {
         let mut inside = (skipped % size as u64) as usize;
         let count = (inside + bytes.len()).div_ceil(size) as u64;
         let source_bytes = tensor.source_bytes(first..first + count);
-        let files = &Ahead::of(&self.shared.files, source_bytes)?;
+        let files = &Ahead::read(&self.shared.files, source_bytes)?;
         if cfg!(target_endian = "little")
             && tensor.dtype() == Dtype::F32
             && inside == 0

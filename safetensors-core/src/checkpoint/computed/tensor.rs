@@ -67,7 +67,7 @@ pub(crate) struct Ahead<'a, S> {
 
 impl<'a, S: ReadAt> Ahead<'a, S> {
     /// Reads bytes with one call, if their source has calls that wait.
-    pub(crate) fn of(
+    pub(crate) fn read(
         files: &'a Vec<CheckpointFile<S>>,
         bytes: Option<(usize, Range<u64>)>,
     ) -> io::Result<Self> {

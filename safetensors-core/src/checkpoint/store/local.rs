@@ -65,7 +65,7 @@ fn kind(is_directory: bool) -> FileKind {
 
 fn version(file: &File) -> io::Result<String> {
     let metadata = file.metadata()?;
-    Ok(format!("{:?} {} {:?}", Identity::of(file)?, metadata.len(), metadata.modified()))
+    Ok(format!("{:?} {} {:?}", Identity::read(file)?, metadata.len(), metadata.modified()))
 }
 
 pub(crate) fn is_not_found(error: &Error) -> bool {

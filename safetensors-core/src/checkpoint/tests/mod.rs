@@ -1,5 +1,6 @@
-//! Sharded saves that are interrupted at every step; files under given names ([`named`]); several
-//! saves at once ([`races`]); the division into shards ([`split`]).
+//! Sharded saves that are interrupted at every step.
+//! Files under given names ([`named`]); several saves at once ([`races`]); the division into shards
+//! ([`split`]).
 
 mod named;
 mod races;

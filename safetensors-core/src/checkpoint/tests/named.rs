@@ -1,5 +1,4 @@
-//! Files with their own names, as in deltas, which replace any checkpoint that a directory opens
-//! as.
+//! Files with their own names, as in deltas, which replace any checkpoint of a directory.
 
 use std::fs;
 use std::path::Path;

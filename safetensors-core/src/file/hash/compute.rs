@@ -24,7 +24,7 @@ use crate::format::parallel::Meter;
 /// let file = SafeTensors::from_source(file)?;
 /// assert_eq!(
 ///     digest::hash_tensors(&[file.tensor("w")?], &DigestOptions::new())?,
-///     [Digest::of(&[1, 2])]
+///     [Digest::compute(&[1, 2])]
 /// );
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```

@@ -19,7 +19,7 @@ pub const KEY: &str = DIGESTS_KEY;
 /// use safetensors_core::Metadata;
 /// use safetensors_core::digest::{self, Digest, TensorDigests};
 ///
-/// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
+/// let digests: TensorDigests = [("weight", Digest::compute(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
 /// metadata.insert(digest::KEY.into(), digests.to_string());
 /// assert_eq!(

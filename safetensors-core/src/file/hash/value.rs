@@ -17,8 +17,8 @@ use crate::format::header::{LENGTH_BYTES, Limits};
 /// ```
 /// use safetensors_core::digest::Digest;
 ///
-/// assert_eq!(Digest::of(b"").to_string(), "99aa06d3014798d86001c324468d497f");
-/// assert_eq!("99aa06d3014798d86001c324468d497f".parse::<Digest>()?, Digest::of(b""));
+/// assert_eq!(Digest::compute(b"").to_string(), "99aa06d3014798d86001c324468d497f");
+/// assert_eq!("99aa06d3014798d86001c324468d497f".parse::<Digest>()?, Digest::compute(b""));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +26,7 @@ pub struct Digest(u128);
 
 impl Digest {
     /// Returns the digest of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }
 
@@ -102,7 +102,7 @@ impl fmt::Debug for Digest {
 /// let mut hasher = Hasher::default();
 /// hasher.update(b"in ");
 /// hasher.update(b"pieces");
-/// assert_eq!(hasher.finish(), Digest::of(b"in pieces"));
+/// assert_eq!(hasher.finish(), Digest::compute(b"in pieces"));
 /// ```
 #[derive(Clone, Default)]
 pub struct Hasher(Xxh3Default);

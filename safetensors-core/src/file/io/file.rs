@@ -69,7 +69,7 @@ impl FileSource {
             return Ok(file);
         }
         file.wait_for_edit();
-        Self::of(file.file, path).map_err(|error| Error::io(error, path))
+        Self::from_open(file.file, path).map_err(|error| Error::io(error, path))
     }
 
     pub(crate) fn open_now(path: &Path) -> Result<Self> {
@@ -112,13 +112,13 @@ impl FileSource {
         Err(not_a_file(found, path))
     }
 
-    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+    pub(crate) fn from_open(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self::with_metadata(file, path, &metadata))
     }
 
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
-        let stamp = Stamp::of(metadata);
+        let stamp = Stamp::new(metadata);
         let is_young = is_young(metadata);
         let waits = waits(&file);
         Self { file, path: path.into(), stamp, is_young, waits }
@@ -126,7 +126,7 @@ impl FileSource {
 
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         let metadata = self.file.metadata()?;
-        (self.stamp, self.is_young) = (Stamp::of(&metadata), is_young(&metadata));
+        (self.stamp, self.is_young) = (Stamp::new(&metadata), is_young(&metadata));
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl ReadAt for FileSource {
     // A file that was removed has not been replaced.
     fn is_replaced(&self) -> io::Result<bool> {
         match Identity::behind(&self.path)? {
-            Some(there) => Ok(there != Identity::of(&self.file)?),
+            Some(there) => Ok(there != Identity::read(&self.file)?),
             None => Ok(false),
         }
     }

@@ -23,8 +23,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
-        system::of(file)
+    pub(crate) fn read(file: &File) -> io::Result<Self> {
+        system::read(file)
     }
 
     /// Does not follow a link.
@@ -72,7 +72,7 @@ mod system {
 
     use super::Identity;
 
-    pub(super) fn of(file: &File) -> io::Result<Identity> {
+    pub(super) fn read(file: &File) -> io::Result<Identity> {
         file.metadata().map(identity)
     }
 
@@ -115,7 +115,7 @@ mod system {
 
     use super::Identity;
 
-    pub(super) fn of(file: &File) -> io::Result<Identity> {
+    pub(super) fn read(file: &File) -> io::Result<Identity> {
         Ok(identity(fstat(file)?))
     }
 
@@ -146,7 +146,7 @@ mod system {
     const FILE_FLAG_BACKUP_SEMANTICS: u32 = 0x0200_0000;
     const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 
-    pub(super) fn of(file: &File) -> io::Result<Identity> {
+    pub(super) fn read(file: &File) -> io::Result<Identity> {
         let found = winapi_util::file::information(file)?;
         Ok(Identity { device: found.volume_serial_number(), inode: found.file_index() })
     }
@@ -177,7 +177,7 @@ mod tests {
         let at = |name: &str| directory.path().join(name);
         fs::write(at("old"), "").unwrap();
         let open = File::open(at("old")).unwrap();
-        let old = Identity::of(&open).unwrap();
+        let old = Identity::read(&open).unwrap();
         assert_eq!(Identity::at(&at("old")).unwrap(), Some(old));
         assert_eq!(links(&open).unwrap(), 1);
         fs::hard_link(at("old"), at("link")).unwrap();

@@ -60,7 +60,7 @@ pub trait ReadAt: Send + Sync {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Fills several buffers, one after the other by default. A source with expensive requests can
-    /// join them, or make several at once.
+    /// join ranges, or send several requests at once.
     ///
     /// After an error the buffers are unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
@@ -70,7 +70,7 @@ pub trait ReadAt: Send + Sync {
         }
     }
 
-    /// Announces the bytes that a load will read, for a source with bytes that cost less together.
+    /// Announces the bytes that a load will read, for a source that reads them cheaper together.
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         if let Some(inner) = self.inner() {
             inner.will_read(ranges);

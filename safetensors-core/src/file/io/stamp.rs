@@ -25,12 +25,12 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    pub(super) fn of(metadata: &Metadata) -> Self {
+    pub(super) fn new(metadata: &Metadata) -> Self {
         Self {
             len: metadata.len(),
             modified: metadata.modified().ok(),
             #[cfg(unix)]
-            inode: Inode::of(metadata),
+            inode: Inode::new(metadata),
         }
     }
 
@@ -43,7 +43,7 @@ impl Stamp {
             return changed("it was written to");
         }
         #[cfg(unix)]
-        if self.inode.may_have_been_written(&Inode::of(now), path) {
+        if self.inode.may_have_been_written(&Inode::new(now), path) {
             return changed(
                 "its time of change moved: it was written to and its time of writing set back, or \
                  one of its attributes was set",
@@ -70,7 +70,7 @@ struct Inode {
 
 #[cfg(unix)]
 impl Inode {
-    fn of(metadata: &Metadata) -> Self {
+    fn new(metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         Self {
             changed: (metadata.ctime(), metadata.ctime_nsec()),
@@ -93,7 +93,7 @@ impl Inode {
         self.changed != now.changed
             && !other_cause(now)
             && self.links <= 1
-            && std::fs::metadata(path).is_ok_and(|there| Self::of(&there).place == self.place)
+            && std::fs::metadata(path).is_ok_and(|there| Self::new(&there).place == self.place)
     }
 }
 

@@ -151,7 +151,7 @@ fn fill<'t, S: ReadAt>(
         Announced::new(wanted.tensor.source(), runs)
     };
     let _announced: Vec<_> = wanted.iter().map(announce).collect();
-    let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
+    let pages = Pages::behind(bufs.iter().map(|(buf, _)| buf.room()));
     let jobs = plan::jobs(wanted, bufs);
     let bytes_total = jobs.iter().map(Job::byte_len).sum();
     let span = Span::read(wanted.len(), bytes_total);

@@ -11,17 +11,17 @@ use crate::format::parallel::{Meter, Progress, Work};
 /// scales in other tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QuantizedWeights {
-    /// An error, except for a read in the file's dtype without a
+    /// Fails, unless a tensor is read in the file's dtype and without a
     /// [framework](LoadOptions::for_framework).
     #[default]
     Refuse,
-    /// Each weight becomes a tensor of numbers with the model's name and shape. They are computed
-    /// as F32, and rounded to the dtype of the load.
+    /// Makes each weight a tensor of numbers with the model's name and shape. They are computed as
+    /// F32, and rounded to the dtype of the load.
     ///
-    /// Only for a path or a checkpoint. For a tensor, use
+    /// Applies to a path or a checkpoint. For a single tensor, use
     /// [`Checkpoint::dequantized`](crate::Checkpoint::dequantized).
     Numbers,
-    /// As stored. A dtype of the load applies to codes and scales alike.
+    /// Reads codes and scales as stored. A dtype of the load applies to both.
     Stored,
 }
 
@@ -64,8 +64,9 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Makes the default options: threads by the environment variable `SAFETENSORS_THREADS`, else
-    /// one a core, at most eight; dtypes that the framework lacks are widened losslessly.
+    /// Makes the default options. The environment variable `SAFETENSORS_THREADS` sets the number of
+    /// threads; otherwise there is one per core, at most eight. Dtypes that the framework lacks are
+    /// widened without loss.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,7 +77,7 @@ impl LoadOptions {
         self
     }
 
-    /// Calls `callback` about once per MiB that is read, and at the end, in any thread.
+    /// Calls `callback` about once per MiB that is read, and at the end, from any thread.
     /// [`ControlFlow::Break`] stops the load with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
@@ -153,8 +154,8 @@ impl LoadOptions {
     /// Converts every tensor, also BOOL, to this dtype while it is read. Overrides
     /// [`floats_as`](LoadOptions::floats_as).
     ///
-    /// For a [framework](LoadOptions::for_framework) that holds C64 as pairs of F32, the pairs are
-    /// converted. [`Widening::Refuse`] still refuses a tensor with a dtype in the file that the
+    /// For a [framework](LoadOptions::for_framework) that holds C64 as pairs of F32, converts the
+    /// pairs. [`Widening::Refuse`] still refuses a tensor that has a dtype in the file that the
     /// framework lacks.
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
@@ -190,11 +191,11 @@ impl LoadOptions {
         self
     }
 
-    /// Shows the experts of a mixture in this layout, see [`experts`](crate::experts). A model
-    /// then finds `experts.3.gate_proj.weight` in a file with `experts.gate_up_proj`, or the
-    /// reverse. As they are stored by default.
+    /// Shows the experts of a mixture in this [layout](crate::experts), by default as they are
+    /// stored. A model then finds `experts.3.gate_proj.weight` in a file with
+    /// `experts.gate_up_proj`, or the reverse.
     ///
-    /// Only a load of a path or of a checkpoint does this. For a tensor of an open checkpoint, use
+    /// Applies to loads of a path or a checkpoint. For a single tensor, use
     /// [`Checkpoint::experts`](crate::Checkpoint::experts).
     pub fn experts(mut self, layout: ExpertLayout, options: ExpertOptions) -> Self {
         self.experts = Some((layout, options));

@@ -46,7 +46,7 @@ pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
 
 pub(crate) fn remove_leftovers_now(directory: &Path, file_name: &OsStr) {
     let Some(listed) = list(directory) else { return };
-    for name in listed.of(&checkpoints_of(file_name)) {
+    for name in listed.temporaries(&checkpoints_of(file_name)) {
         let _ = remove_leftover(&directory.join(name), &directory.join(file_name));
     }
 }
@@ -74,11 +74,11 @@ impl Listings {
             && known.saves < known.entries
         {
             known.saves += 1;
-            return known.of(checkpoints);
+            return known.temporaries(checkpoints);
         }
         // Other threads do not wait for this.
         let Some(listed) = list() else { return Vec::new() };
-        let found = listed.of(checkpoints);
+        let found = listed.temporaries(checkpoints);
         if listed.entries > FEW {
             _ = lock(&self.0).insert(directory, listed);
         } else {
@@ -89,7 +89,7 @@ impl Listings {
 }
 
 impl Listed {
-    fn of(&self, checkpoints: &BTreeSet<String>) -> Vec<OsString> {
+    fn temporaries(&self, checkpoints: &BTreeSet<String>) -> Vec<OsString> {
         let found = checkpoints.iter().filter_map(|checkpoint| self.temporaries.get(checkpoint));
         found.flatten().cloned().collect()
     }

@@ -71,5 +71,5 @@ pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     if failpoint::lacks("lasting numbers of files") {
         return Ok(false);
     }
-    Ok(Some(Identity::of(file)?) == Identity::at(path)?)
+    Ok(Some(Identity::read(file)?) == Identity::at(path)?)
 }

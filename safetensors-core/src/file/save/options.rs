@@ -70,15 +70,15 @@ impl Default for SaveOptions {
 
 impl SaveOptions {
     /// Makes the default options: no metadata, order by alignment, data at a multiple of 8 bytes,
-    /// durable, tensors that share storage once for each name.
+    /// durable, and tensors that share storage saved under each name.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
     ///
-    /// Records of another file are not saved: [digests](crate::digest), and the attempt of ranks
-    /// that made it. [`digests`](Self::digests) records new ones, and
+    /// Entries that describe another file are skipped: its [digests](crate::digest), and the
+    /// attempt of the ranks that saved it. [`digests`](Self::digests) records new digests, and
     /// [`Edit::record_digests`](crate::edit::Edit::record_digests) also the SHA-256 of the data.
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
@@ -122,8 +122,8 @@ impl SaveOptions {
     }
 
     /// Sets whether to replace a file in a cache of the Hub. Otherwise, by default, saving fails
-    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache): revisions share their
-    /// contents, which Python takes for the download. New files are always saved.
+    /// with [`ErrorKind::InHubCache`](crate::ErrorKind::InHubCache), because all revisions and
+    /// Python share its content. New files are always saved.
     #[cfg(feature = "std")]
     pub fn replace_cached(mut self, replace_cached: bool) -> Self {
         self.replace_cached = replace_cached;
@@ -131,10 +131,10 @@ impl SaveOptions {
     }
 
     /// Sets whether to replace an existing file. On by default. With `false`, saving fails with
-    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists), also for a file that appears during
-    /// the save, and for several files if one of them, another file of the pattern, or an index of
-    /// the same name exists. A program that does not lock the directory may still lose a file that
-    /// it puts there after the last check.
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists), even if the file appears during the
+    /// save. A sharded save also fails if another file of the pattern or an index of the same name
+    /// exists. A program that does not lock the directory may still lose a file that it puts there
+    /// after the last check.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};
@@ -161,7 +161,7 @@ impl SaveOptions {
     }
 
     /// Saves tensors that share storage once, and their other names in the metadata. [`Tied`] lists
-    /// the errors. [`StreamWriter`](crate::save::StreamWriter), without storages, ignores this.
+    /// the errors. [`StreamWriter`](crate::save::StreamWriter) knows no storages, and ignores this.
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
         self

@@ -26,11 +26,11 @@ impl Rights {
         let files = paths
             .into_iter()
             .filter_map(|path| fs::symlink_metadata(path).ok().filter(Metadata::is_file));
-        files.map(|file| Self::of(&file)).reduce(Self::and)
+        files.map(|file| Self::new(&file)).reduce(Self::and)
     }
 
     #[cfg(unix)]
-    fn of(metadata: &Metadata) -> Self {
+    fn new(metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         let mode = metadata.mode() & 0o7777;
         Self { user: Some(metadata.uid()), group: metadata.gid(), mode }
@@ -44,7 +44,7 @@ impl Rights {
     }
 
     #[cfg(not(unix))]
-    fn of(_: &Metadata) -> Self {
+    fn new(_: &Metadata) -> Self {
         Self {}
     }
 
@@ -56,7 +56,7 @@ impl Rights {
 
 /// Takes the group and the owner where allowed.
 pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
-    take(file, Rights::of(original))
+    take(file, Rights::new(original))
 }
 
 /// Takes the group and the owner where allowed.
@@ -100,7 +100,7 @@ fn take(_: &File, _: Rights) -> io::Result<()> {
 /// Gives `from` the permissions of the file at `to`, or `otherwise` these. A link at `to` has none.
 pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io::Result<()> {
     let rights = match fs::symlink_metadata(to) {
-        Ok(original) => original.is_file().then(|| Rights::of(&original)),
+        Ok(original) => original.is_file().then(|| Rights::new(&original)),
         Err(_) => otherwise,
     };
     match rights {

@@ -29,7 +29,7 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
         // The file is in memory, so its offsets fit `usize`.
-        digests[*i] = Digest::of(&file[place.start as usize..place.end as usize]);
+        digests[*i] = Digest::compute(&file[place.start as usize..place.end as usize]);
     }
     digests
 }

@@ -14,11 +14,11 @@ pub(crate) struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    pub(crate) fn of(name: &'a str, source: &'a impl TensorSource) -> Self {
+    pub(crate) fn new(name: &'a str, source: &'a impl TensorSource) -> Self {
         Self { name, dtype: source.dtype(), shape: source.shape() }
     }
 
     pub(crate) fn of_all<N: AsRef<str>, S: TensorSource>(tensors: &'a [(N, S)]) -> Vec<Self> {
-        tensors.iter().map(|(name, source)| Self::of(name.as_ref(), source)).collect()
+        tensors.iter().map(|(name, source)| Self::new(name.as_ref(), source)).collect()
     }
 }

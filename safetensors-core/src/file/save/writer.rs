@@ -65,7 +65,7 @@ pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     // `Sync`, so they are separated from the sources.
     let (names, tensors): (Vec<N>, Vec<S>) = tensors.into_iter().unzip();
     let specs: Vec<_> =
-        names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
+        names.iter().zip(&tensors).map(|(name, tensor)| Spec::new(name.as_ref(), tensor)).collect();
     let writer = StreamWriter::create_for(path, &specs, &options)?;
     write_all(&writer, &tensors)?;
     writer.stage()

@@ -12,7 +12,7 @@ impl fmt::Display for FoundByte {
         match self.0 {
             Some(byte) if byte.is_ascii_graphic() => write!(f, "{:?}", char::from(byte)),
             Some(byte) => write!(f, "the byte {byte:#04x}"),
-            None => f.write_str("nothing but white space"),
+            None => f.write_str("nothing"),
         }
     }
 }

@@ -24,9 +24,9 @@ pub enum IndexProblem {
     /// `weight_map` is empty.
     #[error("weight_map is empty")]
     Empty,
-    /// A shard's name is not a safe path below the index's folder, or not `*.safetensors`.
+    /// A shard's name is not a safe path below the index's directory, or not `*.safetensors`.
     #[error(
-        "{} is not a file name below the index's folder that ends in .safetensors",
+        "the shard {} should be a *.safetensors file in or below the index's directory",
         Quoted(.name)
     )]
     UnsafeName { name: String },

@@ -23,7 +23,7 @@ use crate::format::dtype::Dtype;
 pub enum ErrorKind {
     // The frame of the file.
     /// Fewer than the 8 bytes of the header length.
-    #[error("expected at least 8 bytes for the header length, found {found}")]
+    #[error("too short for a safetensors file: expected at least 8 bytes, found {found}")]
     TooShort { found: u64 },
     /// A header over [`Limits`](crate::Limits).
     #[error("the header has {found} bytes, over the limit of {limit}")]
@@ -33,7 +33,7 @@ pub enum ErrorKind {
     HeaderPastEnd { expected: u64, found: u64 },
     /// An edit in place is under way, or was interrupted: see
     /// [`edit::restore_header`](crate::edit::restore_header).
-    #[error("the header is half written: it is being changed, or a change of it was interrupted")]
+    #[error("the header is half written: an edit is in progress, or was interrupted")]
     TornHeader,
     /// Tensors over [`Limits`](crate::Limits).
     #[error("the header has more tensors than the limit of {limit}")]
@@ -50,7 +50,7 @@ pub enum ErrorKind {
     #[error("the header is not UTF-8 from byte {offset} on")]
     NotUtf8 { offset: usize },
     /// A header that is not an object.
-    #[error("the header is not a JSON object: it starts with {}", FoundByte(*.found))]
+    #[error("the header is not a JSON object: expected '{{', found {}", FoundByte(*.found))]
     NotAnObject { found: Option<u8> },
     /// A header that is not JSON.
     #[error("the header is not JSON at byte {offset}: found {problem}")]
@@ -124,14 +124,14 @@ pub enum ErrorKind {
     )]
     Hole { expected: u64, found: u64 },
     /// The data begins inside another tensor.
-    #[error("an overlap: the data begins at {found}, but {} reaches to {expected}", Quoted(.other))]
+    #[error("an overlap: the data begins at {found}, but {} ends at {expected}", Quoted(.other))]
     Overlap { other: String, expected: u64, found: u64 },
     /// Two tensors have the same range.
-    #[error("the data has the bytes [{begin}, {end}], the same as {}", Quoted(.other))]
+    #[error("an overlap: data_offsets [{begin}, {end}] are the same as {}'s", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
     /// An empty tensor that is neither between two others nor at an end of the data.
     #[error(
-        "a tensor without bytes should begin where another ends, such as at {expected}, \
+        "an empty tensor should begin where another ends, such as at {expected}, \
          but begins at {found}"
     )]
     EmptyOffBoundary { expected: u64, found: u64 },
@@ -139,10 +139,10 @@ pub enum ErrorKind {
     #[error("cut off: {} of {expected} bytes of the tensors are missing", .expected.saturating_sub(*.found))]
     MissingData { expected: u64, found: u64 },
     /// Bytes after the last tensor.
-    #[error("the tensors have {expected} bytes, but {found} follow the header")]
+    #[error("trailing data: the tensors have {expected} bytes, but {found} follow the header")]
     TrailingData { expected: u64, found: u64 },
     /// Larger than one allocation can be.
-    #[error("{bytes} bytes are more than can be held in memory at once")]
+    #[error("{bytes} bytes do not fit in memory")]
     TooLargeForMemory { bytes: u64 },
     /// More bytes than the budget of a [`TensorCache`](crate::framework::TensorCache).
     #[error("it takes {bytes} bytes, but the budget is {budget} bytes: raise the budget")]
@@ -160,7 +160,7 @@ pub enum ErrorKind {
     WrongDtype { expected: Dtype, found: Dtype },
     /// Borrowed bytes that are not aligned.
     #[error(
-        "the data lies at address {address:#x}, but {dtype} elements need a multiple of \
+        "the data is at address {address:#x}, but {dtype} elements need a multiple of \
          {alignment}: copy it instead"
     )]
     Misaligned { dtype: Dtype, alignment: usize, address: usize },
@@ -214,7 +214,7 @@ pub enum ErrorKind {
     #[error("{framework} has no {dtype}: it would be widened to {to}, which the options refuse")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
     /// The format lacks the framework's dtype.
-    #[error("{framework} elements of type {} have no dtype in the format", Escaped(.found))]
+    #[error("the format has no dtype for {framework} elements of type {}", Escaped(.found))]
     UnsupportedFrameworkType { framework: &'static str, found: String },
     /// The framework itself failed.
     #[error("{framework}: {source}")]
@@ -294,11 +294,11 @@ pub enum ErrorKind {
     Io(#[from] std::io::Error),
     /// The path has changed, but may not survive a power cut.
     #[cfg(feature = "std")]
-    #[error("the path is changed as asked, but a power cut may undo that: {0}")]
+    #[error("the path has changed as requested, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
     /// The new checkpoint is in place, but an old file stays.
     #[cfg(feature = "std")]
-    #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
+    #[error("the new checkpoint is in place, but this old file could not be removed: {0}")]
     LeftBehind(#[source] std::io::Error),
     /// The file is read-only. See
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only).
@@ -306,9 +306,7 @@ pub enum ErrorKind {
     ReadOnlyFile,
     /// The file is in a shared cache. See
     /// [`SaveOptions::replace_cached`](crate::SaveOptions::replace_cached).
-    #[error(
-        "the file lies in a cache of the Hub, so other programs would get what is changed here"
-    )]
+    #[error("the file is in a cache of the Hub, and other programs would see the change")]
     InHubCache,
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
@@ -335,7 +333,7 @@ pub enum ErrorKind {
     /// Next to `others`, the new file would not be found.
     #[error(
         "{} would not be found next to {}: a directory opens as model.safetensors, its index, \
-         or its only *.safetensors file; move these away",
+         or its only *.safetensors file; move the others away",
         Escaped(.file), NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
@@ -343,7 +341,7 @@ pub enum ErrorKind {
     #[error("none of the {found} tensors is selected")]
     NothingSelected { found: usize },
     /// Another checkpoint replaced this one at each attempt.
-    #[error("another checkpoint replaced it at each of {attempts} attempts to open it")]
+    #[error("another checkpoint replaced it during each of {attempts} attempts to open it")]
     KeepsChanging { attempts: u32 },
     /// Another save changes the files. See [`Contention`](crate::checkpoint::Contention).
     #[error("another save is writing to this directory, or has done so since this one began")]
@@ -353,8 +351,8 @@ pub enum ErrorKind {
     FileBusy,
     /// Another writer changed the files during a save.
     #[error(
-        "another writer has changed the files of this directory at the same time, and {} is not \
-         what was saved: open the directory to see what is there, or save again",
+        "another writer changed the directory during the save, and {} is not the saved file: \
+         save again, or check the files",
         Quoted(.file)
     )]
     Overtaken { file: String },
@@ -362,10 +360,7 @@ pub enum ErrorKind {
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
     /// A delta, which `safetensors-delta` applies to `base`.
-    #[error(
-        "it is a delta, which has no more than what changed since the checkpoint {}: apply it to \
-         that checkpoint", Quoted(.base)
-    )]
+    #[error("this is a delta of {}; apply it to that checkpoint first", Quoted(.base))]
     IsDelta { base: String },
     /// Not the index of a delta.
     #[error("expected a delta, with a delta_encoding in its index, found a checkpoint")]
@@ -384,7 +379,7 @@ pub enum ErrorKind {
     BadShardSize { found: String },
     /// Not a pattern for names of files.
     #[error(
-        "expected a file name that has {{suffix}} in it once and ends in .safetensors, found {}",
+        "expected a file name that contains {{suffix}} once and ends in .safetensors, found {}",
         Quoted(.found)
     )]
     BadFilePattern { found: String },

@@ -16,8 +16,8 @@ pub enum OptimizerProblem {
     NoState { expected: String },
     /// The parameters are numbers without known names.
     #[error(
-        "its {found} parameters are numbers: give their names, in the order in which PyTorch's \
-         optimizer has them"
+        "its {found} parameters have numbers for names: give their names, in the order of \
+         PyTorch's optimizer"
     )]
     NoNames { found: usize },
     /// The number of names is not the number of parameters.
@@ -27,7 +27,7 @@ pub enum OptimizerProblem {
     #[error("two of its parameters have the name {}", Quoted(.name))]
     DuplicateName { name: String },
     /// Names were given, but the file has its own.
-    #[error("the file has the names of the parameters, so none can be given in an order")]
+    #[error("the file names its parameters: give no names")]
     NamesNotNeeded,
     /// The parameter groups do not have PyTorch's form.
     #[error("{} in the metadata should be {expected}", Quoted(.key))]
@@ -43,8 +43,8 @@ pub enum OptimizerProblem {
     Setting { setting: &'static str, expected: &'static str, found: String },
     /// The file does not say whether weight decay is decoupled.
     #[error(
-        "its weight decay may be Adam's or AdamW's, which PyTorch tells since 2.7: if it is \
-         AdamW's, say so with PyTorchTraining::decoupled_weight_decay(true)"
+        "the file does not record whether its weight decay is Adam's or AdamW's, as PyTorch does \
+         since 2.7: for AdamW, set PyTorchTraining::decoupled_weight_decay(true)"
     )]
     AdamOrAdamW,
     /// Not a whole number of steps that fits.
@@ -58,7 +58,7 @@ pub enum OptimizerProblem {
     StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },
     /// The state of no known optimizer.
     #[error(
-        "{} has the state of no optimizer that is known here: {}",
+        "{} has the state of an unknown optimizer: {}",
         Quoted(.name), NameList(.found)
     )]
     UnknownOptimizer { name: String, found: Vec<String> },

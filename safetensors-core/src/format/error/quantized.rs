@@ -11,8 +11,8 @@ use super::{Escaped, Quoted};
 pub enum QuantizationProblem {
     /// Codes of a weight would become numbers, or the weight was asked for.
     #[error(
-        "it holds codes of the weight {}, stored as {scheme}; read its numbers from \
-         Checkpoint::dequantized or by a load with QuantizedWeights::Numbers, and the codes with \
+        "codes of the weight {}, stored as {scheme}: load its numbers with \
+         QuantizedWeights::Numbers or Checkpoint::dequantized, or its codes with \
          QuantizedWeights::Stored",
         Quoted(.weight)
     )]
@@ -21,18 +21,18 @@ pub enum QuantizationProblem {
     #[error("weights stored as {} are not supported: {}", Escaped(.scheme), Escaped(.reason))]
     Unsupported { scheme: String, reason: String },
     /// A tensor of the weight is absent.
-    #[error("tensor {} is missing, which {scheme} needs; if another shard has it, open the directory", Quoted(.expected))]
+    #[error("{scheme} needs tensor {}, which is missing; if another shard has it, open the directory", Quoted(.expected))]
     Missing { scheme: &'static str, expected: String },
     /// A tensor of the weight does not fit the scheme.
     #[error(
-        "as part of a weight stored as {scheme} it should have {}, found {}",
+        "for a weight stored as {scheme}, expected {}, found {}",
         Escaped(.expected), Escaped(.found)
     )]
     Mismatch { scheme: &'static str, expected: String, found: String },
     /// A tensor next to the weight is unknown to the scheme.
     #[error(
-        "tensor {} is not known to {scheme}, as which the weight is stored; without it the numbers \
-         would be wrong",
+        "the weight is stored as {scheme}, which has no tensor {}: without it the numbers would be \
+         wrong",
         Quoted(.companion)
     )]
     Unexplained { scheme: &'static str, companion: String },

@@ -24,7 +24,7 @@ pub enum RankProblem {
     #[error("{}, found {}", Escaped(.expected), Quoted(.found))]
     BadRule { expected: String, found: String },
     /// No rule divides a tensor.
-    #[error("no rule gives the ranks their parts of it: add a rule that splits or replicates it")]
+    #[error("no rule divides it among the ranks; add a rule that splits or replicates it")]
     NoRule,
     /// Offsets that do not divide the dimension into a part a rank.
     #[error(
@@ -54,7 +54,7 @@ pub enum RankProblem {
     /// them makes whole tensors.
     #[error(
         "expected whole tensors, found parts that ranks have saved: open the directory of all \
-         their files, in a program by Checkpoint::open"
+         their files"
     )]
     PartsOfTensors,
     /// The directory to save in has parts that ranks have saved.
@@ -79,15 +79,14 @@ pub enum RankProblem {
     BadAttempt { found: String },
     /// The ranks of an attempt have different plans or options.
     #[error(
-        "another rank of attempt {} saves by another plan or with other options: all ranks need \
-         the same ones, and each save needs an attempt of its own",
+        "another rank of attempt {} has another plan or other options: all ranks need the same \
+         ones, and each save a new attempt",
         Quoted(.attempt)
     )]
     AttemptDiffers { attempt: String },
     /// The attempt is complete, and the directory opens as its result.
     #[error(
-        "attempt {} is complete: the directory holds what its ranks have saved, and nothing was \
-         changed; a new save needs an attempt of its own",
+        "attempt {} is already complete, and nothing was changed: give a new save a new attempt",
         Quoted(.attempt)
     )]
     AttemptComplete { attempt: String },

@@ -13,28 +13,27 @@ use super::text::NameList;
 pub enum TieProblem {
     /// No tensor of the storage fills it, so none can represent the others.
     #[error(
-        "none of the tensors that share its storage fills it: {}; copy them, or save views as \
-         tensors of their own",
+        "no tensor fills the storage that these share: {}; copy them, or save each view as a \
+         separate tensor",
         NameList(.names)
     )]
     NotCovered { names: Vec<String> },
     /// A tensor shares another's storage without being the same tensor.
     #[error(
-        "it shares the storage of {}, but has another dtype, shape or place in it; copy it, or \
-         save views as tensors of their own",
+        "it shares the storage of {}, but has another dtype, shape or place in it: copy it, or \
+         save each view as a separate tensor",
         Quoted(.kept)
     )]
     PartlyTied { kept: String },
     /// The metadata has another entry of a dropped name.
     #[error(
-        "it cannot be recorded in the metadata as another name of {}, because the metadata already \
-         has that key with the value {}",
+        "the metadata cannot record it as another name of {}: the key already has the value {}",
         Quoted(.kept), Quoted(.found)
     )]
     NotRecorded { kept: String, found: String },
     /// A dropped name is a metadata key with a fixed meaning.
     #[error(
-        "it cannot be recorded in the metadata as another name of {}, because that key has a fixed \
+        "the metadata cannot record it as another name of {}, because the key has a fixed \
          meaning: keep this name, or rename it",
         Quoted(.kept)
     )]

@@ -1,5 +1,5 @@
-//! A strict reader of a header's JSON, token by token. Nothing recurses: a header nests to a fixed
-//! depth.
+//! A strict reader of a header's JSON, token by token, without recursion.
+//! A header nests to a fixed depth.
 
 use alloc::string::String;
 

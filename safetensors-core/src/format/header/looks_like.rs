@@ -29,7 +29,7 @@ pub(crate) fn explain(error: Error, bytes: &[u8]) -> Error {
             | ErrorKind::NotAnObject { .. }
             | ErrorKind::Json { .. }
     );
-    match OtherFormat::of(bytes).filter(|_| may_be_other) {
+    match OtherFormat::detect(bytes).filter(|_| may_be_other) {
         Some(format) => error.looking_like(format),
         None => error,
     }

@@ -86,7 +86,7 @@ impl TensorBuf {
         let words = AlignedVec::zeroed(dtype, len)
             .ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
         #[cfg(feature = "std")]
-        Pages::of([words.room()]).advise();
+        Pages::behind([words.room()]).advise();
         Ok(Self { dtype, shape, words })
     }
 

@@ -56,7 +56,7 @@ struct Window {
 
 impl Pages {
     /// The buffers must be new: a page that was written to stays small.
-    pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
+    pub(crate) fn behind(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
         let mut buffers: Vec<_> = buffers.into_iter().map(addresses).collect();
         // Neighbouring buffers share their windows, so that many small buffers get huge pages
         // too.
@@ -307,11 +307,11 @@ mod tests {
         let ranges =
             [(0, 0), (0, 1), (1, 4 << 20), (0, 9 << 20), (4097, (9 << 20) - 1), (3, (4 << 20) + 3)];
         let ranges = ranges.map(|(start, end)| buffer[start..end].as_ptr_range());
-        let pages = Pages::of(ranges.clone());
+        let pages = Pages::behind(ranges.clone());
         ranges.into_iter().for_each(|range| pages.prepare(range));
-        let pages = Pages::of(small.iter().map(|buffer| buffer.as_ptr_range()));
+        let pages = Pages::behind(small.iter().map(|buffer| buffer.as_ptr_range()));
         small.iter().for_each(|buffer| pages.prepare(buffer.as_ptr_range()));
-        Pages::of([]).prepare(buffer.as_ptr_range());
+        Pages::behind([]).prepare(buffer.as_ptr_range());
         assert!(buffer.iter().enumerate().all(|(i, &byte)| byte == (i % 251) as u8));
         assert!(small.iter().enumerate().all(|(i, buffer)| *buffer == [i as u8; 40_000]));
     }

@@ -5,7 +5,7 @@ use core::ops::Range;
 pub(crate) struct Pages;
 
 impl Pages {
-    pub(crate) fn of(_: impl IntoIterator<Item = Range<*const u8>>) -> Self {
+    pub(crate) fn behind(_: impl IntoIterator<Item = Range<*const u8>>) -> Self {
         Self
     }
 

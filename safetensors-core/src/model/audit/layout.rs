@@ -56,7 +56,7 @@ pub(super) struct MisalignedTensor {
 
 impl FileLayout {
     /// Reads the white space at both ends of the header again, and no tensor.
-    pub(super) fn of(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
+    pub(super) fn read(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
         let header = file.header();
         let data_start = header.data_start();
         let header_len = header.json_len();

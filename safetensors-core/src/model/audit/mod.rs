@@ -1,6 +1,7 @@
-//! Finds oddities of a checkpoint that break no rule: [`Checkpoint::audit`] and
-//! [`Checkpoint::audit_values`] list them. The [`Severity`] of a [`Finding`] shows whether the file
-//! departs from the text of the format, or probably from its author's intent.
+//! Finds oddities of a checkpoint that break no rule.
+//! [`Checkpoint::audit`] and [`Checkpoint::audit_values`] list them. The [`Severity`] of a
+//! [`Finding`] shows whether the file departs from the text of the format, or probably from its
+//! author's intent.
 
 mod finding;
 mod layout;
@@ -28,7 +29,7 @@ const DATA_ALIGNMENT: u64 = 8;
 impl<S: ReadAt> CheckpointFile<S> {
     /// Determines the layout of the file, from the white space at both ends of the header.
     pub fn layout(&self) -> Result<FileLayout> {
-        FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
+        FileLayout::read(self.safetensors()).map_err(|error| error.in_path(self.path()))
     }
 }
 

@@ -91,7 +91,7 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
         .map_err(|error| error.in_tensor(name))?;
     }
     if plan.records_later(edit) {
-        let written = file.try_clone().and_then(|file| FileSource::of(file, &edit.path));
+        let written = file.try_clone().and_then(|file| FileSource::from_open(file, &edit.path));
         let written = SafeTensors::from_source(written?)?;
         let prefix = plan.prefix_with(edit, edit.digests_of(&written)?)?;
         write_all_at(file, &prefix, 0)?;

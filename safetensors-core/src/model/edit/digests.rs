@@ -21,7 +21,7 @@ pub(super) fn follow(
     for (name, digest) in record.iter().filter(|(name, _)| !removed.contains(name.as_str())) {
         followed.push((*renamed.get(name.as_str()).unwrap_or(&name.as_str()), *digest));
     }
-    followed.extend(added.iter().map(|&name| (name, Digest::of(b""))));
+    followed.extend(added.iter().map(|&name| (name, Digest::compute(b""))));
     let record: TensorDigests = followed.into_iter().collect();
     if record.is_empty() {
         metadata.remove(KEY);

@@ -1,5 +1,5 @@
-//! Writing a header in place by the steps of [`edit`](crate::edit#in-place), and restoring the old
-//! one after an interruption.
+//! Writes a header in place, and restores the old one after an interruption.
+//! [`edit`](crate::edit#in-place) has the steps.
 // Each step reaches the disk before the next begins, unless the edit is not durable. A file without
 // the mark always has one of the two headers.
 

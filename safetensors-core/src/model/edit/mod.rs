@@ -11,9 +11,8 @@
 //!
 //! # In place
 //!
-//! With [`Edit::in_place`], a header that fits is written over the old one, which takes no time. In
-//! return, readers refuse the file for a moment, and an interruption makes that last until the next
-//! edit:
+//! With [`Edit::in_place`], a header that fits is written over the old one, which takes no time.
+//! Readers then refuse the file for a moment, and after an interruption until the next edit:
 //!
 //! 1. The old and the new header are written to `.NAME.header-backup`, next to the file.
 //! 2. A mark that makes the file invalid replaces the header's length.
@@ -42,9 +41,8 @@
 //! - On Unix a file is locked (`flock`) against other edits, not against readers.
 //! - Recorded [digests](crate::digest) are renamed and removed with their tensors; the SHA-256 of
 //!   all data is removed if the data changes.
-//! - A file is not edited or replaced if a `manifest.json` records a digest of its header, as for
-//!   burn's epochs. A delta with the file as its base no longer applies after a change of names or
-//!   data.
+//! - A file is not edited or replaced if a `manifest.json` records a digest of its header, as in
+//!   burn's epochs. After a change of names or data, deltas of the file no longer apply.
 //! - [Attributes](crate::header::attributes()), such as units, are renamed and removed with their
 //!   tensor. Other metadata that names tensors, such as [tied](crate::tied) names, is not changed,
 //!   nor is the index of a sharded checkpoint.
@@ -258,7 +256,7 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Predicts the result of [`apply`](Edit::apply), with all its checks, and changes nothing.
+    /// Returns the result of [`apply`](Edit::apply), after all its checks, and changes nothing.
     /// `apply` may still write a new file instead of [`Edited::InPlace`], if the file system
     /// records times too coarsely.
     pub fn dry_run(&self) -> Result<Edited> {

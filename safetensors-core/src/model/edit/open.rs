@@ -155,7 +155,7 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
 }
 
 fn is_named(file: &File, path: &Path) -> io::Result<bool> {
-    Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::of(file)?)
+    Ok(Identity::behind(path)?.ok_or(io::ErrorKind::NotFound)? == Identity::read(file)?)
 }
 
 // On other systems a lock would keep readers out as well.

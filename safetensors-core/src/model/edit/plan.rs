@@ -43,7 +43,7 @@ impl<'e> EditPlan<'e> {
             dtype: tensor.dtype(),
             shape: tensor.shape(),
         });
-        let appended = edit.appended.iter().map(|(name, source)| Spec::of(name, source));
+        let appended = edit.appended.iter().map(|(name, source)| Spec::new(name, source));
         let specs: Vec<_> = specs.chain(appended).collect();
         let metadata = followed(edit, &names, &removed);
         let layout = Layout::plan(&specs, &options(edit, &metadata))?;

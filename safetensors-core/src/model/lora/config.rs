@@ -60,12 +60,12 @@ impl Config {
         let mut fields = UniqueMap::new("an object of settings").parse(text).map_err(wrong)?;
         let kind: Option<String> = take(&mut fields, "peft_type")?;
         match kind.as_deref() {
-            Some("LORA") => Self::of(fields, &mut Expressions::default()),
+            Some("LORA") => Self::read(fields, &mut Expressions::default()),
             Some("LOHA" | "LOKR") => {
                 if let Some(alpha) = fields.remove("alpha") {
                     fields.insert("lora_alpha".to_owned(), alpha);
                 }
-                Self::of(fields, &mut Expressions::default())
+                Self::read(fields, &mut Expressions::default())
             }
             None if fields.contains_key("fine_tune_type")
                 || fields.contains_key("lora_parameters") =>
@@ -85,7 +85,7 @@ impl Config {
             return Err(unsupported("fine_tune_type", &format!("{kind:?}")));
         }
         let mut lora: Fields = take(&mut fields, "lora_parameters")?.unwrap_or_default();
-        let mut config = Self::of(Fields::new(), &mut Expressions::default())?;
+        let mut config = Self::read(Fields::new(), &mut Expressions::default())?;
         config.rank = take(&mut lora, "rank")?.unwrap_or(8);
         let scale: Option<f64> = take(&mut lora, "scale")?;
         if scale.is_none() && kind != "full" {
@@ -99,7 +99,7 @@ impl Config {
 
     /// Parses settings without `peft_type`. Each setting that changes the merged weights must be
     /// known.
-    pub(super) fn of(mut fields: Fields, expressions: &mut Expressions) -> Result<Self> {
+    pub(super) fn read(mut fields: Fields, expressions: &mut Expressions) -> Result<Self> {
         let mut numbers = |setting| {
             let json = take::<Box<RawValue>>(&mut fields, setting)?;
             let patterns = json.map_or_else(|| Ok(Vec::new()), |json| ordered(json.get()));
@@ -179,13 +179,13 @@ impl Config {
     }
 
     pub(super) fn rank(&self, module: &str) -> f64 {
-        self.ranks.of(module).unwrap_or(self.rank as f64)
+        self.ranks.get(module).unwrap_or(self.rank as f64)
     }
 
     /// Returns the factor of a module's product.
     pub(super) fn scaling(&self, module: &str) -> f64 {
         let rank = self.rank(module);
-        let alpha = self.alphas.of(module).unwrap_or(self.alpha);
+        let alpha = self.alphas.get(module).unwrap_or(self.alpha);
         alpha / if self.is_rslora { rank.sqrt() } else { rank }
     }
 }

@@ -160,7 +160,7 @@ impl Adapter {
         let path = path.as_ref();
         let files = [PEFT_FILE, MLX_FILE].map(|name| path.join(name));
         let file = files.iter().find(|file| file.is_file());
-        Self::of(Checkpoint::open(file.map_or(path, |file| file))?)
+        Self::new(Checkpoint::open(file.map_or(path, |file| file))?)
     }
 
     /// Makes the adapter from an open checkpoint, from any [store](crate::checkpoint::store).
@@ -170,13 +170,13 @@ impl Adapter {
     ///
     /// [`ErrorKind::Adapter`] if the tensors or settings do not form a LoRA adapter that can be
     /// merged; any error of reading.
-    pub fn of<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
+    pub fn new<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
         let source = checkpoint.into_boxed();
         let config = match source.read_beside("adapter_config.json", MOST)? {
             Some((path, json)) => Some(Config::parse(&json).map_err(|error| error.in_path(&path))?),
             None => None,
         };
-        let parts = Parts::of(&source, config.as_ref());
+        let parts = Parts::read(&source, config.as_ref());
         let parts = parts.map_err(|error| source.in_first_path(error))?;
         Ok(Self {
             source: Arc::new(source),

@@ -54,7 +54,7 @@ impl Numbers {
         Ok(found)
     }
 
-    pub(super) fn of(&self, module: &str) -> Option<f64> {
+    pub(super) fn get(&self, module: &str) -> Option<f64> {
         let name = self.position_of_name(module);
         let is_before = |(at, _): &&(usize, Regex)| name.is_none_or(|name| *at < name);
         let mut before = self.expressions.iter().take_while(is_before);
@@ -152,7 +152,7 @@ mod tests {
             let oracle = regex::Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$")).unwrap();
             for module in modules {
                 let expected = oracle.is_match(module);
-                assert_eq!(found.of(module).is_some(), expected, "{pattern:?} in {module:?}");
+                assert_eq!(found.get(module).is_some(), expected, "{pattern:?} in {module:?}");
             }
         }
     }
@@ -164,9 +164,9 @@ mod tests {
         for (module, expected) in
             [("x.q", 0), ("b.a", 1), ("a.q", 2), ("aXq", 2), ("b.q", 5), ("c", 7), ("a.c", 8)]
         {
-            assert_eq!(found.of(module), Some(f64::from(expected)), "{module}");
+            assert_eq!(found.get(module), Some(f64::from(expected)), "{module}");
         }
-        assert_eq!(found.of("x.d"), None);
+        assert_eq!(found.get("x.d"), None);
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             .map(|i| format!("model.layers.{}.mlp.experts.{}.{}", i / 1152, i / 3 % 384, i % 3))
             .collect();
         let found = numbers(names.clone());
-        assert!(names.iter().enumerate().all(|(i, name)| found.of(name) == Some(i as f64)));
+        assert!(names.iter().enumerate().all(|(i, name)| found.get(name) == Some(i as f64)));
         assert!(found.names.len() < 10 && found.expressions.is_empty());
     }
 
@@ -184,6 +184,6 @@ mod tests {
         let shape = |i: usize| (0..10).map(move |bit| if i >> bit & 1 == 1 { '.' } else { 'a' });
         let found = numbers((0..1024).map(|i| shape(i).collect()).chain(["aaaab".to_owned()]));
         assert_eq!((found.names.len(), found.expressions.len()), (1000, 25));
-        assert_eq!((found.of("bbbbbbbbbb"), found.of("aaaab")), (Some(1023.0), Some(1024.0)));
+        assert_eq!((found.get("bbbbbbbbbb"), found.get("aaaab")), (Some(1023.0), Some(1024.0)));
     }
 }

@@ -96,7 +96,7 @@ pub(super) const DIFFUSERS: &str = "lora_adapter_metadata";
 
 impl Parts {
     /// Finds the purpose of each tensor. `config` belongs to a directory of PEFT or mlx-lm.
-    pub(super) fn of(source: &Source, config: Option<&Config>) -> Result<Self> {
+    pub(super) fn read(source: &Source, config: Option<&Config>) -> Result<Self> {
         let is_before_0_19 = config.is_some_and(Config::is_before_0_19);
         let mut parts = Self { modules: Vec::new(), whole: Vec::new(), is_before_0_19 };
         let mut found = BTreeMap::<String, Tensors<'_>>::new();
@@ -261,7 +261,7 @@ fn of_diffusers(source: &Source) -> Result<BTreeMap<String, Config>> {
         }
     }
     let mut expressions = Expressions::default();
-    let config = |(model, fields)| Ok((model, Config::of(fields, &mut expressions)?));
+    let config = |(model, fields)| Ok((model, Config::read(fields, &mut expressions)?));
     models.into_iter().map(config).collect()
 }
 

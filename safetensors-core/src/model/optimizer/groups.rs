@@ -23,7 +23,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) fn of<S>(checkpoint: &Checkpoint<S>, key: &str) -> Result<Self> {
+    pub(super) fn read<S>(checkpoint: &Checkpoint<S>, key: &str) -> Result<Self> {
         let none = Self { key: key.into(), groups: Vec::new(), count: None, names: None };
         // A learning rate that is a tensor, which the settings do not show.
         let below = format!("{key}.");

@@ -138,11 +138,11 @@ impl PyTorchTraining {
     pub fn state<S: ReadAt>(&self, checkpoint: &Checkpoint<S>) -> Result<OptimizerState> {
         let state = || {
             let prefix = join(&self.optimizer, "state.");
-            let mut groups = Groups::of(checkpoint, &join(&self.optimizer, "param_groups"))?;
+            let mut groups = Groups::read(checkpoint, &join(&self.optimizer, "param_groups"))?;
             if let Some(is_decoupled) = self.decoupled {
                 groups.complete("decoupled_weight_decay", is_decoupled.into());
             }
-            let owners = Owners::of(checkpoint, &prefix)?;
+            let owners = Owners::read(checkpoint, &prefix)?;
             let names = self.names(&owners, &groups)?;
             OptimizerState::new(checkpoint, prefix, owners, &names, groups)
         };

@@ -20,7 +20,7 @@ const MOST_STEPS: u64 = 1 << 53;
 pub(super) struct Owners(BTreeMap<String, BTreeSet<String>>);
 
 impl Owners {
-    pub(super) fn of<S>(checkpoint: &Checkpoint<S>, prefix: &str) -> Result<Self> {
+    pub(super) fn read<S>(checkpoint: &Checkpoint<S>, prefix: &str) -> Result<Self> {
         let mut owners = BTreeMap::<_, BTreeSet<_>>::new();
         let mut mismatches = Vec::new();
         let names = checkpoint.tensors().map(|tensor| tensor.name());

@@ -32,12 +32,12 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let checkpoint = Checkpoint::open(&path)?;
     /// let to_f32 = |name: &str| (name == "w").then_some(Dtype::F32);
     /// let options = ConvertOptions::new();
-    /// let refused = Rewrite::of(&checkpoint).cast(&options, |name, _| to_f32(name));
+    /// let refused = Rewrite::from_checkpoint(&checkpoint).cast(&options, |name, _| to_f32(name));
     /// assert!(matches!(refused.unwrap_err().kind(), ErrorKind::Quantization { .. }));
     ///
     /// let numbers = checkpoint.dequantized()?;
     /// let plain = dir.path().join("plain.safetensors");
-    /// Rewrite::of(&numbers)
+    /// Rewrite::from_checkpoint(&numbers)
     ///     .cast(&options, |name, _| (name == "w").then_some(Dtype::F64))?
     ///     .save(&plain, &SaveOptions::new())?;
     /// let plain = Checkpoint::open(&plain)?;

@@ -30,15 +30,15 @@ use crate::model::quantized::Quantization;
 /// The contents of a new checkpoint that is made from others: the tensors, their names and dtypes.
 ///
 /// Data is read piece by piece, when the new checkpoint is saved, with a few MiB of memory for each
-/// thread. Steps apply in the order in which they are called; their functions get names and tensors
-/// after the steps so far. The destination may be one of the sources. [`plan`](Rewrite::plan) shows
-/// the result beforehand. [Attributes](crate::header::attributes()) of a tensor and the id of a
-/// parameter of burn are renamed and skipped with it.
+/// thread. Steps apply in the order of the calls, and their functions get the names and tensors
+/// after the earlier steps. The destination may be one of the sources. [`plan`](Rewrite::plan)
+/// returns the result beforehand. A tensor takes its [attributes](crate::header::attributes()) and
+/// the id of a parameter of burn along.
 ///
 /// # Tied weights
 ///
-/// A tensor with several names is in its file under one of them. The others are
-/// [aliases](Checkpoint::aliases), entries of the metadata:
+/// A tensor with several names is saved under one of them. The others are
+/// [aliases](Checkpoint::aliases) in the metadata:
 ///
 /// - a tensor that is [selected](Rewrite::select), [excluded](Rewrite::exclude) or
 ///   [cast](Rewrite::cast) takes its aliases along;
@@ -60,7 +60,7 @@ use crate::model::quantized::Quantization;
 /// save(&path, tensors, &SaveOptions::new())?;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
-/// let saved = Rewrite::of(&checkpoint)
+/// let saved = Rewrite::from_checkpoint(&checkpoint)
 ///     .select(|name, _| name.starts_with("model."))
 ///     .rename(|name| name.replace("model.", "encoder."))
 ///     .cast(&ConvertOptions::new(), |_, tensor| {
@@ -113,13 +113,13 @@ impl Rewrite<'_> {
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Takes all tensors of a checkpoint, under all of their names, and its metadata without
     /// [digests](crate::digest).
-    pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
+    pub fn from_checkpoint(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
-    /// Adds all tensors of another checkpoint. Rename or exclude tensors with duplicate names
-    /// before. For a metadata key that both have, the earlier value stays. Ids of parameters and
-    /// the numbers of records of burn are joined.
+    /// Adds all tensors of another checkpoint. First rename or exclude tensors with duplicate
+    /// names. If both have a metadata key, the earlier value stays. Ids of parameters and the
+    /// numbers of records of burn are joined.
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
@@ -127,7 +127,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         for (name, tensor) in named {
             // An alias has the tensor that was kept, so this is the kept name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
+            self.tensors.push((name.to_owned(), PlannedTensor::from_lazy(name, tensor, tie)));
         }
         self.sources.push(checkpoint);
         // The entries of aliases are skipped, because saving makes new ones.
@@ -183,8 +183,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Keeps the tensors for which `keep` returns true, with all their aliases. The first of
-    /// aliases without their tensor replaces it. Saving fails if nothing is left.
+    /// Keeps the tensors for which `keep` returns true, with all their aliases. If it returns true
+    /// only for aliases of a tensor, the first of them replaces it. Saving fails if nothing is
+    /// left.
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
@@ -214,13 +215,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let names = |rewrite: Rewrite| {
     ///     rewrite.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
     /// };
-    /// assert_eq!(names(Rewrite::of(&checkpoint).exclude(|name, _| name == "embed")), ["norm"]);
+    /// assert_eq!(names(Rewrite::from_checkpoint(&checkpoint).exclude(|name, _| name == "embed")), ["norm"]);
     /// assert_eq!(
-    ///     names(Rewrite::of(&checkpoint).exclude(|name, _| name == "lm_head")),
+    ///     names(Rewrite::from_checkpoint(&checkpoint).exclude(|name, _| name == "lm_head")),
     ///     ["embed", "norm"]
     /// );
     /// assert_eq!(
-    ///     names(Rewrite::of(&checkpoint).select(|name, _| name == "lm_head")),
+    ///     names(Rewrite::from_checkpoint(&checkpoint).select(|name, _| name == "lm_head")),
     ///     ["lm_head"]
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())

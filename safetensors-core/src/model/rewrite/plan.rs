@@ -99,7 +99,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let plan = plan_shards(&mut tensors, &options)?;
         for positions in &plan.split.shards {
             let specs: Vec<_> =
-                positions.iter().map(|&i| Spec::of(tensors[i].0, tensors[i].1)).collect();
+                positions.iter().map(|&i| Spec::new(tensors[i].0, tensors[i].1)).collect();
             Layout::plan(&specs, &plan.each)?;
         }
         let shards = plan.files.into_iter().zip(plan.split.shards).collect();

@@ -34,7 +34,7 @@ enum Written<'a, S> {
 }
 
 impl<'a, S> PlannedTensor<'a, S> {
-    pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
+    pub(super) fn from_lazy(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
         Self::new(Origin::Lazy(tensor), byte_len, name.into(), (tie, alias))

@@ -48,7 +48,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// let checkpoint = Checkpoint::open(&path)?;
     /// let small = dir.path().join("small.safetensors");
     /// let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
-    /// Rewrite::of(&checkpoint)
+    /// Rewrite::from_checkpoint(&checkpoint)
     ///     .quantize(Quantization::Int8Channel, &options, &layers, |_, _| None)?
     ///     .save(&small, &SaveOptions::new())?;
     ///

@@ -8,7 +8,7 @@ fn problem(error: &Error) -> &RankProblem {
     problem
 }
 
-fn of(variables: &str) -> Result<Option<Rank>> {
+fn rank(variables: &str) -> Result<Option<Rank>> {
     let variables: Vec<_> =
         variables.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect();
     let found = find(&|name| {
@@ -22,7 +22,7 @@ fn of(variables: &str) -> Result<Option<Rank>> {
 type Numbers = (usize, usize, Option<usize>, Option<usize>);
 
 fn numbers(variables: &str) -> Numbers {
-    let rank = of(variables).unwrap().unwrap();
+    let rank = rank(variables).unwrap().unwrap();
     (rank.rank(), rank.world_size(), rank.local_rank(), rank.local_world_size())
 }
 
@@ -42,7 +42,7 @@ fn each_launcher_tells_all_numbers() {
     assert_eq!(numbers("SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4"), (2, 4, None, None));
     assert_eq!(numbers("RANK=007 WORLD_SIZE=8"), (7, 8, None, None));
     for none in ["", "SLURM_STEP_NUM_TASKS=4", "WORLD_SIZE=4", "LOCAL_RANK=1", "SLURM_PROCID=0"] {
-        assert_eq!(of(none).unwrap(), None, "{none}");
+        assert_eq!(rank(none).unwrap(), None, "{none}");
     }
 }
 
@@ -56,7 +56,7 @@ fn variables_of_a_real_slurm() {
     // A batch script without srun is alone, and must not wait for ranks that never start.
     let batch = "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 \
                  SLURM_TASKS_PER_NODE=2";
-    assert_eq!(of(batch).unwrap(), None);
+    assert_eq!(rank(batch).unwrap(), None);
     // The shell of salloc, if it runs on a node of the job.
     let shell = "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 \
                  SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1";
@@ -87,7 +87,7 @@ fn tasks_of_slurm_on_a_node() {
         assert_eq!(numbers(&variables).3, Some(tasks));
     }
     let of_tasks = |tasks: &str| {
-        of(&format!(
+        rank(&format!(
             "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=12 SLURM_NODEID=1 \
              SLURM_STEP_TASKS_PER_NODE={tasks}"
         ))
@@ -150,7 +150,7 @@ fn contradictions_name_both_variables() {
             "SLURM_PROCID=2",
         ),
     ] {
-        let error = of(variables).unwrap_err();
+        let error = rank(variables).unwrap_err();
         assert!(matches!(problem(&error), RankProblem::Contradiction { .. }), "{error}");
         let message = error.to_string();
         assert!(message.contains(one) && message.contains(other), "{variables}: {message}");
@@ -169,7 +169,7 @@ fn values_that_are_no_numbers() {
         assert!(error.to_string().contains("the variable RANK"), "{value:?}: {error}");
     }
     for size in ["0", "1048577"] {
-        let error = of(&format!("RANK=0 WORLD_SIZE={size}")).unwrap_err();
+        let error = rank(&format!("RANK=0 WORLD_SIZE={size}")).unwrap_err();
         assert!(matches!(problem(&error), RankProblem::WorldSize { .. }), "{error}");
     }
 }

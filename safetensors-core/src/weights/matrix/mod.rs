@@ -76,7 +76,7 @@ pub(super) enum Numbers {
 
 impl Numbers {
     /// Makes numbers of a dtype; codes of a few bits have this order.
-    pub(super) fn of(dtype: Dtype, order: Order) -> Self {
+    pub(super) fn new(dtype: Dtype, order: Order) -> Self {
         Codes::of_dtype(dtype, order).map_or(Self::Of(dtype), Self::Codes)
     }
 
@@ -90,7 +90,7 @@ impl Numbers {
 
 impl From<Dtype> for Numbers {
     fn from(dtype: Dtype) -> Self {
-        Self::of(dtype, Order::LowFirst)
+        Self::new(dtype, Order::LowFirst)
     }
 }
 

@@ -1,6 +1,7 @@
-//! ComfyUI's formats, which mark each module in the file: `X.comfy_quant`, or the entry
-//! `_quantization_metadata` of the metadata. Weights with a mark may have the names of ModelOpt's,
-//! but other bits: NVFP4 has the high half of a byte first, and scales in tiles.
+//! ComfyUI's formats, which mark each module in the file.
+//! The mark is `X.comfy_quant`, or the entry `_quantization_metadata` of the metadata. Weights with
+//! a mark may have the names of ModelOpt's, but other bits: NVFP4 has the high half of a byte
+//! first, and scales in tiles.
 
 use serde_json::Value;
 
@@ -40,7 +41,7 @@ pub(super) fn find(candidate: &Candidate<'_>) -> Result<Option<Weight>> {
             let shape = vec![rows, packed * 2];
             let first = tiles(candidate, scales, &shape, (Dtype::F8_E4M3, 16))?;
             let second = candidate.grid(&shape, second, second.dtype)?;
-            let codes = Numbers::of(Dtype::F4, Order::HighFirst);
+            let codes = Numbers::new(Dtype::F4, Order::HighFirst);
             let codes = Grouped::new(Matrix::rows(tensor, codes, shape[1]), shape[1]);
             let second = Some((Combine::Multiply, second));
             (shape, codes.scaled(Scales { first, second }))

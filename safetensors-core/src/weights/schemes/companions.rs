@@ -1,5 +1,5 @@
-//! [`explained`]: every companion of a weight is used, or not needed; [`unexplained`]: codes that
-//! no scheme explains.
+//! [`explained`]: every companion of a weight is used, or not needed.
+//! [`unexplained`]: codes that no scheme explains.
 
 use std::collections::{BTreeMap, HashSet};
 

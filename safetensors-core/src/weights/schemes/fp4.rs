@@ -1,5 +1,6 @@
-//! Floats of 4 and 6 bits with scales of small groups: NVFP4, MXFP4 and MXFP6 of
-//! compressed-tensors, ModelOpt and Quark, the experts of gpt-oss and DeepSeek-V4.
+//! Floats of 4 and 6 bits with scales of small groups: NVFP4, MXFP4 and MXFP6.
+//! They are written by compressed-tensors, ModelOpt, Quark, and as experts of gpt-oss and
+//! DeepSeek-V4.
 //!
 //! W = code · scale, with the scale of a group divided (compressed-tensors) or multiplied
 //! (ModelOpt) by the scale of the weight first, in F32.

@@ -1,5 +1,4 @@
-//! Gemma's packed weights: integers of 2, 4 and 8 bits with a scale for each row, also of
-//! embeddings.
+//! Gemma's packed weights and embeddings: integers of 2, 4 and 8 bits, a scale for each row.
 //!
 //! W = q · scale. The settings name the number of bits, for some modules by regular expressions.
 

@@ -1,5 +1,6 @@
-//! MLX: codes in words of 32 bits. Integers of 1 to 8 bits have a scale and a bias for each group
-//! of columns, and floats of 4 and 8 bits a scale.
+//! MLX: codes in words of 32 bits.
+//! Integers of 1 to 8 bits have a scale and a bias for each group of columns, and floats of 4 and 8
+//! bits a scale.
 //!
 //! W = q · scale + bias, or W = q · scale, in F32. Only the model's settings have the number of
 //! bits and the mode. transformers' method `metal` stores the same, with `X.qbiases`.

@@ -1,5 +1,5 @@
-//! Integers of 1 to 8 bits packed into words along the rows: pack-quantized of compressed-tensors;
-//! and down the columns: ModelOpt's W4A16 with AWQ.
+//! Integers of 1 to 8 bits, packed into words along the rows or down the columns.
+//! Along: pack-quantized of compressed-tensors. Down: ModelOpt's W4A16 with AWQ.
 //!
 //! W = (code − zero point) · scale, in F32.
 

@@ -1,5 +1,5 @@
-//! Quanto: 8-bit floats and integers with a scale for each row, and integers of 2 and 4 bits with a
-//! scale and a shift for each group.
+//! Quanto: floats and integers of 8 bits, integers of 2 and 4 bits.
+//! With 8 bits there is a scale for each row, with less a scale and a shift for each group.
 //!
 //! W = data · scale. Of 2 and 4 bits: W = data · scale − shift, or (data − shift) · scale for
 //! shifts that are integers. Codes of a byte belong to groups that are far apart, the first in the

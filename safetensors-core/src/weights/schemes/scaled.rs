@@ -1,5 +1,6 @@
-//! Weights of 8-bit floats or integers with separate scales: DeepSeek, FBGEMM, compressed-tensors,
-//! ModelOpt's FP8 and MXFP8, ComfyUI's `scale_weight`; also F4 and F6 with one tensor of scales.
+//! Weights of 8-bit floats or integers with separate scales.
+//! From DeepSeek, FBGEMM, compressed-tensors, ModelOpt (FP8, MXFP8) and ComfyUI (`scale_weight`);
+//! also F4 and F6 with one tensor of scales.
 //!
 //! W = (weight − zero point) · scale, in F32, as DeepSeek's `weight_dequant` and
 //! `FP8BlockDequantizer` of compressed-tensors compute it.

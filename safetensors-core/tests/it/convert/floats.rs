@@ -20,7 +20,7 @@ fn codes(buf: &TensorBuf) -> Vec<u64> {
 /// are the values of the elements.
 fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     for &to in targets.iter().filter(|&&to| to != from) {
-        let format = Format::of(to);
+        let format = Format::new(to);
         for overflow in POLICIES {
             let expected: Vec<_> =
                 values.iter().map(|&value| format.encode(Exact::Float(value), overflow)).collect();
@@ -56,7 +56,7 @@ fn check_each(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, v
         values,
     );
     for &to in targets.iter().filter(|&&to| to != from) {
-        let format = Format::of(to);
+        let format = Format::new(to);
         let (fitting, others): (Vec<f64>, Vec<f64>) = values.iter().partition(|&&value| {
             format.encode(Exact::Float(value), Overflow::Error) != Expected::DoesNotFit
         });
@@ -77,7 +77,7 @@ fn check_each(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, v
 #[test]
 fn every_code_of_the_8_bit_formats() {
     for from in [Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ] {
-        let format = Format::of(from);
+        let format = Format::new(from);
         let encode = |value: f64| {
             (0..=255_u8).find(|&code| same(format.decode(code.into()), value)).into_iter().collect()
         };
@@ -99,7 +99,7 @@ fn every_code_of_f8_e8m0() {
 fn every_code_of_the_packed_formats() {
     let four: Vec<u8> = (0..=255).collect();
     let values = four.iter().flat_map(|byte| [byte & 0xf, byte >> 4]);
-    let values: Vec<_> = values.map(|code| Format::of(Dtype::F4).decode(code.into())).collect();
+    let values: Vec<_> = values.map(|code| Format::new(Dtype::F4).decode(code.into())).collect();
     check(Dtype::F4, &TARGETS, &four, &values);
     for from in [Dtype::F6_E2M3, Dtype::F6_E3M2] {
         // Each code in each of the four places of a group.
@@ -109,7 +109,7 @@ fn every_code_of_the_packed_formats() {
             |[a, b, c, d]: [u64; 4]| (a | b << 6 | c << 12 | d << 18).to_le_bytes()[..3].to_vec();
         let bytes: Vec<u8> = groups.iter().flat_map(|&group| pack(group)).collect();
         let values: Vec<_> =
-            groups.concat().iter().map(|&code| Format::of(from).decode(code)).collect();
+            groups.concat().iter().map(|&code| Format::new(from).decode(code)).collect();
         check(from, &TARGETS, &bytes, &values);
     }
 }
@@ -206,7 +206,7 @@ fn ties_and_limits_from_f32() {
         [value.next_down(), value, value.next_up()].map(f64::from)
     };
     for to in TARGETS.into_iter().filter(|&to| to != Dtype::F32) {
-        let values = boundaries(Format::of(to), 1, neighbours);
+        let values = boundaries(Format::new(to), 1, neighbours);
         check_each(Dtype::F32, &[to], |value| (value as f32).to_le_bytes().to_vec(), &values);
     }
 }
@@ -218,7 +218,7 @@ fn ties_and_limits_from_f64() {
     let neighbours = |value: f64| [value.next_down(), value, value.next_up()];
     for to in TARGETS {
         let step = if to == Dtype::F32 { 50_021 } else { 1 };
-        let values = boundaries(Format::of(to), step, neighbours);
+        let values = boundaries(Format::new(to), step, neighbours);
         check_each(Dtype::F64, &[to], |value| value.to_le_bytes().to_vec(), &values);
     }
     let extremes = [f64::MAX, f64::MIN_POSITIVE, f64::from_bits(1), 1e-300, -1e300];
@@ -244,7 +244,7 @@ fn signs_of_zero_and_nan() {
         let bytes: Vec<u8> = nans.iter().flat_map(|nan| nan.to_le_bytes()).collect();
         for to in TARGETS.into_iter().filter(|&to| to != Dtype::F32) {
             for code in codes(&convert(Dtype::F32, to, overflow, &bytes).unwrap()) {
-                assert!(Format::of(to).decode(code).is_nan(), "{to} {code:#x}");
+                assert!(Format::new(to).decode(code).is_nan(), "{to} {code:#x}");
             }
         }
     }

@@ -70,14 +70,14 @@ fn check_floats(from: Dtype, value: i128) {
     let bytes = bytes(from, value);
     for (to, overflow) in TARGETS.into_iter().flat_map(|to| POLICIES.map(|overflow| (to, overflow)))
     {
-        let expected = Format::of(to).encode(Exact::Integer(value), overflow);
+        let expected = Format::new(to).encode(Exact::Integer(value), overflow);
         match convert(from, to, overflow, &bytes) {
             Ok(buf) => {
                 let mut code = [0; 8];
                 code[..buf.bytes().len()].copy_from_slice(&file_bytes(&buf));
                 let found = u64::from_le_bytes(code);
                 assert!(
-                    agrees(Format::of(to), found, expected),
+                    agrees(Format::new(to), found, expected),
                     "{from} {value} to {to} {overflow:?}: {found:#x}"
                 );
             }

@@ -44,7 +44,7 @@ pub(crate) const TARGETS: [Dtype; 7] = [
 ];
 
 impl Format {
-    pub(crate) fn of(dtype: Dtype) -> Self {
+    pub(crate) fn new(dtype: Dtype) -> Self {
         let (exponent_bits, mantissa_bits, bias, largest, has_infinity, has_negative_zero) =
             match dtype {
                 Dtype::F32 => (8, 23, 127, 0x7f7f_ffff, true, true),

@@ -79,7 +79,11 @@ fn save_with<N: Into<String>>(
 /// Saves tensors and records the right digests of some of them.
 fn save_recorded(path: &Path, tensors: &[(&str, &[u8])], recorded: &[&str]) {
     let digests = tensors.iter().filter(|(name, _)| recorded.contains(name));
-    save_with(path, tensors, record_of(digests.map(|(name, bytes)| (*name, Digest::of(bytes)))));
+    save_with(
+        path,
+        tensors,
+        record_of(digests.map(|(name, bytes)| (*name, Digest::compute(bytes)))),
+    );
 }
 
 /// A directory with two shards and their index. Every tensor is recorded in its shard.

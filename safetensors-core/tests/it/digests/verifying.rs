@@ -49,7 +49,7 @@ fn every_flipped_byte_is_found_and_its_tensor_named() {
             assert_eq!(*algorithm, "XXH3-128");
             assert_eq!(
                 (expected, found),
-                (&Digest::of(bytes).to_string(), &Digest::of(&changed).to_string())
+                (&Digest::compute(bytes).to_string(), &Digest::compute(&changed).to_string())
             );
             assert_eq!((error.tensor(), error.file()), (Some(name), path.to_str()));
             assert_eq!(
@@ -144,7 +144,7 @@ fn a_file_that_has_become_longer_is_an_error_though_all_digests_agree() {
 #[test]
 fn a_record_of_a_tensor_that_is_not_there() {
     let (_directory, path) = place("model.safetensors");
-    let record = record_of([("w", Digest::of(b"1")), ("gone", Digest::of(b"2"))]);
+    let record = record_of([("w", Digest::compute(b"1")), ("gone", Digest::compute(b"2"))]);
     save_with(&path, &[("w", b"1")], record);
     let error = refused!(verify(&path), ErrorKind::DigestWithoutTensor);
     assert_eq!((error.tensor(), error.file()), (Some("gone"), path.to_str()));
@@ -152,7 +152,7 @@ fn a_record_of_a_tensor_that_is_not_there() {
 
 #[test]
 fn malformed_records() {
-    let digest = Digest::of(b"");
+    let digest = Digest::compute(b"");
     verify_record(&format!(r#"{{"w":"{digest}"}}"#)).unwrap();
     verify_record(&format!(" {{ \"\\u0077\" : \"{digest}\" }}\n")).unwrap();
     verify_record("{}").unwrap();
@@ -212,7 +212,7 @@ fn names_of_any_kind_are_recorded() {
         "{\"w\":1}",
     ];
     let digests: TensorDigests =
-        names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
+        names.iter().map(|name| (*name, Digest::compute(name.as_bytes()))).collect();
     let mut metadata = Metadata::new();
     metadata.insert(KEY.into(), digests.to_string());
     assert_eq!(TensorDigests::from_metadata(&metadata).unwrap(), Some(digests.clone()));

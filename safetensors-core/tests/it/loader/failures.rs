@@ -94,7 +94,9 @@ fn a_file_that_changes_while_it_is_open_is_an_error() {
             .read_with(&LoadOptions::new().all_as(Dtype::F32))
             .unwrap_err(),
         checkpoint.tensor("w").unwrap().pieces().next().unwrap().read().unwrap_err(),
-        Rewrite::of(&checkpoint).save(dir.path().join("b"), &SaveOptions::new()).unwrap_err(),
+        Rewrite::from_checkpoint(&checkpoint)
+            .save(dir.path().join("b"), &SaveOptions::new())
+            .unwrap_err(),
     ];
     for error in errors {
         assert!(error.to_string().contains("has changed since it was opened"), "{error}");

@@ -36,7 +36,7 @@ fn open(path: &Path) -> Checkpoint {
 
 /// Returns the bytes of all tensors of a checkpoint with an adapter merged into it.
 fn merged(base: Checkpoint, adapter: Checkpoint) -> BTreeMap<String, Vec<u8>> {
-    let merged = base.merged([Adapter::of(adapter).unwrap()]).unwrap();
+    let merged = base.merged([Adapter::new(adapter).unwrap()]).unwrap();
     let read = |tensor: safetensors_core::load::LazyTensor<'_, _>| {
         (tensor.name().to_owned(), tensor.read().unwrap().bytes().to_vec())
     };
@@ -243,7 +243,7 @@ fn check_experts(path: &Path, directory: &Path) {
     let stacked = base().merged([Adapter::open(path).unwrap()]).unwrap();
     let expected = stacked.experts(layout, &options).unwrap();
     let split = base().experts(layout, &options).unwrap();
-    let split = split.merged([Adapter::of(found).unwrap()]).unwrap();
+    let split = split.merged([Adapter::new(found).unwrap()]).unwrap();
     assert_eq!(split.len(), expected.len());
     for tensor in split.tensors() {
         let expected = expected.tensor(tensor.name()).unwrap().read().unwrap();

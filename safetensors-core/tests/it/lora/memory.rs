@@ -23,7 +23,9 @@ fn a_weight_is_merged_in_less_memory_than_it_has() {
     let merged = Checkpoint::open(&path).unwrap();
     let merged = merged.merged([adapter(None, &tensors).unwrap()]).unwrap();
     let out = dir.path().join("out.safetensors");
-    let save = || Rewrite::of(&merged).save(&out, &SaveOptions::new().durable(false)).unwrap();
+    let save = || {
+        Rewrite::from_checkpoint(&merged).save(&out, &SaveOptions::new().durable(false)).unwrap()
+    };
     let ((), grown) = growth(resident(), save);
     assert!(grown < 24 * MIB, "{} MiB", grown / MIB);
     let saved = Checkpoint::open(&out).unwrap();

@@ -56,7 +56,7 @@ fn a_rewrite_writes_the_sums() {
     for fixture in Merge::all() {
         let merged = merged(&fixture);
         let (_directory, path) = place("model.safetensors");
-        Rewrite::of(&merged).save(&path, &SaveOptions::new().durable(false)).unwrap();
+        Rewrite::from_checkpoint(&merged).save(&path, &SaveOptions::new().durable(false)).unwrap();
         let saved = Checkpoint::open(&path).unwrap();
         assert_eq!(saved.len(), merged.len());
         for tensor in saved.tensors() {
@@ -167,7 +167,9 @@ fn a_tensor_of_an_adapter_replaces_one_name_of_a_tied_weight() {
             let merged = base().merged(adapters).unwrap();
             assert_eq!((merged.len(), merged.aliases().count()), (5, 0));
             let path = out.path().join("model.safetensors");
-            Rewrite::of(&merged).save(&path, &SaveOptions::new().durable(false)).unwrap();
+            Rewrite::from_checkpoint(&merged)
+                .save(&path, &SaveOptions::new().durable(false))
+                .unwrap();
             let saved = Checkpoint::open(&path).unwrap();
             let all = [("head", in_head), ("embed", in_embed), ("other", old), ("q", old)];
             for (name, expected) in all.map(|(module, it)| (format!("{module}.weight"), it)) {

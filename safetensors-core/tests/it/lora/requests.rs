@@ -133,7 +133,7 @@ fn each_matrix_is_read_once() {
             };
             let bytes = serialize(names.map(pair).concat(), &SaveOptions::new()).unwrap();
             let source = Remote { bytes, announced: Default::default(), read: Arc::clone(&read) };
-            Adapter::of(Checkpoint::from_source(source, "adapter").unwrap()).unwrap()
+            Adapter::new(Checkpoint::from_source(source, "adapter").unwrap()).unwrap()
         })
         .collect();
     read.lock().unwrap().clear();

@@ -26,7 +26,7 @@ fn quantised<'a>(
 ) -> Rewrite<'a> {
     let layers = LinearLayers::new().config(config).unwrap();
     let answer = |name: &str| given.iter().find(|(it, _)| *it == name).map(|(_, answer)| *answer);
-    Rewrite::of(from)
+    Rewrite::from_checkpoint(from)
         .quantize(how, &ConvertOptions::new(), &layers, |name, _| answer(name))
         .unwrap()
 }
@@ -313,8 +313,9 @@ fn the_dtype_in_a_config_is_that_of_the_floats() {
     let half = floats(&[8], 1.0).convert(Dtype::F16, &ConvertOptions::new()).unwrap();
     let tensors = [("a.weight", floats(&[4, 32], 1.0)), ("b.norm", half)];
     let (_dir, from) = checkpoint(None, &tensors);
-    let cast =
-        |to: Option<Dtype>| Rewrite::of(&from).cast(&ConvertOptions::new(), |_, _| to).unwrap();
+    let cast = |to: Option<Dtype>| {
+        Rewrite::from_checkpoint(&from).cast(&ConvertOptions::new(), |_, _| to).unwrap()
+    };
     let of = |dtype: &str| format!("{{\"torch_dtype\": \"{dtype}\",\n \"x\": [ 1e-05]}}");
     for (to, expected) in [
         (None, "float64"),

@@ -21,7 +21,7 @@ fn codes_and_scales_are_those_of_the_reference() {
     let reference = made_by_reference();
     for how in Quantization::ALL {
         let out = dir.path().join(how.to_string());
-        Rewrite::of(&reference)
+        Rewrite::from_checkpoint(&reference)
             .select(|name, _| name == "weight")
             .rename(|_| "w.weight".into())
             .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| Some(true))
@@ -64,7 +64,9 @@ fn what_is_quantised_is_read_back() {
     for how in Quantization::ALL {
         let rewrite = || {
             let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
-            Rewrite::of(&checkpoint).quantize(how, &options, &layers, |_, _| None).unwrap()
+            Rewrite::from_checkpoint(&checkpoint)
+                .quantize(how, &options, &layers, |_, _| None)
+                .unwrap()
         };
         let out = dir.path().join(how.to_string());
         let options = ShardOptions::new().max_shard_size(10_000.into());
@@ -142,7 +144,7 @@ fn numbers_that_are_not_finite_are_refused_with_their_place() {
         let (dir, checkpoint) = saved(&[("a.weight", &[32, 64], &numbers)]);
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
-            let rewrite = Rewrite::of(&checkpoint)
+            let rewrite = Rewrite::from_checkpoint(&checkpoint)
                 .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), |_, _| Some(true))
                 .unwrap();
             let error = rewrite.save(&out, &SaveOptions::new()).unwrap_err();
@@ -163,7 +165,7 @@ fn weights_that_cannot_be_quantised_are_refused_before_anything_is_written() {
         saved(&[("a.weight", &[3, 24], &numbers), ("b", &[4, 16], &numbers[..64])]);
     let quantize = |how, name: &str| {
         let wanted = |found: &str, _: &_| Some(found == name);
-        Rewrite::of(&checkpoint)
+        Rewrite::from_checkpoint(&checkpoint)
             .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), wanted)
             .map(drop)
     };
@@ -183,7 +185,7 @@ fn empty_weights_have_empty_codes() {
         let (dir, checkpoint) = saved(&[("a.weight", &shape, &[])]);
         for how in Quantization::ALL {
             let out = dir.path().join("out.safetensors");
-            let rewrite = Rewrite::of(&checkpoint).quantize(
+            let rewrite = Rewrite::from_checkpoint(&checkpoint).quantize(
                 how,
                 &ConvertOptions::new(),
                 &LinearLayers::new(),
@@ -213,7 +215,7 @@ fn tied_weights_share_codes_and_scales() {
     let rewrite = |of_a, of_b| {
         let wanted = move |name: &str, _: &_| if name == "a.weight" { of_a } else { of_b };
         let how = Quantization::Fp8Channel;
-        Rewrite::of(&checkpoint)
+        Rewrite::from_checkpoint(&checkpoint)
             .quantize(how, &ConvertOptions::new(), &LinearLayers::new(), wanted)
             .unwrap()
     };
@@ -252,7 +254,7 @@ fn a_tied_weight_has_both_names_after_it_was_quantised() {
     for how in Quantization::ALL {
         let out = dir.path().join(how.to_string());
         let wanted = |name: &str, _: &_| (name == "a.weight").then_some(true);
-        let rewrite = Rewrite::of(&checkpoint).quantize(
+        let rewrite = Rewrite::from_checkpoint(&checkpoint).quantize(
             how,
             &ConvertOptions::new(),
             &LinearLayers::new(),
@@ -277,7 +279,7 @@ fn codes_are_neither_cast_nor_quantised_again() {
         saved(&[("a.weight", &[2, 32], &numbers), ("b.weight", &[2, 32], &numbers)]);
     let (how, options) = (Quantization::Fp8Channel, ConvertOptions::new());
     let quantised = || {
-        let rewrite = Rewrite::of(&checkpoint);
+        let rewrite = Rewrite::from_checkpoint(&checkpoint);
         rewrite
             .quantize(how, &options, &LinearLayers::new(), |name, _| Some(name == "a.weight"))
             .unwrap()
@@ -327,7 +329,7 @@ fn quantised_weights_are_quantised_anew() {
     let quantize = |checkpoint| {
         let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
         let wanted = |name: &str, _: &_| Some(name == "w.weight");
-        Rewrite::of(checkpoint).quantize(how, &options, &layers, wanted)
+        Rewrite::from_checkpoint(checkpoint).quantize(how, &options, &layers, wanted)
     };
     let checkpoint = checkpoint.into_boxed();
     let refused = quantize(&checkpoint).unwrap_err();

@@ -55,7 +55,7 @@ fn a_rank_that_is_repeated_after_one_file_was_published() {
     // A copy in another directory is no attempt of that directory.
     let to = tempdir().unwrap();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    Rewrite::of(&checkpoint).save_sharded(to.path(), &ShardOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&checkpoint).save_sharded(to.path(), &ShardOptions::new()).unwrap();
     save_replicated(to.path(), (0, 1), "step-3", 2).unwrap();
     assert_eq!(fill_of(&Checkpoint::open(to.path()).unwrap()), 2);
 }

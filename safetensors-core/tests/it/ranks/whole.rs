@@ -74,7 +74,7 @@ fn what_is_divided_is_whole_again() {
         divide(&checkpoint, &divided, &kinds, world_size);
         let divided = Checkpoint::open(&divided).unwrap();
         let options = SaveOptions::new().durable(false);
-        Rewrite::of(&divided).save(&back, &options).unwrap();
+        Rewrite::from_checkpoint(&divided).save(&back, &options).unwrap();
         let gathered = Checkpoint::open(&back).unwrap();
         assert_eq!((gathered.len(), divided.len()), (checkpoint.len(), checkpoint.len()));
         for tensor in checkpoint.tensors() {
@@ -108,9 +108,10 @@ fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
         rewrite.save_ranks(at(to), &plan, to, &options).unwrap();
         (Checkpoint::open(at(to)).unwrap(), plan)
     };
-    let (three, _) = divide(Rewrite::of(&checkpoint), 3, "three");
+    let (three, _) = divide(Rewrite::from_checkpoint(&checkpoint), 3, "three");
     let to = |name: &str| (name == "tall").then_some(Dtype::I64);
-    let cast = Rewrite::of(&three).cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
+    let cast =
+        Rewrite::from_checkpoint(&three).cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
     let (two, plan) = divide(cast, 2, "two");
     for rank in 0..2 {
         let parts = plan.read(&two, rank, &LoadOptions::new()).unwrap();
@@ -129,7 +130,9 @@ fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
         (name, tensor.dtype(), tensor.shape().to_vec())
     });
     let reversed = rules("split").plan_tensors(other_order, 2).unwrap();
-    Rewrite::of(&checkpoint).save_ranks(at("reversed"), &reversed, "r", &options).unwrap();
+    Rewrite::from_checkpoint(&checkpoint)
+        .save_ranks(at("reversed"), &reversed, "r", &options)
+        .unwrap();
     let back = Checkpoint::open(at("reversed")).unwrap();
     for tensor in checkpoint.tensors() {
         let found = back.tensor(tensor.name()).unwrap();
@@ -137,7 +140,7 @@ fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
     }
     // A plan of other tensors is refused before anything is written.
     refused!(
-        Rewrite::of(&checkpoint).save_ranks(at("none"), &plan, "x", &options),
+        Rewrite::from_checkpoint(&checkpoint).save_ranks(at("none"), &plan, "x", &options),
         ErrorKind::Mismatches { .. }
     );
     assert!(!at("none").exists());

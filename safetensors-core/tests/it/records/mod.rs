@@ -82,7 +82,7 @@ fn a_merged_checkpoint_has_no_records_of_its_base() {
     record_everything(&path);
     let merged = Checkpoint::open(&path).unwrap().merged(fixture.adapters()).unwrap();
     let to = directory.path().join("merged.safetensors");
-    Rewrite::of(&merged).save(&to, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&merged).save(&to, &SaveOptions::new()).unwrap();
     assert_eq!(compared(&to), (0, false, false));
 }
 
@@ -90,7 +90,7 @@ fn a_merged_checkpoint_has_no_records_of_its_base() {
 fn describe(path: &Path, directory: &Path) {
     let file = fs::read(path).unwrap();
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
-    let digest = Digest::of(&file[..header]);
+    let digest = Digest::compute(&file[..header]);
     let json = format!(r#"{{"files": {{"{NAME}": {{"header_xxh3_128": "{digest}"}}}}}}"#);
     write(directory, "manifest.json", json);
 }

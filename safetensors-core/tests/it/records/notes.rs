@@ -38,7 +38,7 @@ fn a_plan_says_what_a_rewrite_does_besides() {
     let path = create(directory.path());
     write(directory.path(), "model.sig", "");
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let rewrite = Rewrite::of(&checkpoint);
+    let rewrite = Rewrite::from_checkpoint(&checkpoint);
     let notes = |options: &SaveOptions, to: &Path| rewrite.plan(options).unwrap().notes(to);
     let removed = [SHA256, KEY].map(|key| Note::Removed { key });
     let signature = Note::Signature { path: directory.path().join("model.sig") };

@@ -13,7 +13,7 @@ type Operation = (&'static str, fn(&Path) -> Result<PathBuf>, (usize, bool, bool
 fn rewritten(path: &Path, to: &str, change: fn(Rewrite<'_>) -> Rewrite<'_>) -> Result<PathBuf> {
     let to = path.with_file_name(to);
     let checkpoint = Checkpoint::open(path)?;
-    change(Rewrite::of(&checkpoint)).save(&to, &SaveOptions::new())?;
+    change(Rewrite::from_checkpoint(&checkpoint)).save(&to, &SaveOptions::new())?;
     Ok(to)
 }
 
@@ -111,7 +111,7 @@ const CHANGES: &[Operation] = &[
         |path| {
             let checkpoint = Checkpoint::open(path)?;
             let options = ShardOptions::new().max_shard_size(6.into());
-            Rewrite::of(&checkpoint).save_sharded(path.parent().unwrap(), &options)?;
+            Rewrite::from_checkpoint(&checkpoint).save_sharded(path.parent().unwrap(), &options)?;
             Ok(path.parent().unwrap().into())
         },
         (0, false, false),
@@ -148,7 +148,7 @@ const COPIES: &[Operation] = &[
         "write for ranks",
         |path| {
             let (to, checkpoint) = (path.with_file_name("ranks"), Checkpoint::open(path)?);
-            let rewrite = Rewrite::of(&checkpoint);
+            let rewrite = Rewrite::from_checkpoint(&checkpoint);
             let rules = RankRules::new().parse_rule("b=split:0")?.parse_rule("*=replicate")?;
             let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new())?;
             rewrite.save_ranks(&to, &plan, "divide", &ShardOptions::new())?;

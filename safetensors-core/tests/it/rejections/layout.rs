@@ -47,7 +47,7 @@ fn overlap() {
         ("nested, with one end", &[("a", 0, 8), ("b", 4, 8)], "b", "a", 8, 4),
         ("with another tensor after", &[("a", 0, 4), ("b", 2, 6), ("c", 6, 8)], "b", "a", 4, 2),
     ] {
-        let says = [&format!("{other:?} reaches to {expected}"), &format!("begins at {found}")];
+        let says = [&format!("{other:?} ends at {expected}"), &format!("begins at {found}")];
         let kind = ErrorKind::Overlap { other: other.into(), expected, found };
         rejects_file(rule, &tensors(ranges), Some(tensor), kind, &says.map(|part| part as &str));
     }
@@ -81,7 +81,7 @@ fn zero_size_tensor_off_a_boundary() {
         ("past the end of a file without data", 0, &[("z", 1, 1)], 0, 1),
     ] {
         let says =
-            ["without bytes", &format!("such as at {expected}"), &format!("begins at {found}")];
+            ["an empty tensor", &format!("such as at {expected}"), &format!("begins at {found}")];
         let kind = ErrorKind::EmptyOffBoundary { expected, found };
         rejects_file(rule, &file_ending_at(data, ranges), Some("z"), kind, &says);
     }

@@ -17,7 +17,7 @@ fn tensors_from_elsewhere_are_merged_cast_and_tied() {
     let shared = TensorView::new(Dtype::F32, &[2], &values).unwrap();
     let of_another_shape = TensorView::new(Dtype::F32, &[2, 1], &values).unwrap();
     let to = dir.path().join("to.safetensors");
-    let rewrite = Rewrite::of(&checkpoint)
+    let rewrite = Rewrite::from_checkpoint(&checkpoint)
         .add("z", shared)
         .unwrap()
         .add("b", shared)

@@ -19,13 +19,13 @@ fn attributes_follow_their_tensors() {
         metadata.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>()
     };
     let swap = |name: &str| if name == "u" { "v".to_owned() } else { "u".to_owned() };
-    let swapped = units(Rewrite::of(&a).rename(swap));
+    let swapped = units(Rewrite::from_checkpoint(&a).rename(swap));
     assert_eq!(swapped, ["attribute:u#units=K", "attribute:v#units=m"]);
-    let replaced = Rewrite::of(&a).select(|name, _| name == "v").rename(swap);
+    let replaced = Rewrite::from_checkpoint(&a).select(|name, _| name == "v").rename(swap);
     assert_eq!(units(replaced), ["attribute:u#units=K"]);
     let path = a.files()[0].path();
     // One of two tensors with the same name stays, and with it the description of that name.
-    let merged = Rewrite::of(&a)
+    let merged = Rewrite::from_checkpoint(&a)
         .exclude(|name, _| name == "u")
         .merge(&b)
         .exclude(|name, tensor| name == "v" && tensor.tensor().unwrap().file() == Some(path));
@@ -44,10 +44,12 @@ fn a_rewrite_that_changes_nothing_gives_the_same_file() {
     );
     let before = fs::read(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    Rewrite::of(&checkpoint).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&checkpoint)
+        .save(dir.path().join("b.safetensors"), &SaveOptions::new())
+        .unwrap();
     assert_eq!(fs::read(dir.path().join("b.safetensors")).unwrap(), before);
     // The destination may also be the source.
-    Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
@@ -64,12 +66,13 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
     let sharded = Checkpoint::open(dir.path().join("shards")).unwrap();
     assert!(sharded.files().len() > 5);
     let one = dir.path().join("one.safetensors");
-    Rewrite::of(&sharded).save(&one, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&sharded).save(&one, &SaveOptions::new()).unwrap();
     assert_eq!(content(&one), before);
 
     let one = Checkpoint::open(one).unwrap();
     let larger = ShardOptions::new().max_shard_size(30_000.into());
-    let shards = Rewrite::of(&one).save_sharded(dir.path().join("again"), &larger).unwrap();
+    let shards =
+        Rewrite::from_checkpoint(&one).save_sharded(dir.path().join("again"), &larger).unwrap();
     assert!((2..sharded.files().len()).contains(&shards.files.len()), "{shards:?}");
     assert_eq!(content(&dir.path().join("again")), before);
 }
@@ -94,13 +97,13 @@ fn merging_selecting_renaming_and_casting() {
     let to = dir.path().join("merged.safetensors");
 
     let error = refused!(
-        Rewrite::of(&base).merge(&other).save(&to, &SaveOptions::new()),
+        Rewrite::from_checkpoint(&base).merge(&other).save(&to, &SaveOptions::new()),
         ErrorKind::DuplicateTensor
     );
     assert_eq!(error.tensor(), Some("w"));
     assert!(!to.exists());
 
-    let mut rewrite = Rewrite::of(&base)
+    let mut rewrite = Rewrite::from_checkpoint(&base)
         .rename(|name| format!("base.{name}"))
         .merge(&other)
         .select(|name, tensor| name != "w" && tensor.byte_len() > 0)
@@ -142,7 +145,7 @@ fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = ConvertOptions::new().overflow(Overflow::Error);
     let cast = |which: &'static str| {
-        Rewrite::of(&checkpoint)
+        Rewrite::from_checkpoint(&checkpoint)
             .cast(&options, move |name, _| (name == which).then_some(Dtype::F16))
     };
     let error = refused!(cast("c"), ErrorKind::NoConversion { .. });

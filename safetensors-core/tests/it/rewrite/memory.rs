@@ -25,7 +25,7 @@ fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
 
     let checkpoint = Checkpoint::open(&path).unwrap();
     let started = std::time::Instant::now();
-    let saved = Rewrite::of(&checkpoint)
+    let saved = Rewrite::from_checkpoint(&checkpoint)
         .cast(&ConvertOptions::new(), |name, _| (name < "layer.10").then_some(Dtype::BF16))
         .unwrap()
         .save_sharded(

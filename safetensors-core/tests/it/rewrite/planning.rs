@@ -14,7 +14,7 @@ fn a_plan_is_what_is_written() {
         [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
     let path = saved(&dir, "a.safetensors", &tensors, &[("a.head", "embed"), ("format", "pt")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let rewrite = Rewrite::of(&checkpoint)
+    let rewrite = Rewrite::from_checkpoint(&checkpoint)
         .rename(|name| format!("m.{name}"))
         .cast(&ConvertOptions::new(), |name, _| (name == "m.up").then_some(Dtype::F64))
         .unwrap();
@@ -75,7 +75,8 @@ fn a_plan_refuses_what_a_save_refuses() {
         &[("alias", "a")],
     );
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let rename = |new: &'static str| Rewrite::of(&checkpoint).rename(move |_| new.to_owned());
+    let rename =
+        |new: &'static str| Rewrite::from_checkpoint(&checkpoint).rename(move |_| new.to_owned());
     let sharded = ShardOptions::new();
     let cases: [(&str, IsExpected); 2] = [
         ("same", |kind| matches!(kind, ErrorKind::DuplicateTensor)),
@@ -93,11 +94,11 @@ fn a_plan_refuses_what_a_save_refuses() {
     }
     let taken = SaveOptions::new().metadata([("alias", "something else")]);
     refused!(
-        Rewrite::of(&checkpoint).plan(&taken).map(|_| ()),
+        Rewrite::from_checkpoint(&checkpoint).plan(&taken).map(|_| ()),
         ErrorKind::Tie { problem: TieProblem::NotRecorded { .. } }
     );
     refused!(
-        Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()),
+        Rewrite::from_checkpoint(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()),
         ErrorKind::BadAlignment { .. }
     );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -23,23 +23,26 @@ fn tied_weights_stay_tied_under_any_name() {
     };
     let alias = |alias: &str, kept: &str| vec![(alias.to_owned(), kept.to_owned())];
 
-    Rewrite::of(&tied).save(&to, &options).unwrap();
+    Rewrite::from_checkpoint(&tied).save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
 
-    Rewrite::of(&tied).rename(|name| format!("model.{name}")).save(&to, &options).unwrap();
+    Rewrite::from_checkpoint(&tied)
+        .rename(|name| format!("model.{name}"))
+        .save(&to, &options)
+        .unwrap();
     assert_eq!(
         names(&to),
         (vec!["model.embed".into(), "model.norm".into()], alias("model.head", "model.embed"))
     );
 
     // The kept name is skipped, so the alias becomes the tensor.
-    Rewrite::of(&tied).select(|name, _| name != "embed").save(&to, &options).unwrap();
+    Rewrite::from_checkpoint(&tied).select(|name, _| name != "embed").save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["head".into(), "norm".into()], vec![]));
     assert_eq!(Checkpoint::open(&to).unwrap().metadata().len(), 1, "the old record is gone");
 
     // Cast to one dtype, the names stay tied. Cast to different dtypes, they become two tensors.
     let cast = |names: &'static [&str]| {
-        Rewrite::of(&tied)
+        Rewrite::from_checkpoint(&tied)
             .cast(&ConvertOptions::new(), |name, _| names.contains(&name).then_some(Dtype::BF16))
             .unwrap()
     };
@@ -48,7 +51,7 @@ fn tied_weights_stay_tied_under_any_name() {
     cast(&["head"]).save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["embed".into(), "head".into(), "norm".into()], vec![]));
 
-    Rewrite::of(&tied)
+    Rewrite::from_checkpoint(&tied)
         .save_sharded(dir.path().join("dir"), &ShardOptions::new().max_shard_size(8.into()))
         .unwrap();
     assert_eq!(
@@ -66,7 +69,7 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
     let tied = Checkpoint::open(&path).unwrap();
     let to = dir.path().join("to.safetensors");
     let cast = |which: &'static str| {
-        let rewrite = Rewrite::of(&tied).select(|name, _| name != "e");
+        let rewrite = Rewrite::from_checkpoint(&tied).select(|name, _| name != "e");
         let cast = |name: &str, tensor: &PlannedTensor<'_>| match which {
             "tensors" => (!tensor.is_alias()).then_some(Dtype::BF16),
             _ => (name == which).then_some(Dtype::BF16),
@@ -83,7 +86,9 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
         (vec![("a".to_owned(), Dtype::F32), ("b".to_owned(), Dtype::BF16)], vec![])
     );
     // Leaving out one alias keeps the other.
-    let one = Rewrite::of(&tied).select(|name, _| name != "e").exclude(|name, _| name == "a");
+    let one = Rewrite::from_checkpoint(&tied)
+        .select(|name, _| name != "e")
+        .exclude(|name, _| name == "a");
     assert_eq!(one.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
 }
 
@@ -99,10 +104,10 @@ fn a_tied_tensor_keeps_the_name_that_its_file_has() {
         saved(&dir, "tied.safetensors", &tied, &[("a", "embed"), ("an alias by accident", "norm")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let to = dir.path().join("to.safetensors");
-    Rewrite::of(&checkpoint).save(&to, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&checkpoint).save(&to, &SaveOptions::new()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), fs::read(&to).unwrap());
 
-    Rewrite::of(&checkpoint)
+    Rewrite::from_checkpoint(&checkpoint)
         .rename(|name| format!("model.{name}"))
         .save(&to, &SaveOptions::new())
         .unwrap();

@@ -30,7 +30,7 @@ fn refused<S: ReadAt>(rewrite: Rewrite<'_, S>) {
 #[test]
 fn a_rewrite_has_the_numbers_of_a_load() {
     let input = numbers("small", [4, 8]);
-    let output = rewritten(to_bf16(Rewrite::of(&input)).unwrap());
+    let output = rewritten(to_bf16(Rewrite::from_checkpoint(&input)).unwrap());
     let options = LoadOptions::new().floats_as(Dtype::BF16);
     for weight in input.tensors() {
         let expected = weight.read_with(&options).unwrap();
@@ -66,17 +66,19 @@ fn codes_are_refused_under_whatever_names_the_rewrite_has() {
         ("m.scale_weight", scales(&[])),
     ];
     let (_directory, input) = checkpoint(&tensors);
-    refused(Rewrite::of(&input));
-    refused(Rewrite::of(&input).rename(|name| format!("{}.x", name.replace("_scale", ""))));
+    refused(Rewrite::from_checkpoint(&input));
+    refused(
+        Rewrite::from_checkpoint(&input).rename(|name| format!("{}.x", name.replace("_scale", ""))),
+    );
     for name in ["a", "m.weight"] {
-        refused(Rewrite::of(&input).select(|it, _| it == name));
+        refused(Rewrite::from_checkpoint(&input).select(|it, _| it == name));
     }
     // Scales are numbers, and a copy has both.
-    let only = Rewrite::of(&input)
+    let only = Rewrite::from_checkpoint(&input)
         .cast(&ConvertOptions::new(), |name, _| (name == "a_scale").then_some(Dtype::BF16));
     assert_eq!(rewritten(only.unwrap()).len(), 4);
     let numbers = input.dequantized().unwrap();
-    let output = rewritten(to_bf16(Rewrite::of(&numbers)).unwrap());
+    let output = rewritten(to_bf16(Rewrite::from_checkpoint(&numbers)).unwrap());
     let mut names: Vec<_> = output.tensors().map(|it| it.name().to_owned()).collect();
     names.sort();
     assert_eq!(names, ["a", "m.weight"]);
@@ -86,11 +88,14 @@ fn codes_are_refused_under_whatever_names_the_rewrite_has() {
 fn scales_of_another_checkpoint_are_not_applied_and_not_lost() {
     let (_first, first) = checkpoint(&[("a", codes())]);
     let (_second, second) = checkpoint(&[("a_scale_inv", scales(&[1, 1]))]);
-    let error = to_bf16(Rewrite::of(&first).merge(&second)).map(drop).unwrap_err().to_string();
+    let error =
+        to_bf16(Rewrite::from_checkpoint(&first).merge(&second)).map(drop).unwrap_err().to_string();
     assert!(error.contains("several checkpoints"), "{error}");
     let (layers, options) = (LinearLayers::new(), ConvertOptions::new());
     let int8 = Quantization::Int8Channel;
-    let both = Rewrite::of(&first).merge(&second).rename(|name| name.replacen('a', "a.weight", 1));
+    let both = Rewrite::from_checkpoint(&first)
+        .merge(&second)
+        .rename(|name| name.replacen('a', "a.weight", 1));
     let error = both.quantize(int8, &options, &layers, |_, _| None).map(drop).unwrap_err();
     assert!(error.to_string().contains("several checkpoints"), "{error}");
     // Neither are tensors that are added with it.
@@ -102,14 +107,17 @@ fn scales_of_another_checkpoint_are_not_applied_and_not_lost() {
     // Without any scales these are numbers.
     assert_eq!(rewritten(to_bf16(added()).unwrap()).len(), 1);
     let (_third, third) = checkpoint(&[("b", scales(&[1]))]);
-    assert_eq!(rewritten(to_bf16(Rewrite::of(&first).merge(&third)).unwrap()).len(), 2);
+    assert_eq!(
+        rewritten(to_bf16(Rewrite::from_checkpoint(&first).merge(&third)).unwrap()).len(),
+        2
+    );
 }
 
 /// Saves a checkpoint for ranks by these rules, opens it as a whole, and reads the numbers.
 fn divided(input: &Checkpoint, world_size: usize, rules: &[&str]) {
     let directory = tempdir().unwrap();
     let rules_of = rules.iter().try_fold(RankRules::new(), |all, rule| all.parse_rule(rule));
-    let rewrite = Rewrite::of(input);
+    let rewrite = Rewrite::from_checkpoint(input);
     let plan = rewrite.plan_ranks(&rules_of.unwrap(), world_size, &SaveOptions::new()).unwrap();
     rewrite.save_ranks(directory.path(), &plan, "1", &ShardOptions::new()).unwrap();
     let whole = Checkpoint::open(directory.path()).unwrap();
@@ -117,7 +125,7 @@ fn divided(input: &Checkpoint, world_size: usize, rules: &[&str]) {
     let error = plan.read(&whole, 0, &floats).map(drop).unwrap_err();
     assert!(is_of_codes(&error), "{rules:?}: {error}");
     plan.read(&whole, 0, &LoadOptions::new()).unwrap();
-    refused(Rewrite::of(&whole));
+    refused(Rewrite::from_checkpoint(&whole));
     let numbers = whole.dequantized().unwrap();
     let values = numbers.tensor("w").unwrap().read().unwrap();
     assert_eq!(values.as_slice::<f32>().unwrap(), [0.5, 1.0, 2.0, 4.0], "{rules:?}");

@@ -117,7 +117,7 @@ impl Device {
     }
 
     /// A device with memory for these tensors, as they are loaded.
-    pub(crate) fn of<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Self {
+    pub(crate) fn new<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Self {
         let bufs = read_tensors(tensors, options).unwrap();
         Self::with(bufs.iter().map(|buf| buf.bytes().len()))
     }

@@ -244,7 +244,7 @@ fn threads_read_on_while_the_device_copies() {
     let tensors = [("w".to_string(), small_numbers(Dtype::U8, &[64 * 256]))];
     let (checkpoint, source) = counted(&tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
-    let mut device = Device::of(&tensors, &LoadOptions::new());
+    let mut device = Device::new(&tensors, &LoadOptions::new());
     source.calls.store(0, Ordering::SeqCst);
     let ring = StagingBuffers { slots: 4, slot_bytes: 256 };
     // Each copy lasts until the other slots are filled too.

@@ -75,7 +75,7 @@ pub(super) fn quantised(store: MemoryStore, path: &str) -> Opened {
 pub(super) fn adapter(store: MemoryStore, _: &str) -> Opened {
     let merge = || {
         let limits = Limits::default();
-        let adapter = Adapter::of(Checkpoint::open_in(store.clone(), "adapter", &limits)?)?;
+        let adapter = Adapter::new(Checkpoint::open_in(store.clone(), "adapter", &limits)?)?;
         std::hint::black_box(adapter.modules().count());
         look(&Checkpoint::open_in(store, "base.safetensors", &limits)?.merged([adapter])?)
     };

@@ -1,5 +1,4 @@
-//! Checkpoints with the names, dtypes and shapes of quantised weights: each is refused, or its
-//! weights are read in parts as they are whole.
+//! Quantised weights by names, dtypes and shapes: each is refused, or parts equal the whole.
 //!
 //! An input begins with a choice of `FORMS`, and may change its settings and every tensor, or it
 //! makes up all of them. So each decoder is a byte away.

@@ -1,5 +1,4 @@
-//! Parameter ids and numbers: separate in burnpack, metadata in a safetensors file, as in the burn
-//! adapter.
+//! Parameter ids and numbers: separate in burnpack, metadata in a safetensors file.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! burnpack: see [`Format::Burnpack`](crate::Format::Burnpack). The rules are from the crate
-//! `burn-pack` 0.22, equal in burn-store 0.20 and 0.21.
+//! burnpack, with the rules of the crate `burn-pack` 0.22, equal in burn-store 0.20 and 0.21.
+//! See [`Format::Burnpack`](crate::Format::Burnpack).
 
 mod content;
 mod entries;

@@ -47,8 +47,8 @@ const MOST_CONTENT: u64 = 64 << 20;
 /// save(&model, [("head.weight", weight)], &SaveOptions::new())?;
 ///
 /// let checkpoint = Checkpoint::open(&model)?;
-/// let rewrite = Rewrite::of(&checkpoint);
-/// let writer = burn::Writer::of(&rewrite)?;
+/// let rewrite = Rewrite::from_checkpoint(&checkpoint);
+/// let writer = burn::Writer::new(&rewrite)?;
 /// let mut file = AtomicFile::create(&path, &SaveOptions::new())?;
 /// writer.write(&file, |_| ())?;
 /// file.commit()?;
@@ -80,7 +80,7 @@ impl<'r, 'a, S: ReadAt> Writer<'r, 'a, S> {
     /// [`ErrorKind::NotForBurn`] for a dtype that burn lacks, malformed ids and numbers, and more
     /// than readers take: 100,000 tensors, 64 dimensions and 10 GiB for each, 64 MiB of names and
     /// metadata, 100 GiB in all. Also like [`Rewrite::plan`].
-    pub fn of(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
+    pub fn new(rewrite: &'r Rewrite<'a, S>) -> Result<Self> {
         let plan = rewrite.plan(&SaveOptions::new())?;
         let mut tensors: Vec<_> = plan.tensors().collect();
         tensors.sort_unstable_by_key(|(name, _)| *name);

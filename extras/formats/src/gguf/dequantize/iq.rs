@@ -1,5 +1,4 @@
-//! Types with rows of fixed tables, in blocks of 256: bits select a row of four or eight numbers,
-//! which signs and scales change.
+//! Blocks of 256: bits select rows of fixed tables, which signs and scales change.
 
 use super::{fill, half};
 

@@ -1,5 +1,5 @@
-//! The numbers of quantised blocks, bit by bit as the reference computes them: the same operations
-//! on F32 in the same order.
+//! The numbers of quantised blocks, bit for bit as in the reference:
+//! the same operations on F32 in the same order.
 
 pub(super) mod iq;
 pub(super) mod k;

@@ -149,7 +149,7 @@ pub(super) enum Dim {
 }
 
 impl Sizes {
-    pub(super) fn of(&self, dim: Dim) -> u64 {
+    pub(super) fn size(&self, dim: Dim) -> u64 {
         let product = |a, b| u64::from(a) * u64::from(b);
         match dim {
             Dim::Vocabulary => self.vocabulary.into(),

@@ -1,5 +1,4 @@
-//! Pre-tokenizers split a text before byte pairs are merged. GGUF has a name for each that
-//! llama.cpp knows.
+//! Pre-tokenizers, which split a text before byte pairs are merged, by GGUF's names.
 
 use serde_json::Value;
 

@@ -92,7 +92,7 @@ impl Model {
     ) -> Result<()> {
         let Part { row, is_bias, .. } = part;
         let dims = if is_bias { &row.dims[..1] } else { row.dims };
-        let expected: Vec<_> = dims.iter().map(|&dim| self.sizes.of(dim)).collect();
+        let expected: Vec<_> = dims.iter().map(|&dim| self.sizes.size(dim)).collect();
         if !source.shape().iter().map(|&dim| dim as u64).eq(expected.iter().copied()) {
             let found = source.shape().to_vec();
             return Err(ErrorKind::WrongShape { expected, found }.into());

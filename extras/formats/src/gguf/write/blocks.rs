@@ -1,5 +1,4 @@
-//! Blocks of quantised types, as the reference makes them: `quants.py` of the Python package
-//! `gguf`.
+//! Blocks of quantised types, as `quants.py` of the Python package `gguf` makes them.
 
 use half::f16;
 use safetensors_core::framework::write_in_pieces;

@@ -1,5 +1,5 @@
-//! Distributed checkpoints (DCP): `.metadata` lists tensors, and files `__RANK_NUMBER.distcp` have
-//! their chunks, each in an archive.
+//! Distributed checkpoints (DCP): `.metadata` lists tensors, files `*.distcp` have their chunks.
+//! A file is named `__RANK_NUMBER.distcp`, and each chunk is in an archive.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;

@@ -1,5 +1,4 @@
-//! DeepSpeed with ZeRO: the numbers of all parameters are in a row, group by group, divided among
-//! ranks.
+//! DeepSpeed with ZeRO: all parameters in a row, group by group, divided among ranks.
 //!
 //! With stages 1 and 2, a rank has a range of each group; with stage 3, of each parameter.
 
@@ -25,7 +24,7 @@ const UNIVERSAL: &str = "zero";
 const STATE: &str = "optimizer.state";
 
 pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
-    let names = Names::of(folder)?;
+    let names = Names::find(folder)?;
     let mut files = folder.open_all(&names.models)?;
     let first = files.len();
     files.extend(folder.open_all(&names.optimizers)?);
@@ -68,7 +67,7 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn of<T: Store>(folder: &'a Folder<'_, T>) -> Result<Self> {
+    fn find<T: Store>(folder: &'a Folder<'_, T>) -> Result<Self> {
         let mut models = BTreeMap::new();
         let mut optimizers = BTreeMap::new();
         if folder.directories.iter().any(|name| name == UNIVERSAL) {
@@ -78,7 +77,7 @@ impl<'a> Names<'a> {
         for name in folder.files.iter().filter(|name| StateFile::is_name(name)) {
             let refuse = |problem: String| folder.wrong(ErrorKind::NotRead { problem });
             let quoted = crate::error::Quoted(name);
-            let Some(file) = StateFile::of(name) else {
+            let Some(file) = StateFile::parse(name) else {
                 return Err(refuse(format!(
                     "{quoted} has experts or a stage of a pipeline; DeepSpeed's ds_to_universal.py \
                      reads such checkpoints"

@@ -1,5 +1,4 @@
-//! One file of each rank, such as `model_world_size_2_rank_0.pt`: `DTensor`s divided by a mesh with
-//! one dimension.
+//! `DTensor`s of a mesh with one dimension: a file of each rank, `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

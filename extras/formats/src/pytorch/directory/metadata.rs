@@ -1,5 +1,4 @@
-//! The file `.metadata` of a distributed checkpoint: a pickle of PyTorch's objects, with classes
-//! only as names.
+//! The file `.metadata` of a distributed checkpoint: a pickle, with classes only as names.
 
 use std::collections::{HashMap, HashSet};
 use std::io::BufRead;
@@ -95,7 +94,7 @@ impl<'a> Reader<'a> {
                 let item = items.get(&(name, None)).cloned();
                 let item = item.ok_or_else(|| located(bad("the place of its bytes is missing")))?;
                 let path = paths.get(name);
-                let setting = path.and_then(|&path| Setting::of(self.values, name, path));
+                let setting = path.and_then(|&path| Setting::find(self.values, name, path));
                 metadata.values.push(ValueEntry { name: name.to_owned(), item, setting });
                 continue;
             }

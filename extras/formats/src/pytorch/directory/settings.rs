@@ -29,7 +29,7 @@ enum Owner {
 impl Setting {
     /// Returns the setting at the end of a value's path: keys of dictionaries and positions in
     /// lists. `None` for other values.
-    pub(super) fn of(values: &Values, name: &str, path: Value) -> Option<Self> {
+    pub(super) fn find(values: &Values, name: &str, path: Value) -> Option<Self> {
         let path = values.items(path).filter(|path| path.len() <= MOST_FIELDS)?;
         let lens = path.iter().filter_map(|&key| values.text(key)).map(str::len);
         if lens.fold(0, usize::saturating_add) > name.len() {

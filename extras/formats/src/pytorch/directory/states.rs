@@ -31,7 +31,7 @@ impl StateFile {
 
     /// Parses a name such as `bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt`. `None` for files of
     /// experts and of pipeline stages.
-    pub(super) fn of(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         let (is_optimizer, stem) = match name.strip_suffix("_optim_states.pt") {
             Some(stem) => (true, stem),
             None => (false, name.strip_suffix("_model_states.pt")?),
@@ -332,7 +332,7 @@ mod tests {
             ("zero_pp_rank__mp_rank__optim_states.pt", None),
             ("model.pt", None),
         ] {
-            assert_eq!(StateFile::of(name), expected, "{name}");
+            assert_eq!(StateFile::parse(name), expected, "{name}");
         }
     }
 }

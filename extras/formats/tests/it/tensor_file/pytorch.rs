@@ -52,7 +52,7 @@ fn tied_tensors_are_one_under_the_first_name() {
         // The names stay names of the same tensor in the safetensors file.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
-        Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
+        Rewrite::from_checkpoint(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
         let saved = Checkpoint::open(&path).unwrap();
         assert_eq!(saved.aliases().count(), 2);
         assert_eq!(
@@ -219,7 +219,9 @@ fn what_cannot_be_read_is_named() {
         let says =
             format!("{name}: tensor {listed:?}: a tensor inside {class:?}, which is not read");
         assert!(error.starts_with(&says), "{error}");
-        assert!(Rewrite::of(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err());
+        assert!(
+            Rewrite::from_checkpoint(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err()
+        );
     }
 
     // A tensor of an unknown type does not hide the others.
@@ -236,7 +238,7 @@ fn what_cannot_be_read_is_named() {
         error,
         "c.pt: tensor \"wide\": the elements are complex128, which has no dtype in the format"
     );
-    assert!(Rewrite::of(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err());
+    assert!(Rewrite::from_checkpoint(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err());
 }
 
 /// A legacy file with one pickle.

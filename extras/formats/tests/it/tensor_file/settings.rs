@@ -26,7 +26,7 @@ fn a_training_of_pytorch_is_a_checkpoint_with_settings() {
     // A conversion keeps them.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("training.safetensors");
-    Rewrite::of(&opened).save(&path, &SaveOptions::new()).unwrap();
+    Rewrite::from_checkpoint(&opened).save(&path, &SaveOptions::new()).unwrap();
     let converted = Checkpoint::open(&path).unwrap();
     let state = PyTorchTraining::new().parameters(NAMES).state(&converted).unwrap();
     assert_eq!(state.setting::<f64>("lr").unwrap(), Some(0.02));

@@ -26,10 +26,10 @@ pub(super) struct BucketDirectory {
 }
 
 impl BucketDirectory {
-    pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
+    pub(super) fn new(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         Ok(Self {
-            directory: Directory::of(place, pattern)?,
-            store: RemoteStore::of(place),
+            directory: Directory::new(place, pattern)?,
+            store: RemoteStore::at(place),
             shown: place.shown.clone(),
             sent: BTreeMap::new(),
             found: Files::new(),

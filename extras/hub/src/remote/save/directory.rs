@@ -68,7 +68,7 @@ pub(super) enum Put {
 }
 
 impl Directory {
-    pub(super) fn of(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
+    pub(super) fn new(place: &RemotePlace, pattern: &FilePattern) -> Result<Self> {
         let name = pattern.index_name();
         match Key::parse(&name) {
             Ok(_) => Ok(Self { service: place.service.clone(), key: place.key.clone() }),

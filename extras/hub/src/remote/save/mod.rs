@@ -1,5 +1,5 @@
-//! Saves to a remote store. A file becomes visible completely or not at all, and a directory opens
-//! as the earlier or the new checkpoint.
+//! Saves to a remote store, where a file becomes visible completely or not at all.
+//! A directory opens as the earlier or the new checkpoint.
 
 mod bucket;
 mod directory;
@@ -68,7 +68,7 @@ impl RemoteOptions {
     /// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
     /// let bytes = serialize([("bias", bias)], &SaveOptions::new())?;
     /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
-    /// let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("head.{name}"));
+    /// let rewrite = Rewrite::from_checkpoint(&checkpoint).rename(|name| format!("head.{name}"));
     /// let address = "memory:///rewritten.safetensors";
     /// RemoteOptions::new().save_rewrite(address, &rewrite, &SaveOptions::new())?;
     /// assert!(remote::open(address)?.get("head.bias").is_some());
@@ -241,7 +241,7 @@ fn save_to<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    let saved = BucketDirectory::of(place, options.pattern())
+    let saved = BucketDirectory::new(place, options.pattern())
         .and_then(|mut directory| save_sharded_to(&mut directory, tensors, options));
     saved.map_err(|error| error.in_file(&place.shown))
 }
@@ -251,7 +251,7 @@ fn save_rewrite_to<S: ReadAt>(
     rewrite: &Rewrite<'_, S>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    let mut directory = BucketDirectory::of(place, options.pattern())?;
+    let mut directory = BucketDirectory::new(place, options.pattern())?;
     let mut staged = stage_sharded_to(&mut directory, rewrite.tensors(), options)?;
     staged.begin()?;
     rewrite.check_unchanged()?;

@@ -242,7 +242,7 @@ fn an_address_of_the_disk_is_the_path() {
     assert_eq!((checkpoint.len(), checkpoint.files()[0].path()), (2, &*path));
     assert!(shown(&checkpoint).contains(&format!("{} bytes", file(&tensors).len())));
 
-    let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
+    let rewrite = Rewrite::from_checkpoint(&checkpoint).rename(|name| format!("x.{name}"));
     remote.save_rewrite(&format!("{root}/%C3%A4"), &rewrite, &SaveOptions::new()).unwrap();
     assert!(Checkpoint::open(dir.path().join("ä")).unwrap().get("x.a").is_some());
     remote.save_rewrite_sharded(&format!("{root}/s%20s"), &rewrite, &shards).unwrap();
@@ -291,7 +291,7 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let remote = RemoteOptions::new();
     let (checkpoint, changing_options) = changing(&dir);
-    let rewrite = || Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
+    let rewrite = || Rewrite::from_checkpoint(&checkpoint).rename(|name| format!("x.{name}"));
     let (one, several) = ("memory:///rewritten/one.safetensors", "memory:///rewritten/several");
     let shards = |options| ShardOptions::new().max_shard_size(1000.into()).save_options(options);
     let saved = remote.save_rewrite_sharded(several, &rewrite(), &shards(SaveOptions::new()));
@@ -303,7 +303,7 @@ fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
     assert!(open(one).is_err());
     let before = shown(&open(several).unwrap());
     let (checkpoint, changing_options) = changing(&dir);
-    let rewrite = Rewrite::of(&checkpoint);
+    let rewrite = Rewrite::from_checkpoint(&checkpoint);
     let error = remote.save_rewrite_sharded(several, &rewrite, &shards(changing_options));
     error.unwrap_err();
     let after = open(several).unwrap();

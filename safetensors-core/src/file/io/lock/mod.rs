@@ -138,7 +138,7 @@ mod system {
         // The last holder may have removed the file.
         fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
             let lasting = !failpoint::lacks("lasting numbers of files");
-            if !lasting || Identity::at(path)? != Some(Identity::of(&file)?) {
+            if !lasting || Identity::at(path)? != Some(Identity::read(&file)?) {
                 return Ok(None);
             }
             Ok(Some(Self(Some(Owned::file(path).locked(file)))))

@@ -75,7 +75,7 @@ fn has_all(finished: &SafeTensors<FileSource>, directory: &Path, listed: &Listed
         };
         for tensor in part.tensors() {
             let Some(whole) = finished.get(tensor.name()) else { return Ok(false) };
-            let growth = Growth::of(&part, &tensor).map_err(|error| error.in_path(&path))?;
+            let growth = Growth::read(&part, &tensor).map_err(|error| error.in_path(&path))?;
             let first = growth.map(|Growth { axis, kept }| {
                 let kept = usize::try_from(kept).unwrap_or(usize::MAX);
                 let first = steps.entry(tensor.name().into()).or_insert(kept);

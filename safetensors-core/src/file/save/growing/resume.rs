@@ -156,7 +156,7 @@ fn add_file(
     growing: &mut HashMap<String, GrowingTensor>,
 ) -> Result<()> {
     for tensor in file.tensors() {
-        match Growth::of(file, &tensor)? {
+        match Growth::read(file, &tensor)? {
             None => writer.add(tensor.name(), &tensor)?,
             Some(growth) => {
                 add_steps(writer, &tensor, growth, growing)

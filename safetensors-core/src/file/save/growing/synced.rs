@@ -43,7 +43,7 @@ pub(super) struct Growth {
 
 impl Growth {
     /// Returns `None` for a tensor that was added whole.
-    pub(super) fn of(
+    pub(super) fn read(
         file: &SafeTensors<FileSource>,
         tensor: &LazyTensor<'_, FileSource>,
     ) -> Result<Option<Self>> {

@@ -312,7 +312,7 @@ fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     // name fails with it, too.
     let file = File::from(openat(CWD, directory, flags, Mode::from_raw_mode(mode)).ok()?);
     let by_descriptor = Identity::behind(&descriptor(&file)).ok()?;
-    (by_descriptor == Some(Identity::of(&file).ok()?)).then_some(file)
+    (by_descriptor == Some(Identity::read(&file).ok()?)).then_some(file)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

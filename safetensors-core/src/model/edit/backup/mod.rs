@@ -56,7 +56,7 @@ impl Backup {
         old: Vec<u8>,
         new: Vec<u8>,
     ) -> io::Result<Self> {
-        let inode = Identity::of(file)?.number();
+        let inode = Identity::read(file)?.number();
         Ok(Self { mark, inode, file_len: file.metadata()?.len(), old, new })
     }
 
@@ -129,7 +129,7 @@ impl Backup {
 
     /// Returns `true` if the backup is for this file, and may be needed.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
-        let inode = Identity::of(source.file())?.number();
+        let inode = Identity::read(source.file())?.number();
         // The device is not compared: its number may change when the machine starts again, which is
         // when a backup is needed.
         if (inode, source.file().metadata()?.len()) != (self.inode, self.file_len) {

@@ -161,7 +161,9 @@ fn a_rewrite_of_a_file_to_itself_does_not_undo_an_edit() {
             let path = directory.path().join("model.safetensors");
             std::fs::write(&path, file_of(1)).unwrap();
             let checkpoint = Checkpoint::open(&path).unwrap();
-            let rewrite = || Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().align(4096));
+            let rewrite = || {
+                Rewrite::from_checkpoint(&checkpoint).save(&path, &SaveOptions::new().align(4096))
+            };
             let other = path.clone();
             let edit = move || {
                 let edit = Edit::open(&other)?.in_place(in_place);

@@ -64,14 +64,14 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
     /// # Errors
     ///
     /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter) for a part that the format cannot store,
-    /// and as for [`Adapter::of`]. [`ErrorKind::Experts`](crate::ErrorKind::Experts) for an
+    /// and as for [`Adapter::new`]. [`ErrorKind::Experts`](crate::ErrorKind::Experts) for an
     /// architecture that is not known.
     pub fn adapter_as<B: ReadAt>(
         self,
         format: AdapterFormat,
         base: Option<&Checkpoint<B>>,
     ) -> Result<ConvertedAdapter> {
-        let adapter = Adapter::of(self)?;
+        let adapter = Adapter::new(self)?;
         let items = items(&adapter, format, base)?;
         for item in &items {
             check(item, format, &adapter.source)?;
@@ -115,7 +115,8 @@ impl ConvertedAdapter {
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) for two modules with one
     /// name.
     pub fn rewrite(&self) -> Result<Rewrite<'_, Box<dyn ReadAt>>> {
-        let mut rewrite = Rewrite::of(&self.tensors).select(|name, _| self.names.contains(name));
+        let mut rewrite =
+            Rewrite::from_checkpoint(&self.tensors).select(|name, _| self.names.contains(name));
         let metadata = rewrite.metadata_mut();
         metadata.remove(DIFFUSERS);
         metadata.insert("format".into(), "pt".into());

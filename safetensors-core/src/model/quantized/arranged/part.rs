@@ -28,7 +28,7 @@ const BLOCKS: [[&str; 2]; 2] = [["_blocks", ".blocks"], ["_scales", ".scales"]];
 impl Role {
     /// Returns the role of a tensor of a weight. `None` if it does not have its name from the
     /// weight: a scale that a layer has once.
-    fn of(weight: &str, tensor: &str) -> Option<Self> {
+    fn find(weight: &str, tensor: &str) -> Option<Self> {
         if let Some(end) = tensor.strip_prefix(weight) {
             // Stacked experts of ModelOpt have `W_weight_scale`.
             let end = end.strip_prefix("_weight").unwrap_or(end);
@@ -95,7 +95,7 @@ pub(super) fn parts_of(weight: &Weight) -> Option<BTreeMap<Role, Part>> {
     let sizes = weight.group_sizes();
     let mut parts = BTreeMap::new();
     for tensor in &weight.tensors {
-        let Some(role) = Role::of(&weight.name, &tensor.name) else { continue };
+        let Some(role) = Role::find(&weight.name, &tensor.name) else { continue };
         let axes = match role.is_of_blocks() {
             true => axes_of_blocks(&role, tensor.shape.len(), weight.shape.len())?,
             false => axes(&weight.shape, &tensor.shape, sizes)?,

@@ -58,7 +58,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// save(&path, [("w", TensorView::from_slice(&[2, 2], &values)?)], &SaveOptions::new())?;
     ///
     /// let checkpoint = Checkpoint::open(&path)?;
-    /// let rewrite = Rewrite::of(&checkpoint);
+    /// let rewrite = Rewrite::from_checkpoint(&checkpoint);
     /// let rules = RankRules::new().parse_rule("w=split:1")?;
     /// let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new())?;
     /// let to = dir.path().join("divided");

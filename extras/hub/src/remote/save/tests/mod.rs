@@ -32,12 +32,12 @@ impl Place for Bucket {
         options: &ShardOptions,
         faults: &Faults,
     ) -> safetensors_core::Result<()> {
-        let mut directory = BucketDirectory::of(&place(self.0.clone()), options.pattern())?;
+        let mut directory = BucketDirectory::new(&place(self.0.clone()), options.pattern())?;
         save_failing(&mut directory, version, options, faults)
     }
 
     fn open(&self) -> safetensors_core::Result<BTreeMap<String, Vec<u8>>> {
-        open_in(RemoteStore::of(&place(self.0.clone())), "memory:///m")
+        open_in(RemoteStore::at(&place(self.0.clone())), "memory:///m")
     }
 
     fn names(&self) -> Vec<String> {

@@ -1,5 +1,4 @@
-//! [`Racing`]: a store in memory in which something else happens before some requests, or in which
-//! they fail.
+//! [`Racing`]: a store in memory with requests that fail, or that something else precedes.
 
 use std::fmt;
 use std::ops::Range;

@@ -122,7 +122,7 @@ impl GrowingWriter {
             tied: None,
             ..self.shared.options.clone()
         };
-        let parts = list.iter().map(|entry| FinishedTensor::of(entry));
+        let parts = list.iter().map(|entry| FinishedTensor::new(entry));
         let mut parts = parts.collect::<Result<Vec<_>>>()?;
         parts.sort_by_key(FinishedTensor::rank);
         let assembly = Assembly { path: &self.shared.path, body, before: before.as_ref(), parts };
@@ -260,7 +260,7 @@ impl<'a> Assembly<'a> {
 }
 
 impl<'a> FinishedTensor<'a> {
-    fn of(entry: &'a GrowingEntry) -> Result<Self> {
+    fn new(entry: &'a GrowingEntry) -> Result<Self> {
         match entry {
             GrowingEntry::Whole(whole) => {
                 whole.check_complete()?;

@@ -86,7 +86,7 @@ impl Shared {
             synced.restart()?;
             entries.iter().for_each(|entry| forget(entry));
         }
-        let mut news: Vec<_> = entries.iter().filter_map(News::of).collect();
+        let mut news: Vec<_> = entries.iter().filter_map(News::new).collect();
         if news.is_empty() {
             return Ok(());
         }
@@ -283,7 +283,7 @@ impl Synced {
 
 impl<'a> News<'a> {
     /// Returns the new part, if there is one.
-    fn of(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
+    fn new(entry: &'a Arc<GrowingEntry>) -> Option<Self> {
         match &**entry {
             GrowingEntry::Whole(whole) => {
                 let is_new =
