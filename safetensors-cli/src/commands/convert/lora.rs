@@ -39,8 +39,8 @@ pub(super) struct Loras {
     pad_vocab: bool,
     /// The dimension of stacked experts that lora_A multiplies, where equal lengths hide it
     ///
-    /// PEFT before 0.19, and models that store [experts, in, out], such as gpt-oss: middle. Other
-    /// models: last
+    /// middle for PEFT before 0.19, and for models that store [experts, in, out], such as gpt-oss;
+    /// otherwise last
     #[arg(
         long,
         requires = "loras",

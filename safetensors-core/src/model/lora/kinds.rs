@@ -1,6 +1,11 @@
-//! [`Kind`]: how a module changes its weight, and [`Role`]: the names of the tensors that do it.
+//! [`Kind`]: how a module changes its weight, [`Role`]: the names of the tensors that do it, and
+//! [`Tensors`]: the tensors of a module.
 
+use std::collections::BTreeMap;
 use std::fmt;
+
+use super::source::{Source, at};
+use crate::format::error::{AdapterProblem, Result};
 
 /// How a module computes the sum that it adds to a weight, by the names of a library. s is its
 /// factor.
@@ -133,6 +138,51 @@ pub(super) const ENDS: &[End] = &[
     (".lora_b", Kind::Mlx, Role::Up),
     (".m", Kind::Mlx, Role::Magnitude),
 ];
+
+/// The tensors of a module that were found so far.
+#[derive(Debug)]
+pub(super) struct Tensors<'a> {
+    pub(super) source: &'a Source,
+    pub(super) module: String,
+    pub(super) kind: Option<Kind>,
+    pub(super) positions: BTreeMap<Role, usize>,
+}
+
+impl<'a> Tensors<'a> {
+    pub(super) fn new(source: &'a Source, module: &str) -> Self {
+        Self { source, module: module.to_owned(), kind: None, positions: BTreeMap::new() }
+    }
+
+    /// Adds a tensor, unless it conflicts with another.
+    pub(super) fn add(&mut self, (_, kind, role): End, position: usize) -> Result<()> {
+        let is_known = role.is_of_any_kind() || *self.kind.get_or_insert(kind) == kind;
+        let conflict = if !is_known {
+            "kinds of change or of names for"
+        } else if self.positions.insert(role, position).is_some() {
+            "tensors for one end of"
+        } else {
+            return Ok(());
+        };
+        let found = format!("two {conflict} module {:?}", self.module);
+        Err(at(self.source, position, AdapterProblem::Unsupported { found }))
+    }
+
+    pub(super) fn get(&self, role: Role) -> Option<usize> {
+        self.positions.get(&role).copied()
+    }
+
+    /// Returns the position of a tensor that the module needs.
+    pub(super) fn need(&self, role: Role) -> Result<usize> {
+        self.get(role).ok_or_else(|| {
+            let mut ends = ENDS.iter().filter(|end| end.2 == role);
+            let of_kind = ends.clone().find(|end| Some(end.1) == self.kind);
+            let end = of_kind.or_else(|| ends.next());
+            let expected = format!("{}{}", self.module, end.map_or("", |end| end.0));
+            let other = self.positions.values().next().copied().unwrap_or(usize::MAX);
+            at(self.source, other, AdapterProblem::Missing { expected })
+        })
+    }
+}
 
 /// Parts of names in adapters of other kinds.
 const OTHERS: &[(&str, &str)] = &[

@@ -2,8 +2,7 @@
 
 use std::io;
 
-use super::kinds::{Kind, Role};
-use super::parts::Tensors;
+use super::kinds::{Kind, Role, Tensors};
 use super::product::{Factors, Join, Product, contracted, transposed};
 use super::source::{Source, at, checked, located, mismatch, read_all};
 use crate::checkpoint::failed;

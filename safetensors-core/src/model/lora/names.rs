@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::kinds::Kind;
-use super::parts::Changed;
 use crate::checkpoint::Checkpoint;
 use crate::format::error::{AdapterProblem, Error, Result, similar_names};
 use crate::model::quantized::QuantizedWeight;
@@ -215,19 +214,6 @@ impl<'a> Names<'a> {
         let names = similar.iter().filter_map(|name| all.get(name)).flatten();
         let error = Error::from(AdapterProblem::Unmatched { kind, expected });
         error.with_names(names.map(|&name| name.to_owned()).collect())
-    }
-}
-
-impl From<&Changed<'_>> for Wanted {
-    fn from((module, change): &Changed<'_>) -> Self {
-        let dot = if module.is_flattened { '_' } else { '.' };
-        Self {
-            position: change.position(),
-            name: format!("{}{dot}{}", module.name, change.end),
-            is_flattened: module.is_flattened,
-            may_be_new: false,
-            kind: Some(module.kind),
-        }
     }
 }
 

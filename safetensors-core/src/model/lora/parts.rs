@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::config::{Config, Fields, wrong};
 use super::experts;
-use super::kinds::{ENDS, End, Kind, MODELS, Role, unknown};
+use super::kinds::{ENDS, End, Kind, MODELS, Role, Tensors, unknown};
 use super::matrix::{Matrix, ProductShape};
 use super::names::{Found, Names, Wanted};
 use super::source::{Source, at, located, mismatch};
@@ -159,55 +159,22 @@ impl Parts {
         names: &Names<'a>,
         group: &[Changed<'_>],
     ) -> Result<(Vec<Option<Found<'a>>>, bool)> {
-        let changes = group.iter().map(Wanted::from);
+        let changes = group.iter().map(wanted);
         let wanted: Vec<_> = self.whole.iter().cloned().chain(changes).collect();
         let found = names.find(&wanted);
         found.map_err(|(number, error)| at(source, wanted[number].position, error))
     }
 }
 
-/// The tensors of a module that were found so far.
-#[derive(Debug)]
-pub(super) struct Tensors<'a> {
-    pub(super) source: &'a Source,
-    module: String,
-    kind: Option<Kind>,
-    positions: BTreeMap<Role, usize>,
-}
-
-impl<'a> Tensors<'a> {
-    fn new(source: &'a Source, module: &str) -> Self {
-        Self { source, module: module.to_owned(), kind: None, positions: BTreeMap::new() }
-    }
-
-    /// Adds a tensor, unless it conflicts with another.
-    fn add(&mut self, (_, kind, role): End, position: usize) -> Result<()> {
-        let is_known = role.is_of_any_kind() || *self.kind.get_or_insert(kind) == kind;
-        let conflict = if !is_known {
-            "kinds of change or of names for"
-        } else if self.positions.insert(role, position).is_some() {
-            "tensors for one end of"
-        } else {
-            return Ok(());
-        };
-        let found = format!("two {conflict} module {:?}", self.module);
-        Err(at(self.source, position, AdapterProblem::Unsupported { found }))
-    }
-
-    pub(super) fn get(&self, role: Role) -> Option<usize> {
-        self.positions.get(&role).copied()
-    }
-
-    /// Returns the position of a tensor that the module needs.
-    pub(super) fn need(&self, role: Role) -> Result<usize> {
-        self.get(role).ok_or_else(|| {
-            let mut ends = ENDS.iter().filter(|end| end.2 == role);
-            let of_kind = ends.clone().find(|end| Some(end.1) == self.kind);
-            let end = of_kind.or_else(|| ends.next());
-            let expected = format!("{}{}", self.module, end.map_or("", |end| end.0));
-            let other = self.positions.values().next().copied().unwrap_or(usize::MAX);
-            at(self.source, other, AdapterProblem::Missing { expected })
-        })
+/// Returns the tensor of the checkpoint that a change means.
+fn wanted((module, change): &Changed<'_>) -> Wanted {
+    let dot = if module.is_flattened { '_' } else { '.' };
+    Wanted {
+        position: change.position(),
+        name: format!("{}{dot}{}", module.name, change.end),
+        is_flattened: module.is_flattened,
+        may_be_new: false,
+        kind: Some(module.kind),
     }
 }
 

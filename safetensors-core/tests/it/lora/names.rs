@@ -178,16 +178,6 @@ fn a_fused_module_changes_its_parts() {
     assert!(error.contains("its LoRA changes \"a.0.qkv_proj.weight\""), "{error}");
 }
 
-#[test]
-fn parts_with_more_rows_than_numbers() {
-    let empty: &[usize] = &[usize::MAX / 2, 0];
-    let names = ["q", "k", "v"].map(|name| format!("a.0.{name}_proj.weight"));
-    let checkpoint: Vec<_> = names.iter().map(|name| (&**name, empty)).collect();
-    let adapter = of_modules(&[("qkv_proj", 8)]).unwrap();
-    let error = base(&checkpoint).merged([adapter]).unwrap_err().to_string();
-    assert!(error.contains("expected a product of shape"), "{error}");
-}
-
 /// The factors of DoRA belong to the rows of a module, wherever these are.
 #[test]
 fn dora_is_the_same_fused_and_divided() {
