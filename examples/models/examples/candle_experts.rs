@@ -6,7 +6,7 @@
 //! a layer decides which experts its tokens need, and these are read ahead. The example ends with an
 //! error unless the logits equal the ones of the model in memory, bit for bit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use candle_core::{D, Device, Tensor};
@@ -79,14 +79,11 @@ impl Model<'_> {
         let router = &self.tensors[&format!("layers.{layer}.router.weight")];
         let weights = ops::softmax(&hidden.matmul(&router.t()?)?, D::Minus1)?;
         let order = weights.arg_sort_last_dim(false)?.narrow(1, 0, NEEDED)?.to_vec2::<u32>()?;
-        let needed: BTreeSet<u32> = order.iter().flatten().copied().collect();
         let [gate_up, down] =
             ["gate_up_proj", "down_proj"].map(|part| format!("layers.{layer}.experts.{part}"));
         if let Some(cache) = self.cache {
-            let slices = needed
-                .iter()
-                .flat_map(|&expert| [&gate_up, &down].map(|name| (name, (expert as usize,))));
-            cache.read_ahead(slices)?;
+            let needed = order.iter().flatten().map(|&expert| (expert as usize,));
+            cache.read_ahead(needed.flat_map(|it| [(&gate_up, it), (&down, it)]))?;
         }
         let mut rows = Vec::new();
         for (token, experts) in order.iter().enumerate() {

@@ -12,6 +12,11 @@ use crate::etag::Etag;
 
 const SUFFIX: &str = ".incomplete";
 
+/// Shows other processes that this one works. They wait only so long.
+pub(crate) fn touch(file: &File) {
+    let _ = file.set_modified(SystemTime::now());
+}
+
 /// Stays on disk for the next attempt, in any process.
 pub(crate) struct Incomplete {
     file: File,
@@ -79,9 +84,9 @@ impl Incomplete {
         Ok(())
     }
 
-    /// Shows other processes that this one works.
-    pub(crate) fn touch(&self) {
-        let _ = self.file.set_modified(SystemTime::now());
+    /// Returns the file, to [`touch`] it.
+    pub(crate) fn handle(&self) -> Result<File> {
+        self.file.try_clone().map_err(|error| self.failed(error))
     }
 
     pub(crate) fn restart(&mut self) -> Result<()> {
@@ -216,7 +221,7 @@ mod tests {
         assert_eq!(ours.len(), 3);
         ours.write(b"de").unwrap();
         let before = progress(&repo, &etag);
-        ours.touch();
+        touch(&ours.file);
         assert_ne!(progress(&repo, &etag), before, "waiting processes see that this one works");
         ours.finish(&repo.blob(&etag)).unwrap();
         other.write_all(b"more").unwrap();

@@ -49,7 +49,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "download")]
-pub(crate) use incomplete::{Incomplete, progress, resumable_bytes};
+pub(crate) use incomplete::{Incomplete, progress, resumable_bytes, touch};
 #[cfg(feature = "download")]
 pub(crate) use link::link;
 #[cfg(feature = "download")]

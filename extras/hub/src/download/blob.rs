@@ -1,6 +1,6 @@
 //! [`Fetch`]: downloads one file into the cache, or into a directory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -11,7 +11,7 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{self as core, ReadAt};
 
 use super::progress::Meter;
-use crate::cache::{CachedRepo, Incomplete, Lock, is_blob, link, progress as progress_of};
+use crate::cache::{CachedRepo, Incomplete, Lock, is_blob, link, progress as progress_of, touch};
 use crate::client::HubFile;
 use crate::error::{Error, ErrorKind, Result, is_wrong};
 use crate::etag::Check;
@@ -123,7 +123,6 @@ impl Fetch<'_> {
                 if self.has_content()? {
                     return Ok(false);
                 }
-                meter.take_back(file.byte_len());
                 let own = Incomplete::open(repo, file.blob(), file.byte_len(), false)?;
                 self.complete_part(own, blob, may_replace).map(|()| true)
             }
@@ -144,7 +143,8 @@ impl Fetch<'_> {
             match self.fetch_rest(&mut part) {
                 Ok(()) => {
                     may_replace()?;
-                    return part.finish(blob);
+                    let len = part.len();
+                    return part.finish(blob).inspect_err(|_| meter.take_back(len));
                 }
                 // A rest of an earlier attempt may be wrong.
                 Err(error) if is_wrong(&error) => {
@@ -156,7 +156,10 @@ impl Fetch<'_> {
                     }
                     was_resumed = false;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    meter.take_back(part.len());
+                    return Err(error);
+                }
             }
         }
     }
@@ -169,20 +172,15 @@ impl Fetch<'_> {
         // attempts left, or another process has written.
         let mut check = Check::new(file.blob(), FileSource::open(part.path())?, rest.end);
         // A large file takes minutes, and others wait for this process only while it works.
-        let mut touched = Instant::now();
-        check.follow(rest.start, meter.stop(), || {
-            if touched.elapsed() > TOUCH {
-                part.touch();
-                touched = Instant::now();
-            }
-        })?;
+        let handle = part.handle()?;
+        check.follow(rest.start, meter.stop(), beat(&handle))?;
         let mut write = |bytes: &[u8]| {
             part.write(bytes)?;
             check.follow(part.len(), meter.stop(), || ())
         };
         let has_parts = ranges.connections > 1 && rest.end - rest.start >= 2 * ranges.bytes;
         if has_parts && file.has_ranges(meter.stop())? {
-            self.fetch_parts(rest, &mut write)?;
+            self.fetch_parts(rest, &handle, &mut write)?;
         } else {
             file.stream(rest, meter.stop(), &mut |bytes| {
                 write(bytes)?;
@@ -199,6 +197,7 @@ impl Fetch<'_> {
     fn fetch_parts(
         &self,
         range: Range<u64>,
+        unfinished: &File,
         write: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let Self { file, meter, ranges: Ranges { connections, bytes }, .. } = *self;
@@ -207,7 +206,10 @@ impl Fetch<'_> {
         let fetch = |start: &u64, _: &mut ()| {
             let part = *start..range.end.min(start + bytes);
             let mut arrived = Vec::with_capacity((part.end - part.start) as usize);
+            // On a slow line nothing is written for minutes.
+            let mut beat = beat(unfinished);
             file.stream(part, meter.stop(), &mut |bytes| {
+                beat();
                 arrived.extend_from_slice(bytes);
                 meter.add(bytes.len() as u64, file.path())
             })?;
@@ -220,6 +222,17 @@ impl Fetch<'_> {
             // The other requests end, too.
             written.inspect_err(|_| meter.fail())
         })
+    }
+}
+
+/// Returns a function that touches the file every few seconds.
+fn beat(file: &File) -> impl FnMut() + '_ {
+    let mut touched = Instant::now();
+    move || {
+        if touched.elapsed() > TOUCH {
+            touch(file);
+            touched = Instant::now();
+        }
     }
 }
 

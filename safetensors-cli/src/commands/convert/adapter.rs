@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::builder::TypedValueParser;
 use safetensors_core::lora::AdapterFormat;
 
+use super::experts::named;
 use super::others::SETTINGS;
 use super::output::Output;
 use super::{Args, lora};
@@ -29,14 +31,14 @@ pub(super) struct LoraFormat {
     #[arg(
         long,
         value_name = "FORMAT",
-        value_enum,
+        value_parser = formats(),
         conflicts_with_all = [
             "casts", "dcp", "dequantize", "drop", "dtype", "experts", "keep_quantized", "loras",
             "max_shard_size", "names", "no_other_files", "no_tokenizer", "optimizer_state",
             "patterns", "plan", "prefix", "quantize", "ranks", "rename",
         ]
     )]
-    lora_format: Option<Format>,
+    pub(super) lora_format: Option<AdapterFormat>,
     /// With --lora-format: the model of the adapter
     ///
     /// Its names show where kohya's _ was a dot, and its config.json how experts are stacked
@@ -49,28 +51,15 @@ pub(super) struct LoraFormat {
     lora_base: Option<PathBuf>,
 }
 
-/// The trainers and libraries with formats of adapters.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Format {
-    /// PEFT, and vLLM
-    Peft,
-    /// diffusers
-    Diffusers,
-    /// kohya's scripts, LyCORIS, ComfyUI
-    Kohya,
-    /// mlx-lm
-    Mlx,
-}
-
-impl LoraFormat {
-    pub(super) fn format(&self) -> Option<AdapterFormat> {
-        self.lora_format.map(|format| match format {
-            Format::Peft => AdapterFormat::Peft,
-            Format::Diffusers => AdapterFormat::Diffusers,
-            Format::Kohya => AdapterFormat::Kohya,
-            Format::Mlx => AdapterFormat::Mlx,
-        })
-    }
+fn formats() -> impl TypedValueParser<Value = AdapterFormat> {
+    let kohya = ("kohya", "kohya's scripts, LyCORIS, ComfyUI");
+    let values = [("peft", "PEFT, and vLLM"), ("diffusers", "diffusers"), kohya, ("mlx", "mlx-lm")];
+    named(values).map(|name| match &*name {
+        "peft" => AdapterFormat::Peft,
+        "diffusers" => AdapterFormat::Diffusers,
+        "kohya" => AdapterFormat::Kohya,
+        _ => AdapterFormat::Mlx,
+    })
 }
 
 /// Saves an adapter in another format.

@@ -109,10 +109,8 @@ pub(super) fn config(
               one",
         );
     }
-    Ok(match found {
-        Some((path, config, false)) => Config::Written(path, config),
-        Some(_) | None => Config::AsIs,
-    })
+    let changed = found.filter(|(.., holds)| !holds);
+    Ok(changed.map_or(Config::AsIs, |(path, config, _)| Config::Written(path, config)))
 }
 
 /// Omits entries about quantised weights. Returns `None` if the text is no JSON object.

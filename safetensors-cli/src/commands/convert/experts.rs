@@ -52,20 +52,11 @@ fn orders() -> impl TypedValueParser<Value = GateUp> {
 }
 
 /// Takes these names, each with its help.
-fn named(
+pub(super) fn named(
     values: impl IntoIterator<Item = (&'static str, &'static str)>,
 ) -> impl TypedValueParser<Value = String> {
     let values = values.into_iter().map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::new(values.collect::<Vec<_>>())
-}
-
-/// A checkpoint with experts in the layout.
-pub(super) struct Arranged {
-    pub(super) checkpoint: Checkpoint,
-    /// The weights that are numbers now.
-    pub(super) numbers: Vec<QuantizedWeight>,
-    /// The new texts of files with settings.
-    pub(super) settings: BTreeMap<&'static str, String>,
 }
 
 impl Experts {
@@ -82,16 +73,15 @@ impl Experts {
         self.experts.is_some()
     }
 
-    /// Arranges experts. Weights that are `wanted` as numbers may become these.
+    /// Arranges experts, and adds the new texts of files with `settings`. Weights that are `wanted`
+    /// as numbers may become these, and are returned.
     pub(super) fn arrange(
         &self,
         checkpoint: Checkpoint,
+        settings: &mut BTreeMap<&'static str, String>,
         wanted: impl Fn(&QuantizedWeight) -> bool,
-    ) -> anyhow::Result<Arranged> {
-        let mut settings = BTreeMap::new();
-        let Some(layout) = self.experts else {
-            return Ok(Arranged { checkpoint, numbers: Vec::new(), settings });
-        };
+    ) -> anyhow::Result<(Checkpoint, Vec<QuantizedWeight>)> {
+        let Some(layout) = self.experts else { return Ok((checkpoint, Vec::new())) };
         let mut options = ExpertOptions::new().transposed(self.transposed);
         if let Some(order) = self.gate_up {
             options = options.gate_up(order);
@@ -102,7 +92,6 @@ impl Experts {
                 settings.insert(name, plan.settings(name, &text));
             }
         }
-        let (checkpoint, numbers) = plan.arrange(checkpoint, wanted)?;
-        Ok(Arranged { checkpoint, numbers, settings })
+        Ok(plan.arrange(checkpoint, wanted)?)
     }
 }

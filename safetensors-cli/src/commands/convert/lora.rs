@@ -7,14 +7,11 @@ use anyhow::Context;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use safetensors_core::Dtype;
 use safetensors_core::load::LazyTensor;
-use safetensors_core::lora::{Adapter, ExpertsInput};
+use safetensors_core::lora::{Adapter, AdapterFormat, ExpertsInput};
 
 use crate::input::{self, Checkpoint, address};
 use crate::terminal::report::warn;
 use crate::terminal::text;
-
-/// The files of adapters in directories of PEFT and mlx-lm.
-const FILES: &[&str] = &["adapter_model.safetensors", "adapters.safetensors"];
 
 /// The options that name adapters.
 #[derive(Debug, clap::Args)]
@@ -99,7 +96,7 @@ impl Loras {
 pub(super) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     let address =
         address::in_path(path).filter(|it| !it.ends_with(".safetensors") && !it.contains('?'));
-    for name in FILES {
+    for name in [AdapterFormat::Peft, AdapterFormat::Mlx].map(AdapterFormat::file_name) {
         let file = path.join(name);
         if let Some(address) = &address {
             let file = format!("{}/{name}", address.trim_end_matches('/'));

@@ -228,7 +228,7 @@ fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if inputs.is_empty() {
         return Err(out_is_missing());
     }
-    match (Output::new(args, output)?, args.lora_format.format()) {
+    match (Output::new(args, output)?, args.lora_format.lora_format) {
         (None, None) => gguf::run(args, inputs, output, out),
         (None, Some(_)) => Err(wrong_usage("--lora-format cannot write a .gguf file")),
         (Some(output), None) => save(args, inputs, output, out),

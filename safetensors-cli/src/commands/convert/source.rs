@@ -10,7 +10,6 @@ use safetensors_core::{Dtype, Error};
 use safetensors_formats::{Format, Stored};
 
 use super::changes::Change;
-use super::experts::Arranged;
 use super::lora;
 use crate::input;
 use crate::input::find;
@@ -60,8 +59,9 @@ impl Source {
         let checkpoint = input::open_with(path, opening)?;
         let layers = layers_of(change, &checkpoint, LinearLayers::new())?;
         let makes = |weight: &QuantizedWeight| change.makes_numbers_of(weight, &layers);
-        let Arranged { mut checkpoint, mut numbers, settings } =
-            change.changes.experts.arrange(checkpoint, makes)?;
+        let mut settings = BTreeMap::new();
+        let experts = &change.changes.experts;
+        let (mut checkpoint, mut numbers) = experts.arrange(checkpoint, &mut settings, makes)?;
         let mut kept = Vec::new();
         if change.may_make_numbers() {
             let mut left = BTreeSet::new();

@@ -171,7 +171,15 @@ impl<S: ReadAt> Checkpoint<S> {
             instead: plan.instead.iter().map(|(name, it)| (&**name, it.clone())).collect(),
             added: Vec::new(),
             others: Vec::new(),
-            metadata: &|metadata| aliases.change(metadata),
+            metadata: &|metadata| {
+                let mut changed = metadata.clone();
+                for (alias, name) in &aliases {
+                    if changed.remove(alias).is_some() {
+                        changed.extend(name.clone().map(|name| (alias.clone(), name)));
+                    }
+                }
+                changed
+            },
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::value::Value;
 use crate::checkpoint::{Checkpoint, Strided};
 use crate::format::error::{Error, ErrorKind, Result};
-use crate::format::header::{METADATA_KEY, Metadata};
+use crate::format::header::METADATA_KEY;
 
 /// The arranged tensors.
 #[derive(Default)]
@@ -15,22 +15,6 @@ pub(super) struct Plan {
     pub(super) instead: HashMap<String, Vec<usize>>,
     /// The names that are used up.
     used: HashSet<String>,
-}
-
-/// By alias, the new name of its tensor; `None` for one that is gone.
-#[derive(Default)]
-pub(super) struct Aliases(BTreeMap<String, Option<String>>);
-
-impl Aliases {
-    pub(super) fn change(&self, metadata: &Metadata) -> Metadata {
-        let mut changed = metadata.clone();
-        for (alias, name) in &self.0 {
-            if changed.remove(alias).is_some() {
-                changed.extend(name.clone().map(|name| (alias.clone(), name)));
-            }
-        }
-        changed
-    }
 }
 
 impl Plan {
@@ -50,10 +34,14 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds the tensors with other names that stay, and returns the aliases to change.
-    pub(super) fn finish<S>(&mut self, checkpoint: &Checkpoint<S>) -> Result<Aliases> {
+    /// Adds the tensors with other names that stay. Returns the aliases to change: the new names of
+    /// their tensors, `None` for one that is gone.
+    pub(super) fn finish<S>(
+        &mut self,
+        checkpoint: &Checkpoint<S>,
+    ) -> Result<BTreeMap<String, Option<String>>> {
         self.check_names(checkpoint)?;
-        let mut aliases = Aliases::default();
+        let mut aliases = BTreeMap::new();
         let used: Vec<_> = self.used.iter().filter_map(|name| checkpoint.get(name)).collect();
         let mut seen = HashSet::new();
         for tensor in used.into_iter().filter(|tensor| seen.insert(tensor.name())) {
@@ -62,7 +50,7 @@ impl Plan {
             let kept = names.find(|name| !self.used.contains(*name));
             for alias in others() {
                 let name = kept.filter(|kept| *kept != alias && !self.used.contains(alias));
-                aliases.0.insert(alias.to_owned(), name.map(str::to_owned));
+                aliases.insert(alias.to_owned(), name.map(str::to_owned));
             }
             let instead = self.instead.entry(tensor.name().to_owned()).or_default();
             if let Some(name) = kept {

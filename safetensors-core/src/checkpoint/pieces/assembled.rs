@@ -149,6 +149,9 @@ impl<S: ReadAt> Files for Vec<(PathBuf, S)> {
     }
 }
 
+/// The most ranges of a source that are held to announce them.
+const MOST_HELD: usize = 1 << 10;
+
 impl<S: ReadAt> ReadAt for Whole<S> {
     fn byte_len(&self) -> u64 {
         self.segments.byte_len()
@@ -172,12 +175,19 @@ impl<S: ReadAt> ReadAt for Whole<S> {
     }
 
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
+        let announce = |source: usize, ranges: &mut Vec<_>| {
+            self.sources[source].1.will_read(&mut ranges.drain(..));
+        };
         let mut below = BTreeMap::<_, Vec<_>>::new();
         let ranges = ranges.flat_map(|range| self.segments.within(range));
-        read::below(ranges, &mut |source, range| below.entry(source).or_default().push(range));
-        for (source, ranges) in below {
-            self.sources[source].1.will_read(&mut ranges.into_iter());
-        }
+        read::below(ranges, &mut |source, range| {
+            let ranges = below.entry(source).or_default();
+            ranges.push(range);
+            if ranges.len() == MOST_HELD {
+                announce(source, ranges);
+            }
+        });
+        below.into_iter().for_each(|(source, mut ranges)| announce(source, &mut ranges));
     }
 
     fn has_read(&self, range: Range<u64>) {

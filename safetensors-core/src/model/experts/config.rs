@@ -55,20 +55,18 @@ impl Modules<'_> {
             let new: Vec<_> = new.filter(|name| seen.insert(name.clone())).collect();
             return (new != names).then(|| serde_json::Value::from(new).to_string());
         }
-        let entries = python_json::entries(json).ok()?;
+        // Each level adds two spaces, and settings have a few levels.
+        let entries = python_json::entries(json).ok().filter(|_| indent.len() < 32)?;
+        let entries = entries.into_iter().map(|(key, text)| (key, Cow::Borrowed(text)));
+        let entries: BTreeMap<_, _> = entries.collect();
         let mut new = BTreeMap::new();
-        for (key, value) in &entries {
-            let inner = self.within(value, &format!("{indent}  "));
-            let value = inner.map_or(Cow::Borrowed(*value), Cow::Owned);
+        for (key, text) in &entries {
+            let text = self.within(text, &format!("{indent}  ")).map_or(text.clone(), Cow::Owned);
             for name in self.renamed(key) {
-                new.entry(name).or_insert_with(|| value.clone());
+                new.entry(name).or_insert_with(|| text.clone());
             }
         }
-        let is_same = new
-            .iter()
-            .map(|(key, value)| (key, &**value))
-            .eq(entries.iter().map(|(key, value)| (key, *value)));
-        (!is_same).then(|| object(&new, indent))
+        (new != entries).then(|| object(&new, indent))
     }
 
     /// Returns the new names of a module, a start of names, or an expression.
@@ -210,5 +208,7 @@ mod tests {
         let config = renamed(&split, "config.json", &format!("{{\"a\": 1,  {}", &settings[1..]));
         assert!(config.starts_with("{\"a\": 1,  \"quantization\": {\n"), "{config}");
         assert!(config.contains("\"mlp.experts.1.up\": {\"a\": \"FP8\"}"), "{config}");
+        let deep = "{\"moe.gate\":".repeat(50_000) + "0" + &"}".repeat(50_000);
+        assert!(renamed(&split, "hf_quant_config.json", &deep).contains("mlp.gate"));
     }
 }

@@ -112,13 +112,11 @@ impl ExpertPlan {
         checkpoint: Checkpoint<impl ReadAt + 'a>,
         wanted: impl Fn(&QuantizedWeight) -> bool,
     ) -> Result<(Boxed<'a>, Vec<QuantizedWeight>)> {
-        let arranged = checkpoint.by_ref().arranged_weights(self.tensors.clone()).map(drop);
-        let Err(refused) = arranged else {
-            return Ok((checkpoint.arranged_weights(self.tensors)?.into_boxed(), Vec::new()));
+        let refused = match checkpoint.by_ref().arranged_weights(self.tensors.clone()) {
+            Ok(_) => return Ok((checkpoint.arranged_weights(self.tensors)?.into_boxed(), vec![])),
+            Err(error) if matches!(error.kind(), ErrorKind::Quantization { .. }) => error,
+            Err(error) => return Err(error),
         };
-        if !matches!(refused.kind(), ErrorKind::Quantization { .. }) {
-            return Err(refused);
-        }
         let weights = checkpoint.quantized_weights()?;
         let weights: HashMap<_, _> = weights.into_iter().map(|it| (it.name.clone(), it)).collect();
         let used: HashSet<_> = self.names.iter().map(|(old, _)| &**old).collect();

@@ -34,20 +34,23 @@ impl Stack {
         }))
     }
 
-    /// Returns `true` for the stack with the gate and up.
-    pub(in crate::model) fn is_first(&self) -> bool {
-        self.key.stack == 0
-    }
-
     /// Returns the name of the other stack of the module.
     pub(in crate::model) fn other(&self) -> String {
         let key = Key { stack: 1 - self.key.stack, ..self.key };
         self.row.name(Stacked, &self.root, key)
     }
 
-    /// Returns the number of matrices in the first stack.
-    pub(in crate::model) fn first_parts(&self) -> usize {
-        self.row.stacks[0].1.len()
+    /// Returns `true` if `lora_A` is multiplied with the outputs of experts, as PEFT before 0.19
+    /// did; `None` if both are possible, or none. `own` and `other` are the rows and columns of the
+    /// changes of this stack and of the other: the inputs of each are the outputs of the other.
+    pub(in crate::model) fn is_turned(&self, own: [usize; 2], other: [usize; 2]) -> Option<bool> {
+        let [first, last] = if self.key.stack == 0 { [own, other] } else { [other, own] };
+        let parts = self.row.stacks[0].1.len();
+        let fits = |[rows, columns]: [usize; 2], [last_rows, last_columns]: [usize; 2]| {
+            columns == last_rows && Some(rows) == last_columns.checked_mul(parts)
+        };
+        let is_crossed = fits([first[1], first[0]], [last[1], last[0]]);
+        (fits(first, last) != is_crossed).then_some(is_crossed)
     }
 
     /// Divides the outputs of an expert, the rows of a matrix, among the weights of the expert when

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::matrix::{Matrix, len};
+use super::matrix::Matrix;
 use super::product::{BLOCK, Factors};
 use super::source::{Source, read_all};
 use crate::checkpoint::{ComputedTensor, read_numbers};
@@ -165,13 +165,6 @@ impl Merged {
             deltas: Vec::new(),
             kept: Mutex::default(),
             recent,
-        }
-    }
-
-    /// Makes the first dimension longer, if there are more elements.
-    pub(super) fn grow(&mut self, elements: usize) {
-        if let Some((rows, row)) = self.shape.split_first_mut() {
-            *rows = elements.div_euclid(len(row).max(1)).max(*rows);
         }
     }
 

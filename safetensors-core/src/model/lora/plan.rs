@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Adapter;
 use super::config::wrong;
 use super::fit::{Fit, Met, vocabulary};
+use super::matrix::len;
 use super::merged::{Delta, Merged, Recent, Stored, is_possible};
 use super::names::{Found, Names, Wanted};
 use super::parts::Changed;
@@ -86,7 +87,9 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         for (name, delta) in deltas {
             let Some(number) = self.target(name) else { continue };
             let merged = &mut self.tensors[number];
-            merged.grow(delta.place.rows.end * delta.place.columns);
+            // A vocabulary may be longer.
+            let row = len(&merged.shape[1..]).max(1);
+            merged.shape[0] = merged.shape[0].max(delta.place.rows.end * delta.place.columns / row);
             merged.deltas.push(delta);
         }
         left.dedup();

@@ -32,7 +32,10 @@ impl<S: ReadAt> Checkpoint<S> {
         weights: impl IntoIterator<Item = (N, Arranged)>,
     ) -> Result<Checkpoint<Computed<S>>> {
         let found = self.find_weights(&mut |_| false)?;
-        let known: Weights<'_> = found.iter().map(|(_, it)| (&*it.name, Stored::new(it))).collect();
+        let known: Weights<'_> = found
+            .iter()
+            .map(|(_, it)| (&*it.name, Stored { weight: it, parts: parts_of(it) }))
+            .collect();
         let mut tensors = Vec::new();
         let mut expected = Vec::new();
         for (name, arranged) in weights {
@@ -56,26 +59,23 @@ impl<S: ReadAt> Checkpoint<S> {
             expected.push((name, first.weight.scheme, shape));
         }
         let arranged = self.arranged(tensors)?;
-        arranged.check_weights(expected)?;
+        if !expected.is_empty() {
+            arranged.check_weights(&expected)?;
+        }
         Ok(arranged)
     }
 
     /// Checks that weights of these schemes and shapes are stored.
-    fn check_weights(&self, expected: Vec<(String, &'static str, Vec<usize>)>) -> Result<()> {
-        if expected.is_empty() {
-            return Ok(());
-        }
+    fn check_weights(&self, expected: &[(String, &'static str, Vec<usize>)]) -> Result<()> {
         let found = self.quantized_weights()?;
         let found: HashMap<_, _> = found.iter().map(|it| (&*it.name, it)).collect();
         let is_found = |(name, scheme, shape): &(String, &str, Vec<usize>)| {
             found.get(&**name).is_some_and(|it| it.scheme == *scheme && it.shape == *shape)
         };
-        match expected.iter().find(|it| !is_found(it)) {
-            Some((name, scheme, _)) => {
-                Err(refused(scheme, "its tensors would not be taken for this weight", name))
-            }
-            None => Ok(()),
-        }
+        let missing = expected.iter().find(|it| !is_found(it));
+        missing.map_or(Ok(()), |(name, scheme, _)| {
+            Err(refused(scheme, "its tensors would not be taken for this weight", name))
+        })
     }
 }
 
@@ -90,11 +90,7 @@ struct Stored<'a> {
     parts: Option<BTreeMap<Role, Part>>,
 }
 
-impl<'a> Stored<'a> {
-    fn new(weight: &'a Weight) -> Self {
-        Self { weight, parts: parts_of(weight) }
-    }
-
+impl Stored<'_> {
     fn refused(&self, problem: &str) -> Error {
         refused(self.weight.scheme, problem, &self.weight.name)
     }

@@ -8,7 +8,6 @@ use crate::format::error::Result;
 use crate::format::slice::Index;
 use crate::model::experts::Stack;
 use crate::model::lora::kinds::Role;
-use crate::model::lora::matrix::ProductShape;
 use crate::model::lora::parts::{Change, Module};
 use crate::model::lora::source::{at, mismatch};
 
@@ -65,8 +64,8 @@ fn stack<B: ReadAt>(
             let other = stack.other();
             let mut changes = adapter.parts.modules.iter().flat_map(Module::changes);
             let other = changes.find(|change| name(*change) == other);
-            let is_turned =
-                other.and_then(|(_, other)| is_turned(&stack, &change.shape, &other.shape));
+            let dims = |it: &Change| [it.shape.rows, it.shape.columns()];
+            let is_turned = other.and_then(|it| stack.is_turned(dims(change), dims(it.1)));
             if let Some(is_turned) = is_turned {
                 return Ok((stack, is_turned));
             }
@@ -80,17 +79,4 @@ fn stack<B: ReadAt>(
         }
     };
     Err(at(&adapter.source, change.position(), problem))
-}
-
-/// Returns `true` if `lora_A` is multiplied with the outputs of experts, as PEFT before 0.19 did.
-/// The inputs of each stack are the outputs of the other.
-fn is_turned(stack: &Stack, shape: &ProductShape, other: &ProductShape) -> Option<bool> {
-    let (first, last) = if stack.is_first() { (shape, other) } else { (other, shape) };
-    let [first, last] = [first, last].map(|it| [it.rows, it.columns()]);
-    let fits = |[rows, columns]: [usize; 2], [last_rows, last_columns]: [usize; 2]| {
-        columns == last_rows && Some(rows) == last_columns.checked_mul(stack.first_parts())
-    };
-    let is_plain = fits(first, last);
-    let is_crossed = fits([first[1], first[0]], [last[1], last[0]]);
-    (is_plain != is_crossed).then_some(is_crossed)
 }

@@ -235,6 +235,8 @@ fn check(item: &Item<'_>, format: AdapterFormat, source: &Source) -> Result<()> 
         "LoRA of embeddings"
     } else if is_kohya && item.rank.is_none() && item.scaling != 1.0 {
         "a factor of a module without a rank"
+    } else if !(item.scaling * item.rank.unwrap_or(1) as f64).is_finite() {
+        "a factor that is not finite"
     } else if format == AdapterFormat::Diffusers && item.model.is_none() {
         "a module without a known model of a pipeline, such as unet or transformer"
     } else {

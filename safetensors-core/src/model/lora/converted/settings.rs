@@ -56,16 +56,11 @@ fn peft(items: &[&Item<'_>], format: AdapterFormat) -> Result<Value> {
         (rank, alpha(item.scaling, rank))
     };
     let (rank, first) = items.first().map_or((8, 8.0), of_item);
-    let (mut ranks, mut alphas) = (Map::new(), Map::new());
-    for item in items {
-        let (own, alpha) = of_item(item);
-        if own != rank {
-            ranks.insert(format!("^{}", item.name), json!(own));
-        }
-        if alpha != first {
-            alphas.insert(format!("^{}", item.name), json!(alpha));
-        }
-    }
+    let own = |it: &&Item<'_>| (format!("^{}", it.name), of_item(it));
+    let ranks = items.iter().map(own).filter(|(_, it)| it.0 != rank);
+    let ranks: Map<_, _> = ranks.map(|(name, it)| (name, json!(it.0))).collect();
+    let alphas = items.iter().map(own).filter(|(_, it)| it.1 != first);
+    let alphas: Map<_, _> = alphas.map(|(name, it)| (name, json!(it.1))).collect();
     let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
     let is_turned = items.iter().any(|item| item.module.is_transposed == Some(true));
     let has_bias = items.iter().any(|item| item.module.tensors.contains_key(&Role::UpBias));
