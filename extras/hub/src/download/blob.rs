@@ -114,7 +114,7 @@ impl Fetch<'_> {
         is_alone: bool,
         may_replace: &dyn Fn() -> Result<()>,
     ) -> Result<bool> {
-        let Self { repo, file, meter, .. } = self;
+        let Self { repo, file, .. } = self;
         let begin = Incomplete::open(repo, file.blob(), file.byte_len(), is_alone)?;
         match self.complete_part(begin, blob, may_replace) {
             // Where locks have no effect, another process may have taken the unfinished file over.
