@@ -165,8 +165,8 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
     fn fused(&self, it: &Met<'_, 'a>, part: usize, fused: &Fused) -> Result<Place> {
         let [first, other] = match (self.heads, self.sizes.get(it.weight)) {
             _ if !fused.has_heads => [1, 1],
-            (_, Some(sizes)) if !sizes.contains(&0) => *sizes,
             (Some(heads), _) => heads,
+            (None, Some(sizes)) if !sizes.contains(&0) => *sizes,
             _ => {
                 let expected = "num_attention_heads in config.json of the checkpoint, or modules \
                                 of its queries and of its keys or values";
