@@ -210,7 +210,8 @@ impl LoadOptions {
 
     /// Sets whether a load leaves no pages of its files in the page cache of the system. Pages that
     /// were there before stay. By default only a load of more bytes than half of the available
-    /// memory does this, so that the system need not swap.
+    /// memory does this, so that the system need not swap; tensors that are read one by one count
+    /// alone.
     ///
     /// Needs Linux 6.14, and a file system of a disk, such as ext4 or XFS; elsewhere it has no
     /// effect. The system then no longer reads ahead in the open file. The pages of a mapped file
