@@ -243,7 +243,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
         (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
         (&[&*model, &*model, "out.safetensors"], "--lora needs exactly one IN"),
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),
-        (&[&*model, "out.safetensors", "--lora", &model], "cannot be merged"),
+        (&[&*model, "out.safetensors", "--lora", &model], "is not supported"),
         (&["a.npy", "out.safetensors"], "which the checkpoint does not have"),
         (&["a.npz", "out.safetensors"], "which the checkpoint does not have"),
         (&[&*model, "out.safetensors", "--dry-run"], ""),

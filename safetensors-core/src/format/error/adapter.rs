@@ -12,8 +12,8 @@ pub enum AdapterProblem {
     /// The settings cannot be read.
     #[error("the settings of the adapter are wrong: {}", Escaped(.problem))]
     Settings { problem: String },
-    /// The adapter has a part, such as a setting, that cannot be merged.
-    #[error("an adapter with {} cannot be merged", Escaped(.found))]
+    /// The adapter has a part, such as a setting, that is not supported.
+    #[error("an adapter with {} is not supported", Escaped(.found))]
     Unsupported { found: String },
     /// The adapter lacks a tensor of a module.
     #[error("its module needs tensor {}; there is none", Quoted(.expected))]

@@ -196,7 +196,7 @@ const OTHERS: &[(&str, &str)] = &[
     (".set_weight", "a replaced weight"),
 ];
 
-/// Returns a description of a tensor that cannot be merged.
+/// Returns a description of a tensor that is not supported.
 pub(super) fn unknown(tensor: &str) -> String {
     match OTHERS.iter().find(|(part, _)| tensor.contains(part)) {
         Some((_, kind)) => format!("tensor {tensor:?} of {kind}"),

@@ -36,17 +36,17 @@ fn tensors_and_settings_of_an_adapter() {
         (
             Some(SETTINGS),
             &[("base_model.model.x.lokr_w2", &[1, 1, 3])],
-            "lokr_w2 of a convolution with one dimension cannot be merged",
+            "lokr_w2 of a convolution with one dimension is not supported",
         ),
-        (Some(", \"use_qalora\": true"), &[], "use_qalora: true cannot be merged"),
+        (Some(", \"use_qalora\": true"), &[], "use_qalora: true is not supported"),
         (
             Some(", \"r\": 1.5"),
             &[],
             "adapter_config.json: the settings of the adapter are wrong: r",
         ),
-        (None, &[("x.oft_R.weight", &[1, 1])], "tensor \"x.oft_R.weight\" of OFT cannot be merged"),
-        (None, &[("x.vera_lambda_b", &[1])], "tensor \"x.vera_lambda_b\" of VeRA cannot"),
-        (None, &[("x.y", &[1])], "an adapter with tensor \"x.y\" cannot"),
+        (None, &[("x.oft_R.weight", &[1, 1])], "tensor \"x.oft_R.weight\" of OFT is not supported"),
+        (None, &[("x.vera_lambda_b", &[1])], "tensor \"x.vera_lambda_b\" of VeRA is not"),
+        (None, &[("x.y", &[1])], "an adapter with tensor \"x.y\" is not"),
         (None, &[("x.hada_w1_a", &[1, 1])], "needs tensor \"x.hada_w1_b\""),
         (None, &[("x.lokr_w1", &[1, 1])], "needs tensor \"x.lokr_w2_a\""),
         (
