@@ -91,7 +91,7 @@ fn tensors_and_settings_of_an_adapter() {
         (
             None,
             &[("x.lokr_w1", &[1, 1]), ("x.lokr_w2", &[2, 2]), ("x.lokr_w2_a", &[2, 1])],
-            "x.lokr_w2_a\": an adapter with a factor of a matrix that it also has whole cannot",
+            "x.lokr_w2_a\": an adapter with a factor of a matrix that it also has whole is not",
         ),
         (
             None,
