@@ -34,29 +34,25 @@ pub(super) struct Experts {
 fn layouts() -> impl TypedValueParser<Value = ExpertLayout> {
     let split = "mlp.experts.3.gate_proj.weight and so on, as most files and programs have them";
     let stacked = "mlp.experts.gate_up_proj and so on, as transformers 5 has them in memory";
-    let values = [("split", split), ("stacked", stacked)];
-    named(values).map(|name| match &*name {
-        "split" => ExpertLayout::Split,
-        _ => ExpertLayout::Stacked,
-    })
+    named([(ExpertLayout::Split, "split", split), (ExpertLayout::Stacked, "stacked", stacked)])
 }
 
 fn orders() -> impl TypedValueParser<Value = GateUp> {
-    let interleaved = "In every second output, from the first on";
-    let halves = [("first", "In its first half"), ("last", "In its second half")];
-    named(halves.into_iter().chain([("interleaved", interleaved)])).map(|name| match &*name {
-        "first" => GateUp::First,
-        "last" => GateUp::Last,
-        _ => GateUp::Interleaved,
-    })
+    named([
+        (GateUp::First, "first", "In its first half"),
+        (GateUp::Last, "last", "In its second half"),
+        (GateUp::Interleaved, "interleaved", "In every second output, from the first on"),
+    ])
 }
 
-/// Takes these names, each with its help.
-pub(super) fn named(
-    values: impl IntoIterator<Item = (&'static str, &'static str)>,
-) -> impl TypedValueParser<Value = String> {
-    let values = values.into_iter().map(|(name, help)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(values.collect::<Vec<_>>())
+/// Takes the names of these values, each with its help.
+pub(super) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [(T, &'static str, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = values.map(|(_, name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(names).try_map(move |name| {
+        values.iter().find(|value| value.1 == name).map(|value| value.0).ok_or(name)
+    })
 }
 
 impl Experts {

@@ -61,7 +61,6 @@ use crate::output::edit::warn_of_notes;
 use crate::output::existing::identity;
 use crate::output::file;
 use crate::output::writing::{Content, Writing};
-use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -285,11 +284,9 @@ fn save(
         return Ok(ExitCode::SUCCESS);
     }
     let stale = output.stale_settings(&sources, &rewrite);
-    let progress = Progress::bytes(plan.bytes);
     output
-        .write(&rewrite, &destination.options(), &progress)
+        .write(&rewrite, &destination.options(), plan.bytes)
         .map_err(|error| output.advise(error, plan.bytes))?;
-    drop(progress);
     stale.into_iter().for_each(warn);
     if args.report {
         let told = report::report(&rewrite, out);

@@ -283,8 +283,9 @@ impl Output {
         &self,
         rewrite: &Rewrite<'_>,
         options: &SaveOptions,
-        progress: &Progress,
+        bytes: u64,
     ) -> anyhow::Result<()> {
+        let progress = &Progress::bytes(bytes);
         let counted = options.clone().progress(progress.counted());
         match (self.form, address::in_path(&self.path)) {
             (Form::Directory, Some(address)) => {

@@ -194,9 +194,8 @@ impl<'a> Names<'a> {
             for start in all.keys().filter_map(|name| name.strip_suffix(&*ending)) {
                 prefixes.push(Prefix { drop: String::new(), add: format!("{start}{dot}") });
             }
-            for (start, rest) in
-                names[0].match_indices(dot).map(|(at, _)| names[0].split_at(at + 1))
-            {
+            for (at, _) in names[0].match_indices(dot) {
+                let (start, rest) = names[0].split_at(at + 1);
                 if all.contains_key(rest) {
                     prefixes.push(Prefix { drop: start.to_owned(), add: String::new() });
                 }
