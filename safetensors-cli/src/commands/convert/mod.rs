@@ -305,8 +305,7 @@ fn open(
         return Err(wrong_usage("--lora needs exactly one IN"));
     }
     if change.changes.experts.is_given() && inputs.len() > 1 {
-        let problem = "--experts is for one IN: convert several into one first";
-        return Err(wrong_usage(problem));
+        return Err(wrong_usage("--experts is for one IN: convert several into one first"));
     }
     let open = |path: &PathBuf| Source::open(path, change, adapters);
     let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;

@@ -8,7 +8,7 @@ use super::matrix::len;
 use super::merged::{Delta, Magnitude, Place};
 use super::names::{Fused, Spelling};
 use super::parts::{Change, Module};
-use super::source::{at, located, mismatch};
+use super::source::{at, located, mismatch, misshapen};
 use super::transposed::Base;
 use super::{Adapter, ExpertsInput};
 use crate::file::io::ReadAt;
@@ -227,8 +227,7 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
         }
         let is_vector = tensor.shape().iter().all(|&dim| dim == 1 || dim == count);
         if !is_vector || tensor.element_count() != count as u64 {
-            let found = format!("shape {}", Shape(tensor.shape()));
-            return Err(located(&tensor, mismatch(format!("{count} numbers"), found)));
+            return Err(misshapen(&tensor, format!("{count} numbers")));
         }
         let epsilon = if is_lycoris { f32::EPSILON } else { 0.0 };
         Ok(Some(Magnitude { position, columns, epsilon }))
