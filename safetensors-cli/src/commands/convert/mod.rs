@@ -223,10 +223,10 @@ impl Run for Args {
 }
 
 fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let [inputs @ .., output] = args.paths.as_slice() else { return Err(out_is_missing()) };
-    if inputs.is_empty() {
-        return Err(out_is_missing());
-    }
+    let paths = args.paths.split_last().filter(|(_, inputs)| !inputs.is_empty());
+    let Some((output, inputs)) = paths else {
+        return Err(wrong_usage("OUT is missing: name the output last, after the inputs"));
+    };
     match (Output::new(args, output)?, args.lora_format.lora_format) {
         (None, None) => gguf::run(args, inputs, output, out),
         (None, Some(_)) => Err(wrong_usage("--lora-format cannot write a .gguf file")),
@@ -368,10 +368,6 @@ fn taken<'a>(
         rewrite.metadata_mut().entry("format".into()).or_insert_with(|| "pt".into());
     }
     Ok(change.select(rewrite))
-}
-
-fn out_is_missing() -> anyhow::Error {
-    wrong_usage("OUT is missing: name the output last, after the inputs")
 }
 
 /// Adds a remedy about quantised weights, and about the metadata of tied weights.

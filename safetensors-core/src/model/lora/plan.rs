@@ -109,9 +109,10 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             let mut first = 0;
             for (number, weight) in names.iter().enumerate() {
                 let shape = self.numbers(weight, source, change.position())?.shape();
+                let rows = shape.first().copied().unwrap_or_default();
                 let is_last = number + 1 == names.len();
-                all.push(Met { module, change, weight, shape, spelling, first, is_last });
-                first = first.saturating_add(shape.first().copied().unwrap_or_default());
+                all.push(Met { module, change, weight, shape, rows, spelling, first, is_last });
+                first = first.saturating_add(rows);
             }
         }
         Ok(all)
