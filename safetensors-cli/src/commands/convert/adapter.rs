@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::builder::TypedValueParser;
 use safetensors_core::lora::AdapterFormat;
 
-use super::experts::named;
+use super::casts::named;
 use super::others::SETTINGS;
 use super::output::Output;
 use super::{Args, lora};

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::iter;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use safetensors_core::load::{ExpertLayout, ExpertOptions, GateUp};
 use safetensors_core::quantized::{QuantizedWeight, settings_files};
 
+use super::casts::named;
 use crate::input::Checkpoint;
 use crate::model::config::{CONFIG, text_of};
 
@@ -43,16 +44,6 @@ fn orders() -> impl TypedValueParser<Value = GateUp> {
         (GateUp::Last, "last", "In its second half"),
         (GateUp::Interleaved, "interleaved", "In every second output, from the first on"),
     ])
-}
-
-/// Takes the names of these values, each with its help.
-pub(super) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
-    values: [(T, &'static str, &'static str); N],
-) -> impl TypedValueParser<Value = T> {
-    let names = values.map(|(_, name, help)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(names).try_map(move |name| {
-        values.iter().find(|value| value.1 == name).map(|value| value.0).ok_or(name)
-    })
 }
 
 impl Experts {
