@@ -238,6 +238,7 @@ impl Wanted {
 fn spelled(name: &str, is_flattened: bool) -> String {
     if is_flattened {
         let name = name.replace('.', "_");
+        // Text encoders of transformers 5 do not have it.
         return name.strip_prefix("text_model_").unwrap_or(&name).to_owned();
     }
     let mut rest = name;
