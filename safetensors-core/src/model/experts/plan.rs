@@ -12,10 +12,7 @@ use crate::format::error::{Error, ExpertProblem, Result};
 use crate::format::python_json;
 use crate::format::slice::Index;
 use crate::model::quantized::QuantizedWeight;
-use crate::weights::model_types;
-
-/// The largest `config.json` that is read.
-const MOST_BYTES: u64 = 16 << 20;
+use crate::weights::{MOST_SETTINGS, model_types};
 
 /// The most experts of a module.
 const MOST_EXPERTS: usize = 1 << 16;
@@ -215,7 +212,7 @@ pub(super) fn rows<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &ExpertOptions,
 ) -> Result<(Vec<Row>, Option<String>)> {
-    let config = checkpoint.read_beside("config.json", MOST_BYTES)?;
+    let config = checkpoint.read_beside("config.json", MOST_SETTINGS)?;
     let json = config.map(|(_, text)| python_json::read(&text));
     let (models, reason) = match json {
         Some(Ok(json)) => {
