@@ -155,7 +155,7 @@ impl Row {
     ) -> Vec<(String, Arranged)> {
         let parts = self.stacks[key.stack].1.len();
         let outputs = outputs / parts;
-        let matrix = |part| {
+        let matrix = |part: usize| {
             let rows = match self.gate_up {
                 GateUp::First => Index::from(part * outputs..(part + 1) * outputs),
                 GateUp::Last => Index::from((parts - 1 - part) * outputs..(parts - part) * outputs),
