@@ -131,11 +131,10 @@ pub fn linear_layers(tensor: TensorInfo<'_>, dtype: GgmlDType) -> Option<GgmlDTy
 
 /// Fails as candle does if rows are not complete blocks.
 fn check(shape: &[usize], dtype: GgmlDType) -> Result<()> {
+    let block = dtype.block_size();
     let problem = match shape.last() {
-        Some(row) if row.is_multiple_of(dtype.block_size()) => return Ok(()),
-        Some(row) => {
-            format!("rows of {row} numbers do not divide into blocks of {}", dtype.block_size())
-        }
+        Some(row) if row.is_multiple_of(block) => return Ok(()),
+        Some(row) => format!("rows of {row} numbers do not divide into blocks of {block}"),
         None => "a scalar cannot be quantised".to_owned(),
     };
     Err(from_candle_error(candle_core::Error::msg(problem)))

@@ -33,16 +33,15 @@ fn main() -> Result<()> {
     let tensors = small_mixture()?;
     save(&path, tensors.iter().map(|(name, tensor)| (name, tensor)), &SaveOptions::new())?;
 
-    let model = Model { tensors: load(&path, &Device::Cpu)?, cache: None };
+    let mut model = Model { tensors: load(&path, &Device::Cpu)?, cache: None };
     let expected = model.logits(&TOKENS)?;
     largest(&expected)?;
 
     let budget = EXPERT_BYTES as u64 / 4;
     let checkpoint = Checkpoint::open(&path)?;
     let cache = TensorCache::new(checkpoint, Device::Cpu, budget, &LoadOptions::new())?;
-    let is_small = |(name, _): &(String, Tensor)| !name.contains(".experts.");
-    let tensors = model.tensors.into_iter().filter(is_small).collect();
-    let model = Model { tensors, cache: Some(&cache) };
+    model.tensors.retain(|name, _| !name.contains(".experts."));
+    model.cache = Some(&cache);
     for run in 1..=2 {
         let found = model.logits(&TOKENS)?;
         ensure!(are_same(&found, &expected), "the cached experts give other logits");

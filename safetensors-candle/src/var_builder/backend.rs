@@ -9,7 +9,7 @@ use candle_nn::{Init, VarBuilder};
 use safetensors_core::framework::Framework;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 
-use super::kept::{Asked, KeptTensors};
+use super::kept::KeptTensors;
 use super::names::{Found, Names};
 use super::read_ahead::{ReadAhead, Reader};
 use crate::Candle;
@@ -355,12 +355,13 @@ impl<'a> CheckpointBackend<'a> {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
+        let read = || self.read(found, dtype, device);
         let names = self.names.tied(found.position).filter(|_| !self.cache_tensors);
         if names.is_none() && !self.cache_tensors {
-            return self.read(found, dtype, device);
+            return read();
         }
-        let asked = Asked { position: found.position, name, names, dtype, device };
-        self.state.kept.get(&asked, || self.read(found, dtype, device))
+        let tied = names.map(|names| (name, names));
+        self.state.kept.get(found.position, tied, dtype, device, read)
     }
 
     fn read(

@@ -22,27 +22,23 @@ struct KeptTensor {
     asked: Vec<String>,
 }
 
-pub(super) struct Asked<'a> {
-    pub(super) position: usize,
-    pub(super) name: &'a str,
-    /// The number of names of a tied tensor, which is kept until all were asked for. `None` keeps
-    /// it for good.
-    pub(super) names: Option<usize>,
-    pub(super) dtype: DType,
-    pub(super) device: &'a Device,
-}
-
 impl KeptTensors {
     /// Returns the tensor that was handed out before, otherwise the one that `read` returns.
+    ///
+    /// `tied` has the name that is asked for, and the number of names of the tensor, which is kept
+    /// until all were asked for. `None` keeps it for good.
     pub(super) fn get(
         &self,
-        &Asked { position, name, names, dtype, device }: &Asked<'_>,
+        position: usize,
+        tied: Option<(&str, usize)>,
+        dtype: DType,
+        device: &Device,
         read: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
         let key = (position, dtype, device.location());
         let cell = lock(&self.entries).entry(key).or_default().clone();
         let mut entry = lock(&cell);
-        if names.is_some() && entry.asked.iter().any(|asked| asked == name) {
+        if tied.is_some_and(|(name, _)| entry.asked.iter().any(|asked| asked == name)) {
             drop(entry);
             return read();
         }
@@ -52,7 +48,7 @@ impl KeptTensors {
             Some(tensor) => tensor.clone(),
             None => entry.tensor.insert(read()?).clone(),
         };
-        if let Some(names) = names {
+        if let Some((name, names)) = tied {
             entry.asked.push(name.into());
             if entry.asked.len() >= names {
                 lock(&self.entries).remove(&key);

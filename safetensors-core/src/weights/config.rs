@@ -26,8 +26,9 @@ pub fn settings_files() -> impl Iterator<Item = &'static str> {
     FILES.into_iter().map(|(file, _)| file)
 }
 
-// Real files have a few KiB, with lists of layers a few hundred.
-const MOST: u64 = 16 << 20;
+/// The largest file of settings that is read. Real ones have a few KiB, with lists of layers a few
+/// hundred.
+pub(crate) const MOST_SETTINGS: u64 = 16 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Config {
@@ -44,7 +45,7 @@ impl Config {
     pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [("config.json", "")].into_iter().chain(FILES) {
-            let Some((path, bytes)) = tensors.read_beside(file, MOST)? else { continue };
+            let Some((path, bytes)) = tensors.read_beside(file, MOST_SETTINGS)? else { continue };
             let mut json = python_json::read(&bytes)
                 .map_err(|error| bad_config(format!("not JSON: {error}")).in_path(&path))?;
             if file == "config.json" {

@@ -28,7 +28,7 @@ mod weight;
 #[cfg(test)]
 pub(crate) use codes::{Codes, Order};
 pub use config::settings_files;
-pub(crate) use config::{KEYS, bad_config, is_of_mlx, model_types};
+pub(crate) use config::{KEYS, MOST_SETTINGS, bad_config, is_of_mlx, model_types};
 pub(crate) use known::Known;
 pub(crate) use matrix::Stored;
 pub(crate) use model::Weight;

@@ -1,6 +1,7 @@
 //! The steps of the program, and their checks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
@@ -32,10 +33,10 @@ const TOLERANCE: f32 = 1e-4;
 /// expected on any rank. All ranks have the same error then.
 pub(crate) fn run(group: &Group, options: &Options) -> Result<()> {
     let rank = group.agree(group.rank_of_environment())?;
-    let mut report = Report::new(group);
+    let report = Report(group);
     report.ranks(&rank);
 
-    let (size, counter) = (group.world_size(), Counter::default());
+    let (size, counter) = (group.world_size(), Arc::<Counter>::default());
     let checkpoint =
         group.agree(counting::open(&options.directory, &counter).context("opening"))?;
     let plan = weights::rules(size).and_then(|rules| Ok(rules.plan(&checkpoint, size)?));

@@ -9,11 +9,8 @@ use safetensors_core::io::FileSource;
 use safetensors_core::{Checkpoint, Limits, ReadAt, Result};
 
 /// The counts that the files of a checkpoint share.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counter(Arc<Counts>);
-
 #[derive(Debug, Default)]
-struct Counts {
+pub(crate) struct Counter {
     bytes: AtomicU64,
     fails: AtomicBool,
 }
@@ -21,12 +18,12 @@ struct Counts {
 impl Counter {
     /// Returns the number of bytes that were read since this was asked last.
     pub(crate) fn take(&self) -> u64 {
-        self.0.bytes.swap(0, Ordering::Relaxed)
+        self.bytes.swap(0, Ordering::Relaxed)
     }
 
     /// From now on, each read fails.
     pub(crate) fn fail(&self) {
-        self.0.fails.store(true, Ordering::Relaxed);
+        self.fails.store(true, Ordering::Relaxed);
     }
 }
 
@@ -34,7 +31,7 @@ impl Counter {
 #[derive(Debug)]
 pub(crate) struct Counting {
     file: FileSource,
-    counter: Counter,
+    counter: Arc<Counter>,
 }
 
 impl ReadAt for Counting {
@@ -43,10 +40,10 @@ impl ReadAt for Counting {
     }
 
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        if self.counter.0.fails.load(Ordering::Relaxed) {
+        if self.counter.fails.load(Ordering::Relaxed) {
             return Err(io::Error::other("fails on purpose"));
         }
-        self.counter.0.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.counter.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.file.read_exact_at(bytes, offset)
     }
 
@@ -64,7 +61,7 @@ impl ReadAt for Counting {
 }
 
 /// Opens a checkpoint, and counts its reads, except of the headers.
-pub(crate) fn open(directory: &Path, counter: &Counter) -> Result<Checkpoint<Counting>> {
+pub(crate) fn open(directory: &Path, counter: &Arc<Counter>) -> Result<Checkpoint<Counting>> {
     let checkpoint = Checkpoint::open_by(directory, &Limits::default(), |path| {
         Ok(Counting { file: FileSource::open(path)?, counter: counter.clone() })
     });

@@ -78,12 +78,9 @@ impl Fetch<'_> {
         let blob = repo.blob(file.blob());
         let is_there = || is_blob(&blob, file.byte_len());
         let pointer = repo.pointer(file.commit(), file.path());
-        let mut is_new = false;
         // It is held until the file has its place: without links, the blob itself is moved there.
         let mut lock = None;
-        if is_there() {
-            meter.add(file.byte_len(), file.path())?;
-        } else {
+        if !is_there() {
             let path = repo.lock_path(file.blob());
             let progress = || {
                 // The caller may cancel while another process works.
@@ -91,18 +88,21 @@ impl Fetch<'_> {
                 (!is_there()).then(|| progress_of(repo, file.blob()))
             };
             lock = Lock::wait(&path, meter.stop(), progress)?;
-            // Another process, or another thread, may have downloaded it since.
-            if is_there() {
-                meter.add(file.byte_len(), file.path())?;
-            } else if is_blob(&pointer, file.byte_len()) {
-                // Without a blob: one that makes no links.
-                meter.add(file.byte_len(), file.path())?;
-                return meter.report(file.path());
-            } else {
-                is_new = self.complete(&blob, lock.is_some(), &|| Ok(()))?;
-            }
         }
-        place(file, &blob, &pointer, is_new)?;
+        let mut is_new = false;
+        // Another process, or another thread, may have downloaded it since.
+        if is_there() {
+            meter.add(file.byte_len(), file.path())?;
+        } else if is_blob(&pointer, file.byte_len()) {
+            // Without a blob: one that makes no links.
+            meter.add(file.byte_len(), file.path())?;
+            return meter.report(file.path());
+        } else {
+            is_new = self.complete(&blob, lock.is_some(), &|| Ok(()))?;
+        }
+        // `snapshots`, the commit, and the folders of the file.
+        let depth = 2 + file.path().matches('/').count();
+        link(&blob, &pointer, depth, is_new).map_err(|error| Error::io(error, &pointer))?;
         drop(lock);
         meter.report(file.path())
     }
@@ -140,27 +140,22 @@ impl Fetch<'_> {
         let mut was_resumed = part.len() > 0;
         meter.add(part.len(), file.path())?;
         loop {
-            match self.fetch_rest(&mut part) {
-                Ok(()) => {
-                    may_replace()?;
-                    let len = part.len();
-                    return part.finish(blob).inspect_err(|_| meter.take_back(len));
-                }
-                // A rest of an earlier attempt may be wrong.
-                Err(error) if is_wrong(&error) => {
-                    meter.take_back(part.len());
-                    part.restart()?;
-                    if !was_resumed {
-                        part.remove();
-                        return Err(file.locate(error));
-                    }
-                    was_resumed = false;
-                }
-                Err(error) => {
-                    meter.take_back(part.len());
-                    return Err(error);
-                }
+            let Err(error) = self.fetch_rest(&mut part) else {
+                may_replace()?;
+                let len = part.len();
+                return part.finish(blob).inspect_err(|_| meter.take_back(len));
+            };
+            meter.take_back(part.len());
+            if !is_wrong(&error) {
+                return Err(error);
             }
+            // A rest of an earlier attempt may be wrong.
+            part.restart()?;
+            if !was_resumed {
+                part.remove();
+                return Err(file.locate(error));
+            }
+            was_resumed = false;
         }
     }
 
@@ -234,12 +229,6 @@ fn beat(file: &File) -> impl FnMut() + '_ {
             touched = Instant::now();
         }
     }
-}
-
-fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
-    // `snapshots`, the commit, and the folders of the file.
-    let depth = 2 + file.path().matches('/').count();
-    link(blob, pointer, depth, is_new).map_err(|error| Error::io(error, pointer))
 }
 
 fn is_absent(error: &Error) -> bool {

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::builder::TypedValueParser;
 use safetensors_core::lora::AdapterFormat;
 
-use super::experts::named;
+use super::casts::named;
 use super::others::SETTINGS;
 use super::output::Output;
 use super::{Args, lora};
@@ -16,7 +16,6 @@ use crate::input::{self, path_of};
 use crate::output::edit::warn_of_notes;
 use crate::output::existing::{files_of, identity};
 use crate::output::writing::Content;
-use crate::terminal::progress::Progress;
 use crate::terminal::report::wrong_usage;
 
 /// The options for an adapter as IN.
@@ -52,14 +51,12 @@ pub(super) struct LoraFormat {
 }
 
 fn formats() -> impl TypedValueParser<Value = AdapterFormat> {
-    let kohya = ("kohya", "kohya's scripts, LyCORIS, ComfyUI");
-    let values = [("peft", "PEFT, and vLLM"), ("diffusers", "diffusers"), kohya, ("mlx", "mlx-lm")];
-    named(values).map(|name| match &*name {
-        "peft" => AdapterFormat::Peft,
-        "diffusers" => AdapterFormat::Diffusers,
-        "kohya" => AdapterFormat::Kohya,
-        _ => AdapterFormat::Mlx,
-    })
+    named([
+        (AdapterFormat::Peft, "peft", "PEFT, and vLLM"),
+        (AdapterFormat::Diffusers, "diffusers", "diffusers"),
+        (AdapterFormat::Kohya, "kohya", "kohya's scripts, LyCORIS, ComfyUI"),
+        (AdapterFormat::Mlx, "mlx", "mlx-lm"),
+    ])
 }
 
 /// Saves an adapter in another format.
@@ -97,11 +94,9 @@ pub(super) fn save(
         writeln!(out, "\n{}{}", destination.would(summary), plan.named())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let progress = Progress::bytes(plan.bytes);
     output
-        .write(&rewrite, &destination.options(), &progress)
+        .write(&rewrite, &destination.options(), plan.bytes)
         .map_err(|error| output.advise(error, plan.bytes))?;
-    drop(progress);
     destination.tell(out, summary)?;
     Ok(ExitCode::SUCCESS)
 }

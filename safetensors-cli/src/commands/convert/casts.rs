@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 use safetensors_core::Dtype;
 use safetensors_core::glob::Pattern;
@@ -46,6 +46,16 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Words<T> {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new((self.listed)().into_iter()))
     }
+}
+
+/// Takes the names of these values, each with its help.
+pub(super) fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [(T, &'static str, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = values.map(|(_, name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(names).try_map(move |name| {
+        values.iter().find(|value| value.1 == name).map(|value| value.0).ok_or(name)
+    })
 }
 
 fn dtype(text: &str) -> Result<Dtype, String> {

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
+use clap::builder::TypedValueParser;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
 use safetensors_core::quantized::{LinearLayers, Quantization, QuantizedWeight};
 use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorSource};
 
-use super::casts::{Cast, Scheme, To, dtype_parser, scheme_parser};
+use super::casts::{Cast, Scheme, To, dtype_parser, named, scheme_parser};
 use super::experts::Experts;
 use super::{FILES, NAMES};
 use crate::input::Rewrite;
@@ -85,8 +86,8 @@ pub(super) struct Changes {
     #[arg(long, value_name = "SCHEME", value_parser = scheme_parser())]
     pub(super) quantize: Option<Scheme>,
     /// How to convert numbers that are too large for the new dtype
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
-    overflow: OnOverflow,
+    #[arg(long, value_name = "HOW", value_parser = overflows(), default_value = "ieee")]
+    overflow: Overflow,
     #[command(flatten, next_help_heading = NAMES)]
     select: Select,
     /// Skip tensors with matching names
@@ -122,14 +123,13 @@ pub(super) struct Changes {
     prefix: String,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum OnOverflow {
-    /// Use the largest number of the dtype
-    Saturate,
-    /// Use infinity, or NaN if the dtype has no infinity, as PyTorch does
-    Ieee,
-    /// Fail, and write nothing
-    Error,
+fn overflows() -> impl TypedValueParser<Value = Overflow> {
+    let ieee = "Use infinity, or NaN if the dtype has no infinity, as PyTorch does";
+    named([
+        (Overflow::Saturate, "saturate", "Use the largest number of the dtype"),
+        (Overflow::Ieee, "ieee", ieee),
+        (Overflow::Error, "error", "Fail, and write nothing"),
+    ])
 }
 
 /// Who gives the tensors of a GGUF file their names.
@@ -191,9 +191,8 @@ impl Changes {
     }
 
     pub(super) fn name_dtypes(&self) -> bool {
-        let is_default = matches!(self.overflow, OnOverflow::Ieee);
         let dtypes = self.dtype.or(self.dequantize).is_some() || !self.casts.is_empty();
-        dtypes || self.keep_quantized || !is_default
+        dtypes || self.keep_quantized || self.overflow != Overflow::Ieee
     }
 }
 
@@ -351,11 +350,7 @@ impl Change<'_> {
     }
 
     fn options(&self) -> ConvertOptions {
-        ConvertOptions::new().overflow(match self.changes.overflow {
-            OnOverflow::Saturate => Overflow::Saturate,
-            OnOverflow::Ieee => Overflow::Ieee,
-            OnOverflow::Error => Overflow::Error,
-        })
+        ConvertOptions::new().overflow(self.changes.overflow)
     }
 }
 

@@ -47,11 +47,10 @@ pub(super) fn config(
     let merges = is_directory && sources.iter().any(|source| !source.merged.is_empty());
     let is_needed = changes || merges;
     let mut found: Option<(PathBuf, String, bool)> = None;
-    for source in sources.iter().filter(|it| {
-        is_needed
-            || goes_along && it.checkpoint.is_of_directory()
-            || it.has_config(at_output.as_deref())
-    }) {
+    let is_there = |source: &Source| {
+        goes_along && source.checkpoint.is_of_directory() || source.has_config(at_output.as_deref())
+    };
+    for source in sources.iter().filter(|source| is_needed || is_there(source)) {
         let (path, text) = match config_of(&source.checkpoint) {
             Ok(Some(read)) => read,
             Ok(None) => continue,
@@ -72,8 +71,9 @@ pub(super) fn config(
                 continue;
             }
         };
+        let shown = text::path(&path);
         if changes && !source.kept.is_empty() {
-            warn(format!("{} is not copied: some weights stay quantised", text::path(&path)));
+            warn(format!("{shown} is not copied: some weights stay quantised"));
             return Ok(Config::Left);
         }
         let dtype = rewrite.float_dtype(changes);
@@ -88,17 +88,12 @@ pub(super) fn config(
         }
         match &found {
             Some((_, other, _)) if !is_of_same_model(config.as_bytes(), other.as_bytes()) => {
-                warn(format!(
-                    "{} is not copied: the inputs have different ones",
-                    text::path(&path)
-                ));
+                warn(format!("{shown} is not copied: the inputs have different ones"));
                 return Ok(Config::Left);
             }
             Some(_) => {}
             None => {
-                let is_there = source.has_config(at_output.as_deref())
-                    || goes_along && source.checkpoint.is_of_directory();
-                let holds = is_there && config == text;
+                let holds = is_there(source) && config == text;
                 found = Some((path, config, holds));
             }
         }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::iter;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use safetensors_core::load::{ExpertLayout, ExpertOptions, GateUp};
 use safetensors_core::quantized::{QuantizedWeight, settings_files};
 
+use super::casts::named;
 use crate::input::Checkpoint;
 use crate::model::config::{CONFIG, text_of};
 
@@ -34,29 +35,15 @@ pub(super) struct Experts {
 fn layouts() -> impl TypedValueParser<Value = ExpertLayout> {
     let split = "mlp.experts.3.gate_proj.weight and so on, as most files and programs have them";
     let stacked = "mlp.experts.gate_up_proj and so on, as transformers 5 has them in memory";
-    let values = [("split", split), ("stacked", stacked)];
-    named(values).map(|name| match &*name {
-        "split" => ExpertLayout::Split,
-        _ => ExpertLayout::Stacked,
-    })
+    named([(ExpertLayout::Split, "split", split), (ExpertLayout::Stacked, "stacked", stacked)])
 }
 
 fn orders() -> impl TypedValueParser<Value = GateUp> {
-    let interleaved = "In every second output, from the first on";
-    let halves = [("first", "In its first half"), ("last", "In its second half")];
-    named(halves.into_iter().chain([("interleaved", interleaved)])).map(|name| match &*name {
-        "first" => GateUp::First,
-        "last" => GateUp::Last,
-        _ => GateUp::Interleaved,
-    })
-}
-
-/// Takes these names, each with its help.
-pub(super) fn named(
-    values: impl IntoIterator<Item = (&'static str, &'static str)>,
-) -> impl TypedValueParser<Value = String> {
-    let values = values.into_iter().map(|(name, help)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(values.collect::<Vec<_>>())
+    named([
+        (GateUp::First, "first", "In its first half"),
+        (GateUp::Last, "last", "In its second half"),
+        (GateUp::Interleaved, "interleaved", "In every second output, from the first on"),
+    ])
 }
 
 impl Experts {

@@ -61,7 +61,6 @@ use crate::output::edit::warn_of_notes;
 use crate::output::existing::identity;
 use crate::output::file;
 use crate::output::writing::{Content, Writing};
-use crate::terminal::progress::Progress;
 use crate::terminal::report::{warn, wrong_usage};
 use crate::terminal::stdout::Out;
 use crate::terminal::text;
@@ -224,10 +223,10 @@ impl Run for Args {
 }
 
 fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let [inputs @ .., output] = args.paths.as_slice() else { return Err(out_is_missing()) };
-    if inputs.is_empty() {
-        return Err(out_is_missing());
-    }
+    let paths = args.paths.split_last().filter(|(_, inputs)| !inputs.is_empty());
+    let Some((output, inputs)) = paths else {
+        return Err(wrong_usage("OUT is missing: name the output last, after the inputs"));
+    };
     match (Output::new(args, output)?, args.lora_format.lora_format) {
         (None, None) => gguf::run(args, inputs, output, out),
         (None, Some(_)) => Err(wrong_usage("--lora-format cannot write a .gguf file")),
@@ -285,11 +284,9 @@ fn save(
         return Ok(ExitCode::SUCCESS);
     }
     let stale = output.stale_settings(&sources, &rewrite);
-    let progress = Progress::bytes(plan.bytes);
     output
-        .write(&rewrite, &destination.options(), &progress)
+        .write(&rewrite, &destination.options(), plan.bytes)
         .map_err(|error| output.advise(error, plan.bytes))?;
-    drop(progress);
     stale.into_iter().for_each(warn);
     if args.report {
         let told = report::report(&rewrite, out);
@@ -308,8 +305,7 @@ fn open(
         return Err(wrong_usage("--lora needs exactly one IN"));
     }
     if change.changes.experts.is_given() && inputs.len() > 1 {
-        let problem = "--experts is for one IN: convert several into one first";
-        return Err(wrong_usage(problem));
+        return Err(wrong_usage("--experts is for one IN: convert several into one first"));
     }
     let open = |path: &PathBuf| Source::open(path, change, adapters);
     let sources = inputs.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
@@ -372,10 +368,6 @@ fn taken<'a>(
         rewrite.metadata_mut().entry("format".into()).or_insert_with(|| "pt".into());
     }
     Ok(change.select(rewrite))
-}
-
-fn out_is_missing() -> anyhow::Error {
-    wrong_usage("OUT is missing: name the output last, after the inputs")
 }
 
 /// Adds a remedy about quantised weights, and about the metadata of tied weights.

@@ -283,8 +283,9 @@ impl Output {
         &self,
         rewrite: &Rewrite<'_>,
         options: &SaveOptions,
-        progress: &Progress,
+        bytes: u64,
     ) -> anyhow::Result<()> {
+        let progress = &Progress::bytes(bytes);
         let counted = options.clone().progress(progress.counted());
         match (self.form, address::in_path(&self.path)) {
             (Form::Directory, Some(address)) => {
@@ -345,8 +346,7 @@ impl Output {
             .save_options(options);
         let config = self.others.config.iter().map(|(_, text)| (CONFIG, text));
         let settings = self.others.settings.iter().map(|(name, text)| (*name, text));
-        config
-            .chain(settings)
-            .fold(shards, |shards, (name, text)| shards.beside(name, text.as_str()))
+        let files = config.chain(settings);
+        files.fold(shards, |shards, (name, text)| shards.beside(name, text.as_str()))
     }
 }

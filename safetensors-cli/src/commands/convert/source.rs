@@ -73,9 +73,7 @@ impl Source {
                 start.is_some()
             };
             let weights = checkpoint.quantized_weights_but(&mut leaves)?;
-            let others: Vec<_>;
-            let wanted: Vec<_>;
-            (wanted, others) = weights.into_iter().partition(makes);
+            let (wanted, others): (Vec<_>, Vec<_>) = weights.into_iter().partition(makes);
             refuse_two_schemes(path, change, &others)?;
             if !wanted.is_empty() {
                 checkpoint = checkpoint.dequantized_but(&mut leaves, makes)?.into_boxed();

@@ -28,9 +28,7 @@ impl<'a, S> Value<'a, S> {
     }
 
     pub(super) fn slice(mut self, dim: usize, index: Index) -> Result<Self> {
-        let no_such_dim = ErrorKind::NoSuchDim { dim, ndim: self.shape.len() };
-        let len = self.shape.get(dim).ok_or(no_such_dim);
-        let taken = len.and_then(|&len| TakenDim::new(dim, len, index));
+        let taken = TakenDim::new(&self.shape, dim, index);
         let taken = taken.map_err(|kind| self.first.locate(kind.into()))?;
         self.shape[dim] = taken.positions.count;
         if !taken.keeps_dim {

@@ -8,7 +8,6 @@ pub(super) mod tensor;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io, iter};
 
@@ -102,15 +101,12 @@ pub(crate) enum Content {
 
 impl<S> fmt::Debug for Computed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Computed").field("path", &self.path()).finish_non_exhaustive()
+        let path = self.shared.files[self.file].path();
+        f.debug_struct("Computed").field("path", &path).finish_non_exhaustive()
     }
 }
 
 impl<S> Computed<S> {
-    fn path(&self) -> &Path {
-        self.shared.files[self.file].path()
-    }
-
     /// Returns whether this is a file as it is stored.
     pub(crate) fn is_stored(&self) -> bool {
         self.segments.is_stored()

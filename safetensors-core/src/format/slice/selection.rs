@@ -40,22 +40,15 @@ impl Selection {
             return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
         }
         let all = core::iter::repeat(&Index::ALL);
-        let taken = shape
-            .iter()
-            .zip(indices.iter().chain(all))
-            .enumerate()
-            .map(|(dim, (&len, &index))| TakenDim::new(dim, len, index))
-            .collect::<Result<Vec<_>, _>>()?;
-        let selected = taken
-            .iter()
-            .filter(|taken| taken.keeps_dim)
-            .map(|taken| taken.positions.count)
-            .collect();
-        if taken.iter().any(|taken| taken.positions.count == 0) {
-            let runs = Runs { start: 0, piece: 0, repeats: Vec::new() };
-            return Ok(Self { shape: selected, runs });
-        }
-        Ok(Self { shape: selected, runs: Self::runs_of(dtype, &taken)? })
+        let indices = indices.iter().chain(all).take(shape.len()).enumerate();
+        let taken = indices.map(|(dim, &index)| TakenDim::new(shape, dim, index));
+        let taken = taken.collect::<Result<Vec<_>, _>>()?;
+        let runs = match taken.iter().any(|taken| taken.positions.count == 0) {
+            true => Runs { start: 0, piece: 0, repeats: Vec::new() },
+            false => Self::runs_of(dtype, &taken)?,
+        };
+        let kept = taken.iter().filter(|taken| taken.keeps_dim);
+        Ok(Self { shape: kept.map(|taken| taken.positions.count).collect(), runs })
     }
 
     /// Computes the runs from the innermost dimension outwards.
@@ -118,17 +111,15 @@ impl Selection {
 }
 
 impl TakenDim {
-    /// Checks an index, and resolves negative positions.
-    pub(crate) fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
+    /// Checks an index of a dimension, and resolves negative positions.
+    pub(crate) fn new(shape: &[usize], dim: usize, index: Index) -> Result<Self, ErrorKind> {
+        let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
         let out_of_bounds = || ErrorKind::IndexOutOfBounds { dim, len, asked: index.to_string() };
         // Counts a position from the start of the dimension. `limit` is the largest valid result:
         // `len` for the bounds of a range, `len - 1` for a single position.
         let resolve = |index: isize, limit: usize| {
-            let position = if index < 0 {
-                len.checked_sub(index.unsigned_abs())
-            } else {
-                Some(index.unsigned_abs())
-            };
+            let distance = index.unsigned_abs();
+            let position = if index < 0 { len.checked_sub(distance) } else { Some(distance) };
             position.filter(|&position| position <= limit).ok_or_else(out_of_bounds)
         };
         match index {

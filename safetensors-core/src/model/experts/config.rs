@@ -14,8 +14,8 @@ use crate::weights::KEYS;
 /// settings of quantised weights. The rest of the text stays as it is.
 pub(super) fn renamed(plan: &ExpertPlan, file: &str, text: &str) -> String {
     let mut modules = Modules { plan, names: BTreeMap::new() };
-    for (old, new) in &plan.names {
-        for old in [module(old), owner(old)] {
+    for (new, tensor) in &plan.tensors {
+        for old in tensor.0.names().into_iter().flat_map(|old| [module(old), owner(old)]) {
             modules.names.entry(old).or_default().insert(owner(new));
         }
     }
@@ -126,10 +126,11 @@ impl ExpertPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::Arranged;
 
     fn plan(names: &[(&str, &str)], module: [&'static str; 2]) -> ExpertPlan {
-        let names = names.iter().map(|(old, new)| ((*old).to_owned(), (*new).to_owned()));
-        ExpertPlan { tensors: Vec::new(), names: names.collect(), module }
+        let tensors = names.iter().map(|(old, new)| ((*new).to_owned(), Arranged::tensor(*old)));
+        ExpertPlan { tensors: tensors.collect(), module }
     }
 
     #[test]

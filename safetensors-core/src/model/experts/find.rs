@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Included, Unbounded};
 
 use super::table::Row;
+use crate::checkpoint::Arranged;
 use crate::file::load::ExpertLayout::{self, Split, Stacked};
 
 /// The shapes of tensors and quantised weights by their names.
@@ -33,11 +34,7 @@ impl Row {
     pub(super) fn find<'a>(&self, layout: ExpertLayout, shapes: &Shapes<'a>) -> Modules<'a> {
         let mut modules = Modules::new();
         for (&name, &shape) in shapes {
-            let found = match layout {
-                Split => self.split_key(name),
-                Stacked => self.stacked_key(name),
-            };
-            if let Some((root, key)) = found.filter(|(root, _)| is_whole(root)) {
+            if let Some((root, key)) = self.key(layout, name) {
                 modules.entry(root).or_default().insert(key, (name, shape));
             }
         }
@@ -47,6 +44,15 @@ impl Row {
         };
         modules.retain(|_, module| layout == Split || !is_matrix(module));
         modules
+    }
+
+    /// Divides the name of a tensor of experts.
+    fn key<'n>(&self, layout: ExpertLayout, name: &'n str) -> Option<(&'n str, Key)> {
+        let found = match layout {
+            Split => self.split_key(name),
+            Stacked => self.stacked_key(name),
+        };
+        found.filter(|(root, _)| root.is_empty() || root.ends_with('.'))
     }
 
     /// Divides a name such as `root.experts.3.gate_proj.weight`.
@@ -86,35 +92,25 @@ impl Row {
         }
     }
 
-    /// Returns the tensors in a module with other names in the new layout, with these names.
-    pub(super) fn renamed<'a>(
+    /// Returns the other tensors of a module that have other names in the new layout, with these.
+    pub(super) fn renamed(
         &self,
-        to: ExpertLayout,
+        [from, to]: [ExpertLayout; 2],
         root: &str,
-        shapes: &Shapes<'a>,
-    ) -> Vec<(&'a str, String)> {
-        let (from, to) = (1 - to as usize, to as usize);
-        let start = format!("{root}{}", self.module[from]);
+        shapes: &Shapes<'_>,
+    ) -> Vec<(String, Arranged)> {
+        let start = format!("{root}{}", self.module[from as usize]);
         let inside = shapes
             .range::<str, _>((Included(&*start), Unbounded))
             .map_while(|(&name, _)| Some((name, name.strip_prefix(&start)?)));
-        let mut renamed = Vec::new();
-        for (name, rest) in inside {
-            let other = self.others.iter().find(|names| rest.starts_with(names[from]));
-            let rest = match other {
-                Some(names) => format!("{}{}", names[to], &rest[names[from].len()..]),
-                None => rest.to_owned(),
-            };
-            let new = format!("{root}{}{rest}", self.module[to]);
-            if new != name {
-                renamed.push((name, new));
-            }
-        }
-        renamed
+        let others = inside.filter(|(name, _)| self.key(from, name).is_none());
+        let renamed = others.filter_map(|(old, rest)| {
+            let mut starts = self.others.iter().map(|it| (it[from as usize], it[to as usize]));
+            let found = starts.find_map(|(start, new)| Some((new, rest.strip_prefix(start)?)));
+            let (start, rest) = found.unwrap_or(("", rest));
+            let new = format!("{root}{}{start}{rest}", self.module[to as usize]);
+            (new != old).then(|| (new, Arranged::tensor(old)))
+        });
+        renamed.collect()
     }
-}
-
-/// Returns whether a name ends here.
-fn is_whole(root: &str) -> bool {
-    root.is_empty() || root.ends_with('.')
 }

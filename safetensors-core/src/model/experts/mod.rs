@@ -33,7 +33,7 @@ mod plan;
 mod stack;
 mod table;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 #[doc(hidden)]
 pub use plan::ExpertPlan;
@@ -118,19 +118,19 @@ impl ExpertPlan {
             Err(error) => return Err(error),
         };
         let weights = checkpoint.quantized_weights()?;
-        let weights: HashMap<_, _> = weights.into_iter().map(|it| (it.name.clone(), it)).collect();
-        let used: HashSet<_> = self.names.iter().map(|(old, _)| &**old).collect();
+        let weights: HashMap<_, _> = weights.iter().map(|it| (&*it.name, it)).collect();
+        let used: HashSet<_> = self.tensors.iter().flat_map(|(_, it)| it.0.names()).collect();
         let numbers = checkpoint.dequantized_but(&mut |_| false, |it| used.contains(&*it.name))?;
-        let arranged = numbers.arranged(self.tensors)?;
-        let mut found = BTreeMap::new();
-        for (old, new) in &self.names {
-            if let Some(weight) = weights.get(old) {
-                let shape = arranged.tensor(new)?.shape().to_vec();
-                found.insert(new, QuantizedWeight { name: new.clone(), shape, ..weight.clone() });
+        let arranged = numbers.arranged(self.tensors.clone())?;
+        let mut found = Vec::new();
+        for (name, tensor) in self.tensors {
+            if let Some(&weight) = tensor.0.names().iter().find_map(|old| weights.get(old)) {
+                let shape = arranged.tensor(&name)?.shape().to_vec();
+                found.push(QuantizedWeight { name, shape, ..weight.clone() });
             }
         }
-        match !found.is_empty() && found.values().all(wanted) {
-            true => Ok((arranged.into_boxed(), found.into_values().collect())),
+        match !found.is_empty() && found.iter().all(wanted) {
+            true => Ok((arranged.into_boxed(), found)),
             false => Err(refused),
         }
     }

@@ -12,10 +12,7 @@ use crate::format::error::{Error, ExpertProblem, Result};
 use crate::format::python_json;
 use crate::format::slice::Index;
 use crate::model::quantized::QuantizedWeight;
-use crate::weights::model_types;
-
-/// The largest `config.json` that is read.
-const MOST_BYTES: u64 = 16 << 20;
+use crate::weights::{MOST_SETTINGS, model_types};
 
 /// The most experts of a module.
 const MOST_EXPERTS: usize = 1 << 16;
@@ -29,8 +26,6 @@ const MOST_MATRICES: usize = 1 << 18;
 pub struct ExpertPlan {
     /// The new tensors. None if the experts have the layout already.
     pub(super) tensors: Vec<(String, Arranged)>,
-    /// The old name and the new name of each matrix, stack and renamed tensor.
-    pub(super) names: Vec<(String, String)>,
     /// The last part of the modules' names, before and after.
     pub(super) module: [&'static str; 2],
 }
@@ -55,39 +50,32 @@ impl ExpertPlan {
             if let Some(reason) = unknown {
                 return Err(ExpertProblem::UnknownModel { reason }.into());
             }
-            let (tensors, names) = (Vec::new(), Vec::new());
-            let module = [row.module[other as usize], row.module[layout as usize]];
-            let mut plan = Self { tensors, names, module };
+            let module = [other, layout].map(|it| row.module[it as usize]);
+            let mut plan = Self { tensors: Vec::new(), module };
             for (root, module) in &modules {
                 match layout {
                     Split => plan.split(row, root, module)?,
                     Stacked => plan.stack(row, root, module)?,
                 }
-                plan.rename(module, row.renamed(layout, root, &shapes));
+                plan.tensors.extend(row.renamed([other, layout], root, &shapes));
             }
             return Ok(plan);
         }
         if is_done {
-            return Ok(Self { tensors: Vec::new(), names: Vec::new(), module: ["", ""] });
+            return Ok(Self { tensors: Vec::new(), module: ["", ""] });
         }
         let expected = |layout| rows[0].name(layout, "model.layers.0.", Key::default());
         Err(ExpertProblem::None { split: expected(Split), stacked: expected(Stacked) }.into())
-    }
-
-    /// Adds tensors of a module that have other names, except for the ones of experts.
-    fn rename(&mut self, module: &Module<'_>, names: Vec<(&str, String)>) {
-        let of_experts: HashSet<_> = module.values().map(|(name, _)| *name).collect();
-        for (old, new) in names.into_iter().filter(|(old, _)| !of_experts.contains(old)) {
-            self.names.push((old.to_owned(), new.clone()));
-            self.tensors.push((new, Arranged::tensor(old)));
-        }
     }
 
     /// Adds the stacks of a module's experts.
     fn stack(&mut self, row: &Row, root: &str, module: &Module<'_>) -> Result<()> {
         let numbers: BTreeSet<_> = module.keys().map(|key| key.expert).collect();
         let count = numbers.len();
-        for (stack, is_bias) in stacks(module) {
+        let mut stacks: BTreeSet<_> = module.keys().map(|key| (key.stack, key.is_bias)).collect();
+        // Weights are always needed.
+        stacks.extend([(0, false), (1, false)]);
+        for (stack, is_bias) in stacks {
             let stacked = row.name(Stacked, root, Key { stack, is_bias, ..Key::default() });
             let mut experts = Vec::new();
             for expert in 0..=numbers.last().copied().unwrap_or_default() {
@@ -96,7 +84,6 @@ impl ExpertPlan {
                     let key = Key { stack, is_bias, expert, part };
                     let expected = || row.name(Split, root, key);
                     let (name, _) = module.get(&key).ok_or_else(|| missing(expected(), count))?;
-                    self.names.push(((*name).to_owned(), stacked.clone()));
                     matrices.push(Arranged::tensor(*name));
                 }
                 let expert = row.joined(matrices);
@@ -110,7 +97,7 @@ impl ExpertPlan {
 
     /// Adds the matrices of a module's experts.
     fn split(&mut self, row: &Row, root: &str, module: &Module<'_>) -> Result<()> {
-        let Dimensions { count, is_transposed, outputs } = row.dimensions(root, module)?;
+        let (count, is_transposed, outputs) = row.dimensions(root, module)?;
         for (&key, &(stacked, shape)) in module {
             let outputs = outputs[key.stack];
             if key.is_bias && shape != [count, outputs] {
@@ -125,12 +112,8 @@ impl ExpertPlan {
                 let expert = Arranged::tensor(stacked).slice(0, number);
                 let is_transposed = is_transposed && !key.is_bias;
                 let expert = if is_transposed { expert.transposed() } else { expert };
-                for part in 0..parts {
-                    let name = row.name(Split, root, Key { expert: number, part, ..key });
-                    self.names.push((stacked.to_owned(), name.clone()));
-                    let matrix = row.part(expert.clone(), part, parts, outputs / parts);
-                    self.tensors.push((name, matrix));
-                }
+                let key = Key { expert: number, ..key };
+                self.tensors.extend(row.divide(root, key, &expert, outputs));
             }
         }
         Ok(())
@@ -150,16 +133,6 @@ pub(super) fn shapes<'a, S>(
     plain.chain(weights.iter().map(|it| (&*it.name, &*it.shape))).collect()
 }
 
-/// The dimensions of a module's stacks.
-struct Dimensions {
-    /// The number of experts.
-    count: usize,
-    /// Whether outputs are columns.
-    is_transposed: bool,
-    /// The outputs of an expert in each stack.
-    outputs: [usize; 2],
-}
-
 impl Row {
     /// Joins the matrices of an expert that share a stack.
     fn joined(&self, mut matrices: Vec<Arranged>) -> Arranged {
@@ -171,25 +144,32 @@ impl Row {
         Arranged::concat(0, matrices)
     }
 
-    /// Returns one of the matrices that share a stack, each with this many outputs.
-    pub(super) fn part(
+    /// Divides an expert's part of a stack, with this many outputs as rows, into the matrices of
+    /// the expert, with their names.
+    pub(super) fn divide(
         &self,
-        expert: Arranged,
-        part: usize,
-        parts: usize,
+        root: &str,
+        key: Key,
+        expert: &Arranged,
         outputs: usize,
-    ) -> Arranged {
-        let first = match self.gate_up {
-            GateUp::First => part * outputs,
-            GateUp::Last => (parts - 1 - part) * outputs,
-            GateUp::Interleaved => return expert.slice(0, Index::from(part..).step(parts)),
+    ) -> Vec<(String, Arranged)> {
+        let parts = self.stacks[key.stack].1.len();
+        let outputs = outputs / parts;
+        let matrix = |part: usize| {
+            let rows = match self.gate_up {
+                GateUp::First => Index::from(part * outputs..(part + 1) * outputs),
+                GateUp::Last => Index::from((parts - 1 - part) * outputs..(parts - part) * outputs),
+                GateUp::Interleaved => Index::from(part..).step(parts),
+            };
+            (self.name(Split, root, Key { part, ..key }), expert.clone().slice(0, rows))
         };
-        expert.slice(0, first..first + outputs)
+        (0..parts).map(matrix).collect()
     }
 
-    /// Returns the dimensions of a module's stacks. The inputs of each are the outputs of the other,
-    /// so their shapes show whether outputs are columns.
-    fn dimensions(&self, root: &str, module: &Module<'_>) -> Result<Dimensions> {
+    /// Returns the number of experts, whether outputs are columns of the stacks of a module, and the
+    /// outputs of an expert in each stack. The inputs of each are the outputs of the other, so their
+    /// shapes show which are columns.
+    fn dimensions(&self, root: &str, module: &Module<'_>) -> Result<(usize, bool, [usize; 2])> {
         let mut stacks = [[0; 3]; 2];
         for (stack, dims) in stacks.iter_mut().enumerate() {
             let key = Key { stack, ..Key::default() };
@@ -214,15 +194,8 @@ impl Row {
             (_, is_transposed) => is_transposed,
         };
         let outputs = if is_transposed { [columns, down[2]] } else { [rows, down[1]] };
-        Ok(Dimensions { count, is_transposed, outputs })
+        Ok((count, is_transposed, outputs))
     }
-}
-
-/// Returns the stacks of a module, each with whether it is one of biases. Weights are always
-/// needed.
-fn stacks(module: &Module<'_>) -> BTreeSet<(usize, bool)> {
-    let found = module.keys().map(|key| (key.stack, key.is_bias));
-    found.chain([(0, false), (1, false)]).collect()
 }
 
 fn missing(expected: String, count: usize) -> Error {
@@ -239,7 +212,7 @@ pub(super) fn rows<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &ExpertOptions,
 ) -> Result<(Vec<Row>, Option<String>)> {
-    let config = checkpoint.read_beside("config.json", MOST_BYTES)?;
+    let config = checkpoint.read_beside("config.json", MOST_SETTINGS)?;
     let json = config.map(|(_, text)| python_json::read(&text));
     let (models, reason) = match json {
         Some(Ok(json)) => {
@@ -251,7 +224,7 @@ pub(super) fn rows<S: ReadAt>(
         None => (BTreeSet::new(), "there is no config.json".into()),
     };
     let models: Vec<_> = models.iter().map(|it| it.strip_suffix("_text").unwrap_or(it)).collect();
-    let known = ROWS.iter().filter(|row| row.models.iter().any(|model| models.contains(model)));
+    let known = ROWS.iter().filter(|row| row.models.split(' ').any(|it| models.contains(&it)));
     let mut rows: Vec<Row> = known.copied().collect();
     let unknown = Some(reason).filter(|_| rows.is_empty() && options.gate_up.is_none());
     if rows.is_empty() {

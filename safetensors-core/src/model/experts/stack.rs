@@ -5,7 +5,7 @@ use super::plan::rows;
 use super::table::Row;
 use crate::checkpoint::{Arranged, Checkpoint};
 use crate::file::io::ReadAt;
-use crate::file::load::ExpertLayout::{Split, Stacked};
+use crate::file::load::ExpertLayout::Stacked;
 use crate::file::load::ExpertOptions;
 use crate::format::error::{ExpertProblem, Result};
 
@@ -58,14 +58,9 @@ impl Stack {
     pub(in crate::model) fn divide(
         &self,
         expert: usize,
-        outputs: Arranged,
+        outputs: &Arranged,
         rows: usize,
     ) -> Vec<(String, Arranged)> {
-        let parts = self.row.stacks[self.key.stack].1.len();
-        let part = |part| {
-            let name = self.row.name(Split, &self.root, Key { expert, part, ..self.key });
-            (name, self.row.part(outputs.clone(), part, parts, rows / parts))
-        };
-        (0..parts).map(part).collect()
+        self.row.divide(&self.root, Key { expert, ..self.key }, outputs, rows)
     }
 }

@@ -157,17 +157,10 @@ impl Config {
 
     /// Returns the parameters of a module that may be changed.
     pub(super) fn parameters_of(&self, module: &str) -> Vec<&str> {
-        let is_of_module = |target: &&String| match target.rsplit_once('.') {
-            Some((path, _)) => is_end(module, path),
-            None => is_end(module, "experts"),
-        };
-        let found: BTreeSet<_> = self
-            .parameters
-            .iter()
-            .filter(is_of_module)
-            .map(|target| target.rsplit('.').next().unwrap_or_default())
-            .collect();
-        found.into_iter().collect()
+        let targets = self.parameters.iter();
+        let targets = targets.map(|it| it.rsplit_once('.').unwrap_or(("experts", it)));
+        let found = targets.filter(|(path, _)| is_end(module, path)).map(|(_, name)| name);
+        found.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Returns `true` if PEFT multiplied `lora_A` with the middle dimension of any stack of

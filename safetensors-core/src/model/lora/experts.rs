@@ -18,12 +18,8 @@ pub(super) fn parameter<'a>(
     config: &'a Config,
     is_known: impl Fn(&str) -> bool,
 ) -> Result<(&'a str, Option<&'a str>)> {
-    let mut module = key;
-    let mut level = 0;
-    while let Some(outer) = module.strip_suffix(WRAPPED) {
-        module = outer;
-        level += 1;
-    }
+    let module = key.trim_end_matches(WRAPPED);
+    let level = (key.len() - module.len()) / WRAPPED.len();
     let mut parameters = config.parameters_of(module);
     if parameters.is_empty() && level == 0 {
         return Ok((key, None));

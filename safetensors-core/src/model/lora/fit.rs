@@ -8,7 +8,7 @@ use super::matrix::len;
 use super::merged::{Delta, Magnitude, Place};
 use super::names::{Fused, Spelling};
 use super::parts::{Change, Module};
-use super::source::{at, located, mismatch};
+use super::source::{at, located, mismatch, misshapen};
 use super::transposed::Base;
 use super::{Adapter, ExpertsInput};
 use crate::file::io::ReadAt;
@@ -25,6 +25,8 @@ pub(super) struct Met<'n, 'a> {
     pub(super) change: &'n Change,
     pub(super) weight: &'a str,
     pub(super) shape: &'a [usize],
+    /// The rows of the weight; 0 for a scalar.
+    pub(super) rows: usize,
     pub(super) spelling: Spelling,
     /// The rows of the matrix that belong to other weights before this one.
     pub(super) first: usize,
@@ -79,11 +81,10 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
             Spelling::Same => self.whole(it)?,
             Spelling::Fused(part, fused) => self.fused(it, part, fused)?,
             Spelling::Parts => {
-                let rows = it.rows();
-                if it.is_last && it.first.saturating_add(rows) != it.change.shape.rows {
+                if it.is_last && it.first.saturating_add(it.rows) != it.change.shape.rows {
                     return Err(self.unfit(it));
                 }
-                self.rows(it, Place { first: it.first, ..Place::new(0..rows, 0) })?
+                self.rows(it, Place { first: it.first, ..Place::new(0..it.rows, 0) })?
             }
         };
         let scaling = (self.adapter.scale * it.change.scaling) as f32;
@@ -175,8 +176,8 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
             }
         };
         let all = other.checked_mul(fused.parts.len() - 1).and_then(|it| it.checked_add(first));
-        let size = all.filter(|&all| all > 0 && it.rows().is_multiple_of(all));
-        let size = size.map_or(0, |all| it.rows() / all);
+        let size = all.filter(|&all| all > 0 && it.rows.is_multiple_of(all));
+        let size = size.map_or(0, |all| it.rows / all);
         let rows = if part == 0 { first } else { other } * size;
         if !first.is_multiple_of(other) || rows != it.change.shape.rows {
             return Err(self.unfit(it));
@@ -227,8 +228,7 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
         }
         let is_vector = tensor.shape().iter().all(|&dim| dim == 1 || dim == count);
         if !is_vector || tensor.element_count() != count as u64 {
-            let found = format!("shape {}", Shape(tensor.shape()));
-            return Err(located(&tensor, mismatch(format!("{count} numbers"), found)));
+            return Err(misshapen(&tensor, format!("{count} numbers")));
         }
         let epsilon = if is_lycoris { f32::EPSILON } else { 0.0 };
         Ok(Some(Magnitude { position, columns, epsilon }))
@@ -253,13 +253,6 @@ impl<'f, 'a, S: ReadAt> Fit<'f, 'a, S> {
 
     fn error(&self, it: &Met<'_, 'a>, problem: AdapterProblem) -> Error {
         at(&self.adapter.source, it.change.position(), problem)
-    }
-}
-
-impl Met<'_, '_> {
-    /// Returns the rows of the weight.
-    pub(super) fn rows(&self) -> usize {
-        self.shape.first().copied().unwrap_or_default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use super::kinds::{Kind, Role, Tensors};
 use super::product::{Factors, Join, Product, contracted, transposed};
-use super::source::{Source, at, checked, located, mismatch, read_all};
+use super::source::{Source, at, checked, mismatch, misshapen, read_all};
 use crate::checkpoint::failed;
 use crate::format::error::{AdapterProblem, Result, Shape};
 
@@ -230,8 +230,7 @@ impl Pair {
             let ones = shape.row.split_off(1);
             if mid.shape()[..2] != [rank, rank] || !is_ones(&ones) {
                 let expected = format!("shape [{rank}, {rank}] and the sizes of a kernel");
-                let found = format!("shape {}", Shape(mid.shape()));
-                return Err(located(&mid, mismatch(expected, found)));
+                return Err(misshapen(&mid, expected));
             }
             shape.row.extend(&mid.shape()[2..]);
         }

@@ -93,16 +93,7 @@ type Matrices = Vec<Option<Factors>>;
 ///
 /// Threads take the parts of weights in order, so that a thread has at most one weight unfinished:
 /// the matrices of each weight are read once.
-#[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<VecDeque<Arc<Matrices>>>);
-
-impl Recent {
-    fn keep(&self, matrices: &Arc<Matrices>) {
-        let mut recent = lock(&self.0);
-        recent.truncate(2 * default_threads());
-        recent.push_front(Arc::clone(matrices));
-    }
-}
+pub(super) type Recent = Mutex<VecDeque<Arc<Matrices>>>;
 
 impl ComputedTensor for Merged {
     fn name(&self) -> &str {
@@ -177,7 +168,9 @@ impl Merged {
         let matrices = self.deltas.iter().map(Delta::matrix).collect::<io::Result<_>>()?;
         let matrices = Arc::new(matrices);
         *kept = Arc::downgrade(&matrices);
-        self.recent.keep(&matrices);
+        let mut recent = lock(&self.recent);
+        recent.truncate(2 * default_threads());
+        recent.push_front(Arc::clone(&matrices));
         Ok(matrices)
     }
 

@@ -120,9 +120,7 @@ use crate::format::dtype::Dtype;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
 use crate::format::error::{Error, Result};
-
-/// The largest settings that are read. Real ones have a few KiB.
-const MOST: u64 = 16 << 20;
+use crate::weights::MOST_SETTINGS;
 
 /// The file of an adapter in a directory that PEFT saved.
 const PEFT_FILE: &str = "adapter_model.safetensors";
@@ -172,7 +170,7 @@ impl Adapter {
     /// merged; any error of reading.
     pub fn new<S: ReadAt + 'static>(checkpoint: Checkpoint<S>) -> Result<Self> {
         let source = checkpoint.into_boxed();
-        let config = match source.read_beside("adapter_config.json", MOST)? {
+        let config = match source.read_beside("adapter_config.json", MOST_SETTINGS)? {
             Some((path, json)) => Some(Config::parse(&json).map_err(|error| error.in_path(&path))?),
             None => None,
         };

@@ -57,10 +57,7 @@ const FUSED: &[Fused] = &[
 
 /// The first parts of names that versions of transformers have in another order or not at all, as
 /// in `language_model.model.layers` and `model.language_model.layers`.
-const PREFIXES: &[&str] = &["model", "language_model", CLIP];
-
-/// The first part of names in a text encoder, which transformers 5 does not have.
-const CLIP: &str = "text_model";
+const PREFIXES: &[&str] = &["model", "language_model", "text_model"];
 
 /// The names of a checkpoint's tensors, by the spellings of adapters; two may have one spelling.
 pub(super) struct Names<'a> {
@@ -194,9 +191,8 @@ impl<'a> Names<'a> {
             for start in all.keys().filter_map(|name| name.strip_suffix(&*ending)) {
                 prefixes.push(Prefix { drop: String::new(), add: format!("{start}{dot}") });
             }
-            for (start, rest) in
-                names[0].match_indices(dot).map(|(at, _)| names[0].split_at(at + 1))
-            {
+            for (at, _) in names[0].match_indices(dot) {
+                let (start, rest) = names[0].split_at(at + 1);
                 if all.contains_key(rest) {
                     prefixes.push(Prefix { drop: start.to_owned(), add: String::new() });
                 }
@@ -242,8 +238,8 @@ impl Wanted {
 fn spelled(name: &str, is_flattened: bool) -> String {
     if is_flattened {
         let name = name.replace('.', "_");
-        let rest = name.strip_prefix(CLIP).and_then(|rest| rest.strip_prefix('_'));
-        return rest.map(str::to_owned).unwrap_or(name);
+        // Text encoders of transformers 5 do not have it.
+        return name.strip_prefix("text_model_").unwrap_or(&name).to_owned();
     }
     let mut rest = name;
     while let Some((first, more)) = rest.split_once('.')

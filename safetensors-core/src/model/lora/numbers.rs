@@ -41,12 +41,11 @@ impl Numbers {
             Self { numbers: Vec::new(), names: BTreeMap::new(), expressions: Vec::new() };
         for (position, (pattern, number)) in patterns.into_iter().enumerate() {
             found.numbers.push(number);
-            if let Some((shape, name)) = plain(&pattern) {
-                let has_room = found.names.len() < MOST_SHAPES || found.names.contains_key(&shape);
-                if has_room {
-                    found.names.entry(shape).or_default().entry(name).or_insert(position);
-                    continue;
-                }
+            if let Some((shape, name)) = plain(&pattern)
+                && (found.names.len() < MOST_SHAPES || found.names.contains_key(&shape))
+            {
+                found.names.entry(shape).or_default().entry(name).or_insert(position);
+                continue;
             }
             let in_expression = |pattern: &str| format!(r"^(?:.*\.)?(?:{pattern})$");
             found.expressions.push((position, expressions.compile(&pattern, in_expression)?));

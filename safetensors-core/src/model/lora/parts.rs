@@ -7,10 +7,10 @@ use super::experts;
 use super::kinds::{ENDS, End, Kind, MODELS, Role, Tensors, unknown};
 use super::matrix::{Matrix, ProductShape};
 use super::names::{Found, Names, Wanted};
-use super::source::{Source, at, located, mismatch};
+use super::source::{Source, at, located, mismatch, misshapen};
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
-use crate::format::error::{AdapterProblem, Result, Shape};
+use crate::format::error::{AdapterProblem, Result};
 use crate::format::patterns::Expressions;
 use crate::format::python_json;
 
@@ -332,8 +332,7 @@ impl Settings<'_> {
 fn number(source: &Source, position: usize) -> Result<f64> {
     let Some(tensor) = source.tensor_at(position) else { return Ok(1.0) };
     if tensor.element_count() != 1 {
-        let found = format!("shape {}", Shape(tensor.shape()));
-        return Err(located(&tensor, mismatch("one number", found)));
+        return Err(misshapen(&tensor, "one number"));
     }
     let number = tensor.read_with(&LoadOptions::new().all_as(Dtype::F64))?.into_vec::<f64>()?;
     Ok(number.first().copied().unwrap_or(1.0))

@@ -10,7 +10,7 @@ use super::matrix::len;
 use super::merged::{Delta, Merged, Recent, Stored, is_possible};
 use super::names::{Found, Names, Wanted};
 use super::parts::Changed;
-use super::source::{Source, at, located, mismatch};
+use super::source::{Source, at, located, mismatch, misshapen};
 use super::transposed::Base;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
@@ -109,9 +109,10 @@ impl<'a, S: ReadAt> Plan<'a, S> {
             let mut first = 0;
             for (number, weight) in names.iter().enumerate() {
                 let shape = self.numbers(weight, source, change.position())?.shape();
+                let rows = shape.first().copied().unwrap_or_default();
                 let is_last = number + 1 == names.len();
-                all.push(Met { module, change, weight, shape, spelling, first, is_last });
-                first = first.saturating_add(shape.first().copied().unwrap_or_default());
+                all.push(Met { module, change, weight, shape, rows, spelling, first, is_last });
+                first = first.saturating_add(rows);
             }
         }
         Ok(all)
@@ -194,8 +195,7 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         }
         if tensor.shape() != merged.shape {
             let expected = format!("shape {} of {:?}", Shape(&merged.shape), merged.name);
-            let found = format!("shape {}", Shape(tensor.shape()));
-            return Err(located(&tensor, mismatch(expected, found)));
+            return Err(misshapen(&tensor, expected));
         }
         if !is_possible(tensor.dtype()) {
             return Err(located(&tensor, mismatch(POSSIBLE, tensor.dtype().to_string())));

@@ -33,16 +33,19 @@ pub(super) fn checked(
         return Err(located(&tensor, problem));
     }
     if tensor.shape().len() < ndim || tensor.shape().contains(&0) {
-        let found = format!("shape {}", Shape(tensor.shape()));
         let dims = if ndim == 1 { "dimension" } else { "dimensions" };
-        let problem = mismatch(format!("at least {ndim} {dims}, none of them 0"), found);
-        return Err(located(&tensor, problem));
+        return Err(misshapen(&tensor, format!("at least {ndim} {dims}, none of them 0")));
     }
     Ok(tensor)
 }
 
 pub(super) fn mismatch(expected: impl Into<String>, found: impl Into<String>) -> AdapterProblem {
     AdapterProblem::Mismatch { expected: expected.into(), found: found.into() }
+}
+
+/// Makes the error of a tensor with another shape than expected.
+pub(super) fn misshapen<S>(tensor: &LazyTensor<'_, S>, expected: impl Into<String>) -> Error {
+    located(tensor, mismatch(expected, format!("shape {}", Shape(tensor.shape()))))
 }
 
 /// Returns an error about a tensor of an adapter.

@@ -3,12 +3,12 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-use super::MOST;
 use super::source::mismatch;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::ReadAt;
 use crate::format::error::{Error, Result};
 use crate::format::python_json;
+use crate::weights::MOST_SETTINGS;
 
 /// A checkpoint, with its layers once they are asked for.
 pub(super) struct Base<'a, S> {
@@ -26,9 +26,8 @@ impl<'a, S> Base<'a, S> {
     where
         S: ReadAt,
     {
-        let Some((path, json)) = self.checkpoint.read_beside("config.json", MOST)? else {
-            return Ok(None);
-        };
+        let config = self.checkpoint.read_beside("config.json", MOST_SETTINGS)?;
+        let Some((path, json)) = config else { return Ok(None) };
         let config = python_json::read(&json)
             .map_err(|error| Error::from(mismatch("JSON", error.to_string())).in_path(path))?;
         let config = config.get("text_config").unwrap_or(&config);

@@ -32,10 +32,8 @@ impl<S: ReadAt> Checkpoint<S> {
         weights: impl IntoIterator<Item = (N, Arranged)>,
     ) -> Result<Checkpoint<Computed<S>>> {
         let found = self.find_weights(&mut |_| false)?;
-        let known: Weights<'_> = found
-            .iter()
-            .map(|(_, it)| (&*it.name, Stored { weight: it, parts: parts_of(it) }))
-            .collect();
+        let known = found.iter().map(|(_, it)| Stored { weight: it, parts: parts_of(it) });
+        let known: Weights<'_> = known.map(|it| (&*it.weight.name, it)).collect();
         let mut tensors = Vec::new();
         let mut expected = Vec::new();
         for (name, arranged) in weights {
@@ -107,9 +105,7 @@ impl Stored<'_> {
             }
             Form::Slice(form, dim, index) => {
                 let part = self.arranged(role, form, known)?;
-                let no_dim = ErrorKind::NoSuchDim { dim: *dim, ndim: part.shape.len() };
-                let len = part.shape.get(*dim).copied().ok_or(no_dim);
-                let taken = len.and_then(|len| TakenDim::new(*dim, len, *index));
+                let taken = TakenDim::new(&part.shape, *dim, *index);
                 let taken = taken.map_err(|kind| Error::from(kind).in_tensor(&self.weight.name))?;
                 (part.slice(*dim, taken), "the slice begins or ends inside a block with one scale")
             }

@@ -36,7 +36,7 @@ pub(super) fn experts<'a, B: ReadAt>(
         if is_turned {
             (up, down) = (down.transposed(), up.transposed());
         }
-        for (name, up) in stack.divide(expert, up, rows) {
+        for (name, up) in stack.divide(expert, &up, rows) {
             items.push(Item {
                 module,
                 model: None,
