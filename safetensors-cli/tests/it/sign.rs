@@ -179,7 +179,7 @@ fn only_a_signature_is_replaced() {
     let weights = fs::read(model.join("model.safetensors")).unwrap();
     let sign = ["sign", "model", "--key", &fixture("p256.pem"), "--force", "--signature"];
     dir.run(&[&sign[..], &["model/model.safetensors"]].concat())
-        .fails(1, "model/model.safetensors: exists, and is not a signature");
+        .fails(1, "model/model.safetensors: exists and is not replaced: it is a link, or not a signature");
     assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), weights);
 }
 
@@ -192,7 +192,7 @@ fn what_the_signature_leaves_out_is_said() {
     fs::write(model.join("sub/new"), "").unwrap();
     dir.run(&["verify", "model", "--signature", "model/model.sig", "--key", &public])
         .success()
-        .stdout(ends_with("; the signature leaves out \"later\", \"sub\", 2 files\n"));
+        .stdout(ends_with("; the signature does not cover \"later\", \"sub\", 2 files\n"));
 }
 
 #[test]
