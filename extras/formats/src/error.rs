@@ -126,9 +126,7 @@ pub enum ErrorKind {
     )]
     TwoFormats { other: String, archive: std::ops::Range<u64>, file_len: u64 },
     /// A file that is also a pickle with imports.
-    #[error(
-        "it is {other} and a pickle that imports {import}: programs read one or the other"
-    )]
+    #[error("it is {other} and a pickle that imports {import}: programs read one or the other")]
     AlsoPickle { other: String, import: String },
     /// A file of another format than its place needs.
     #[error("expected a file of {expected}, found one of {found}")]

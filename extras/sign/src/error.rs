@@ -72,9 +72,7 @@ pub enum ErrorKind {
     WrongSignature,
 
     /// A file to replace that is not a signature, or is a link.
-    #[error(
-        "exists and is not replaced: it is a link, or not a signature by a key or certificate"
-    )]
+    #[error("exists and is not replaced: it is a link, or not a signature by a key or certificate")]
     NotASignature,
 
     // The signed content.

@@ -188,9 +188,7 @@ mod tests {
         let two = [tile(&[0, 0], &[2, 3]), tile(&[2, 0], &[2, 3])];
         assert!(check(&[4, 3], &two).is_ok());
         assert!(problem(&[5, 3], &two).contains("12 of the 15 elements"));
-        assert!(
-            problem(&[3, 3], &two).contains("[2, 3] from [2, 0] on does not fit shape [3, 3]")
-        );
+        assert!(problem(&[3, 3], &two).contains("[2, 3] from [2, 0] on does not fit shape [3, 3]"));
         assert!(problem(&[4], &two).contains("does not fit"));
         let far = [tile(&[usize::MAX, 0], &[2, 3])];
         assert!(problem(&[4, 3], &far).contains("does not fit"));

@@ -37,8 +37,7 @@ fn an_archive_before_or_behind_a_file_is_refused_by_name() {
         let same = check_polyglot(&bytes).unwrap_err().to_string();
         assert_eq!(error, format!("a file: {same}"));
         let (begin, end) = if is_behind { (first.len(), bytes.len()) } else { (0, zip.len()) };
-        let place =
-            format!("and a ZIP archive (bytes {begin} to {end} of {}): ", bytes.len());
+        let place = format!("and a ZIP archive (bytes {begin} to {end} of {}): ", bytes.len());
         assert!(error.contains(&format!("it is {other}")) && error.contains(&place), "{error}");
         if other.starts_with("a NumPy") {
             let error = npy::Array::from_source(bytes, "a file", &Limits::default()).unwrap_err();
@@ -80,10 +79,7 @@ fn a_sound_safetensors_file_may_be_an_archive() {
         for behind in [0, 3, 1000] {
             let file = safetensors(&[read(name), vec![0; behind]].concat());
             let error = check_polyglot(&file).unwrap_err().to_string();
-            assert!(
-                error.starts_with("it is a safetensors file and a ZIP archive"),
-                "{error}"
-            );
+            assert!(error.starts_with("it is a safetensors file and a ZIP archive"), "{error}");
         }
     }
     // An archive alone is one format.
