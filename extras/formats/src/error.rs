@@ -121,7 +121,8 @@ pub enum ErrorKind {
     NotEnabled { format: crate::Format },
     /// A ZIP archive that is another format, too: `other` is before or after it.
     #[error(
-        "it is {other} and a ZIP archive (bytes {} to {} of {file_len}): programs read one or the other",
+        "it is {other} and a ZIP archive (bytes {} to {} of {file_len}): programs read one or \
+         the other",
         .archive.start, .archive.end
     )]
     TwoFormats { other: String, archive: std::ops::Range<u64>, file_len: u64 },

@@ -162,7 +162,8 @@ pub enum ErrorKind {
     // The cache, and directories of the user.
     /// Files in the directory that are not from an earlier download.
     #[error(
-        "files that were changed or not downloaded would be lost: {}; overwrite(true) replaces them",
+        "files that were changed or not downloaded would be lost: {}; overwrite(true) \
+         replaces them",
         NameList(.files)
     )]
     LocalChanges { files: Vec<String> },
