@@ -72,7 +72,7 @@ fn what_a_follower_refuses() {
     follow(&["root", "step-1", "--once", "--force"]).success();
     // Version 2 is not there.
     publish(dir.path(), 3);
-    let gap = "a delta is missing between the versions \"000000\" and \"000002\"; the delta \"000003\" needs it";
+    let gap = "a delta is missing between the versions \"000000\" and \"000002\"";
     follow(&["root", "served", "--once"]).fails(1, gap);
     fs::remove_dir_all(dir.at("root/weight_v000000")).unwrap();
     let base = ["root", "served", "--once", "--base", "step-2"];

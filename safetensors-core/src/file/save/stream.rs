@@ -91,9 +91,9 @@ impl StreamWriter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::FileExists`] and [`ErrorKind::ReadOnlyFile`], unless the options allow replacing
-    /// the file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Io`]; others of
-    /// [`save`](super::save()), but for sources.
+    /// [`ErrorKind::FileExists`] and [`ErrorKind::ReadOnlyFile`], unless the options allow the
+    /// replacement; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Io`]; others of
+    /// [`save`](super::save()), except errors of a source.
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,

@@ -311,7 +311,8 @@ pub enum ErrorKind {
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
     #[error(
-        "the edit would break the manifest {}, which has this header's digest: edit a copy elsewhere",
+        "the edit would break the manifest {}, which has this header's digest: edit a \
+         copy elsewhere",
         .manifest.display()
     )]
     InManifest { manifest: std::path::PathBuf },

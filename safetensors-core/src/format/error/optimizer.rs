@@ -34,7 +34,8 @@ pub enum OptimizerProblem {
     BadGroups { key: String, expected: &'static str },
     /// Parameter groups differ in a setting that the optimizer has only once.
     #[error(
-        "its parameter groups differ in {setting}: {} and {}; this optimizer supports only one value",
+        "its parameter groups differ in {setting}: {} and {}; this optimizer supports only \
+         one value",
         Escaped(.one), Escaped(.other)
     )]
     GroupsDiffer { setting: &'static str, one: String, other: String },

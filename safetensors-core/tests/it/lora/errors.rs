@@ -151,8 +151,8 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &module[..],
             &[("layers.0.k.weight", &[4, 3][..])][..],
-            "q.lora_B.weight\": the LoRA changes \"layers.0.q.weight\", which the checkpoint lacks; \
-             did you mean \"layers.0.k.weight\"?",
+            "q.lora_B.weight\": the LoRA changes \"layers.0.q.weight\", which the checkpoint \
+             lacks; did you mean \"layers.0.k.weight\"?",
         ),
         (
             &module,
