@@ -48,7 +48,7 @@ pub enum StoreError {
     },
     /// Both the adapter and the layout of PyTorch transpose linear layers.
     #[error(
-        "the adapter transposes linear layers, and pytorch(true) does so too: leave the adapter out"
+        "the adapter transposes linear layers, and pytorch(true) does so too: remove the adapter"
     )]
     TransposedTwice,
     /// Parameters that PyTorch saves in one tensor differ in dtype or shape.
@@ -108,7 +108,7 @@ pub enum StoreError {
         key: &'static str,
     },
     /// Loading in steps failed after some parameters had got their new values.
-    #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
+    #[error("loading stopped after {loaded} of {total} parameters: {}", .source.kind())]
     PartlyLoaded {
         /// The number of parameters with new values.
         loaded: usize,

@@ -149,7 +149,10 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// Like [`LazyTensor::read`], [`DynArray::from_buf`] and [`LazyTensor::refuse_codes`].
+    /// [`Quantization`](safetensors_core::ErrorKind::Quantization) for codes of a quantised weight;
+    /// [`Io`](safetensors_core::ErrorKind::Io), also if the file has changed since it was opened;
+    /// [`InvalidBool`](safetensors_core::ErrorKind::InvalidBool);
+    /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
     fn read_any(&self) -> Result<DynArray>;
 }
 

@@ -34,7 +34,10 @@ use crate::{DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// Like [`safetensors_core::save()`].
+/// [`FileExists`](safetensors_core::ErrorKind::FileExists) and
+/// [`ReadOnlyFile`](safetensors_core::ErrorKind::ReadOnlyFile), unless the options allow replacing
+/// the file; [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor);
+/// [`Io`](safetensors_core::ErrorKind::Io); others of [`safetensors_core::save()`].
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -63,7 +66,10 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Like [`safetensors_core::save_sharded`].
+/// [`ReadOnlyFile`](safetensors_core::ErrorKind::ReadOnlyFile), unless the options allow replacing
+/// the file; [`DirectoryBusy`](safetensors_core::ErrorKind::DirectoryBusy);
+/// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor);
+/// [`Io`](safetensors_core::ErrorKind::Io); others of [`safetensors_core::save_sharded`].
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,

@@ -1,4 +1,4 @@
-//! Training with burn: save and load modules, keep whole epochs, be killed, and go on.
+//! Training with burn: save and load modules, save complete epochs, and resume after a kill.
 //!
 //! ```toml
 //! [dependencies]

@@ -233,7 +233,7 @@
 //! | a full disk cut off a shard | `…-00002-of-00002.safetensors: tensor "fc.weight": cut off: 4 of 24 bytes of the tensors are missing`, when it is opened |
 //! | a shard is missing | `…-00002-of-00002.safetensors: tensor "fc.weight": the shard is missing; the index needs it for 1 tensor`, when it is opened |
 //! | bits flip on the disk | none, unless the file was saved with digests and is verified: `…-00002-of-00002.safetensors: tensor "fc.weight": the data has changed: …` |
-//! | a file is overwritten while it is read | the file has changed; values are never mixed |
+//! | a file is overwritten while it is read | `the file has changed since it was opened: …` |
 //! | the weights are quantised | `tensor "w": codes of the weight "w", stored as fp8: load its numbers with …`: see [below](#other-checkpoints) |
 //! | the config belongs to other weights | shapes that do not match, and tensors that are [`unused`](crate::candle::CheckpointBackend::unused) |
 //!

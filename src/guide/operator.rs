@@ -1,5 +1,5 @@
-//! Looking after files, with the command `safetensors`: inspect, verify, convert, compare, and
-//! change metadata.
+//! Manages files with the command `safetensors`: inspect, verify, convert, compare, and change
+//! metadata.
 //!
 //! ```console
 //! cargo install safetensors-bridge-cli

@@ -62,7 +62,7 @@ pub enum ErrorKind {
     #[error("its frame should have a content of {expected} bytes, found {found}")]
     ContentSize { expected: u64, found: u64 },
     /// A frame with more bytes than the tensor.
-    #[error("its frame should have a content of {expected} bytes, and goes on after them")]
+    #[error("its frame holds more than the expected {expected} bytes")]
     ContentTooLong { expected: u64 },
     /// Tensors that are larger than their compressed bytes and the base explain.
     #[error(
@@ -133,7 +133,7 @@ pub enum ErrorKind {
     Fork { base: String, one: String, other: String },
     /// A missing delta between two others.
     #[error(
-        "no delta leads from {} to {}, which the delta {} changes",
+        "a delta is missing between the versions {} and {}; the delta {} needs it",
         Quoted(.from), Quoted(.base), Quoted(.version)
     )]
     Gap { from: String, base: String, version: String },
@@ -142,8 +142,8 @@ pub enum ErrorKind {
     Cycle { version: String },
     /// A delta whose base is not the result before, despite equal versions.
     #[error(
-        "the delta {} was made of another {} than the deltas before it make: the digest of its \
-         base is {expected}, found {found}", Quoted(.version), Quoted(.base)
+        "the delta {} does not follow the one before: the digest of the version {} should be \
+         {expected}, found {found}", Quoted(.version), Quoted(.base)
     )]
     OtherBase { version: String, base: String, expected: String, found: String },
 
@@ -153,8 +153,8 @@ pub enum ErrorKind {
     OtherVersion { expected: String, found: String },
     /// A first delta from a version that is neither here nor published.
     #[error(
-        "the delta {} changes the version {}, which is neither here nor published, and no full \
-         version is", Quoted(.version), Quoted(.base)
+        "the delta {} needs the version {}, which is neither local nor published; nor is a full \
+         version", Quoted(.version), Quoted(.base)
     )]
     NoBase { base: String, version: String },
 

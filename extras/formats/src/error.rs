@@ -106,7 +106,7 @@ pub enum ErrorKind {
     #[error("members of the archive overlap, or reach past its end")]
     Overlap,
     /// A size that is impossible for the compressed bytes.
-    #[error("the member claims {found} bytes, but its {stored} in the archive hold {most} at most")]
+    #[error("the member claims {found} bytes, but its {stored} stored bytes hold at most {most}")]
     ImpossibleSize { stored: u64, most: u64, found: u64 },
 
     // Any format.
@@ -121,15 +121,13 @@ pub enum ErrorKind {
     NotEnabled { format: crate::Format },
     /// A ZIP archive that is another format, too: `other` is before or after it.
     #[error(
-        "it is {other}, and also a ZIP archive, from byte {} to {} of {file_len}; which of them is \
-         read depends on the program", .archive.start, .archive.end
+        "it is {other} and a ZIP archive (bytes {} to {} of {file_len}): programs read one or \
+         the other",
+        .archive.start, .archive.end
     )]
     TwoFormats { other: String, archive: std::ops::Range<u64>, file_len: u64 },
     /// A file that is also a pickle with imports.
-    #[error(
-        "it is {other}, and also a pickle that imports {import}; which of them is read depends on \
-         the program"
-    )]
+    #[error("it is {other} and a pickle that imports {import}: programs read one or the other")]
     AlsoPickle { other: String, import: String },
     /// A file of another format than its place needs.
     #[error("expected a file of {expected}, found one of {found}")]
@@ -149,7 +147,7 @@ pub enum ErrorKind {
     NestedTooDeep { limit: usize },
     /// Memory or steps out of proportion to the files.
     #[error(
-        "names, lists or tensors are repeated too often: over {limit} {what} for {file_len} bytes; \
+        "names, lists or tensors repeat too often: over {limit} {what} for {file_len} bytes; \
          save the tensors again"
     )]
     OutOfProportion { what: &'static str, limit: u64, file_len: u64 },

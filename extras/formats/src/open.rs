@@ -70,11 +70,12 @@ pub fn join<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnknownFormat`] for another directory; like [`TensorFile::open`]; errors of the
-/// store; [`ErrorKind::BadIndex`] and [`NotInShard`](safetensors_core::ErrorKind::NotInShard);
-/// [`ErrorKind::BadSplit`]; for a trainer's checkpoint [`ErrorKind::MissingFile`],
-/// [`ErrorKind::BadDirectory`], [`ErrorKind::NotRead`], and errors of core for parts that do not
-/// make up their tensors.
+/// - [`ErrorKind::UnknownFormat`] for another file or directory.
+/// - [`ErrorKind::BadIndex`], [`NotInShard`](safetensors_core::ErrorKind::NotInShard).
+/// - [`ErrorKind::BadSplit`] for the parts of a split GGUF file.
+/// - [`ErrorKind::MissingFile`], [`ErrorKind::BadDirectory`] and [`ErrorKind::NotRead`] for a
+///   trainer's checkpoint, and errors of core for parts that do not make up their tensors.
+/// - Errors of the store, and of the format of a file.
 pub fn open_files<T: Store<File: 'static> + 'static>(
     store: T,
     path: impl AsRef<Path>,

@@ -32,7 +32,7 @@ const SHOWN: u64 = 512;
 /// let zip = TensorView::from_slice(&[22], b"PK\x05\x06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0")?;
 /// let file = serialize([("data", zip)], &SaveOptions::new())?;
 /// let error = check_polyglot(&file).unwrap_err().to_string();
-/// assert!(error.contains("a safetensors file, and also a ZIP archive"), "{error}");
+/// assert!(error.contains("a safetensors file and a ZIP archive"), "{error}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

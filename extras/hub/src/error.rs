@@ -122,10 +122,7 @@ pub enum ErrorKind {
     /// A renamed repository. [`ClientOptions::follow_renames`] follows.
     ///
     /// [`ClientOptions::follow_renames`]: crate::client::ClientOptions::follow_renames
-    #[error(
-        "the repository was renamed to {to}; use that name, or let a download follow: \
-         `ClientOptions::follow_renames`, `safetensors download --follow-renames`"
-    )]
+    #[error("the repository was renamed to {to}; use that name")]
     Renamed { to: String },
     /// Too many requests: the Hub asks for a longer pause than allowed.
     #[error(
@@ -165,7 +162,8 @@ pub enum ErrorKind {
     // The cache, and directories of the user.
     /// Files in the directory that are not from an earlier download.
     #[error(
-        "files that were changed or not downloaded would be lost: {}; --force replaces them",
+        "files that were changed or not downloaded would be lost: {}; overwrite(true) \
+         replaces them",
         NameList(.files)
     )]
     LocalChanges { files: Vec<String> },
@@ -174,8 +172,8 @@ pub enum ErrorKind {
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
     /// A bucket, which cannot be downloaded into the cache.
     #[error(
-        "a bucket has no commits, and is not downloaded into the cache; \
-         `safetensors convert hf://{bucket} OUT` copies it"
+        "a bucket has no commits, and is not downloaded into the cache; read it by its address, \
+         hf://{bucket}"
     )]
     Bucket { bucket: String },
     /// A pattern that matches no file.

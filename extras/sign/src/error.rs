@@ -51,9 +51,8 @@ pub enum ErrorKind {
     SignatureCount { found: usize },
     /// A signature through Sigstore's services, without a lasting key.
     #[error(
-        "the signature is keyless (Sigstore): to verify it takes the roots of Fulcio and a proof \
-         of Rekor, which are not here; sign with a key or a certificate, or verify it with the Python \
-         package model-signing"
+        "the signature is keyless (Sigstore), which is not supported; verify it with the Python \
+         package model-signing, or sign with a key or certificate"
     )]
     Keyless,
     /// A signature of model-signing 0.2.0.
@@ -63,7 +62,7 @@ pub enum ErrorKind {
     )]
     OldFormat,
     /// Certificates for a signature by a key, or the reverse.
-    #[error("the signature was made with {found}, and is to be verified with {given}")]
+    #[error("the signature was made with {found}, but is to be verified with {given}")]
     OtherMethod { given: &'static str, found: &'static str },
     /// A different key. Both are SHA-256 of a public key in PEM.
     #[error("the signature was made with another key: expected {expected}, found {found}")]
@@ -73,10 +72,7 @@ pub enum ErrorKind {
     WrongSignature,
 
     /// A file to replace that is not a signature, or is a link.
-    #[error(
-        "exists, and is not a signature that a key or certificates have made, or is a link; it is \
-         not replaced"
-    )]
+    #[error("exists and is not replaced: it is a link, or not a signature by a key or certificate")]
     NotASignature,
 
     // The signed content.

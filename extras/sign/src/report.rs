@@ -40,7 +40,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the files are not those that were signed")?;
+        f.write_str("the files differ from the signed ones")?;
         for (what, names) in
             [("changed", &self.changed), ("missing", &self.missing), ("unsigned", &self.unsigned)]
         {

@@ -37,7 +37,7 @@ pub enum EpochError {
     },
     /// The epoch is a link. It is neither resumed nor deleted, and a save of the same epoch
     /// replaces only the link.
-    #[error("this is a link, which is passed over: move the epoch itself here to use it")]
+    #[error("a link is not an epoch: move the epoch itself here to use it")]
     Link,
     /// The manifest is malformed.
     #[error("the manifest is malformed: {problem}")]
@@ -57,7 +57,7 @@ pub enum EpochError {
         found: u32,
     },
     /// The manifest belongs to another epoch.
-    #[error("the manifest should be that of epoch {expected}, found epoch {found}")]
+    #[error("the manifest should name epoch {expected}, found {found}")]
     OtherEpoch {
         /// The epoch in the name of the directory.
         expected: usize,
@@ -90,8 +90,8 @@ pub enum EpochError {
     },
     /// The base of a delta is missing, or another file.
     #[error(
-        "the base, of epoch {base}, should be a file of {expected} as the XXH3-128 of its header, \
-         found {}", .found.as_deref().unwrap_or("none")
+        "the base (epoch {base}) is missing or has changed: expected {expected} (XXH3-128 of the \
+         header), found {}", .found.as_deref().unwrap_or("none")
     )]
     Base {
         /// The epoch of the base.
@@ -139,9 +139,8 @@ pub enum EpochError {
     /// The model has no parameter with a state in the optimizer. It may be a copy, such as averaged
     /// weights, or weights were loaded just before the save.
     #[error(
-        "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
-         begin with a new optimizer, or restore burn's own ids by \
-         `Epochs::checkpointers_without_module`"
+        "the epoch's model has none of the optimizer's {found} parameters: begin with a new \
+         optimizer, or restore burn's own ids by `Epochs::checkpointers_without_module`"
     )]
     NoStateInUse {
         /// The number of parameters with a state.

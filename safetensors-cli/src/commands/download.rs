@@ -138,7 +138,8 @@ impl Run for Args {
         } else {
             crate::terminal::progress::Progress::bytes(0)
         };
-        let snapshot = safetensors_hub::download(&what.repo, &what.options(self, &progress))?;
+        let snapshot = safetensors_hub::download(&what.repo, &what.options(self, &progress))
+            .map_err(what::advise)?;
         drop(progress);
         let path = what.path(self, &snapshot);
         // As it is, not escaped: a program reads it.
@@ -164,6 +165,24 @@ mod what {
     use crate::terminal::stdout::Out;
     use crate::terminal::table::{self, Column, Columns};
     use crate::terminal::{screen, text};
+
+    /// Adds the options and commands that help.
+    pub(super) fn advise(error: safetensors_core::Error) -> anyhow::Error {
+        use safetensors_hub::ErrorKind::{Bucket, LocalChanges, Renamed};
+        let said = error.to_string();
+        match error.other() {
+            // The library's own remedy is for programs.
+            Some(LocalChanges { .. }) => {
+                let cause = said.rsplit_once("; ").map_or(&*said, |(cause, _)| cause);
+                anyhow::anyhow!("{cause}; --force replaces them")
+            }
+            Some(Renamed { .. }) => anyhow::anyhow!("{said}, or --follow-renames"),
+            Some(Bucket { bucket }) => {
+                anyhow::anyhow!("{said}; `safetensors convert hf://{bucket} OUT` copies it")
+            }
+            _ => error.into(),
+        }
+    }
 
     pub(super) struct What {
         pub(super) repo: String,
@@ -248,8 +267,8 @@ mod what {
         }
 
         pub(super) fn preview(&self, args: &Args, out: &mut Out) -> anyhow::Result<ExitCode> {
-            let files =
-                safetensors_hub::preview(&self.repo, &self.options(args, &Progress::hidden()))?;
+            let options = self.options(args, &Progress::hidden());
+            let files = safetensors_hub::preview(&self.repo, &options).map_err(advise)?;
             let present = if args.local_dir.is_some() { "present" } else { "cached" };
             let columns: &Columns<'_, &PreviewedFile> = &[
                 (Column::name("file").rank(0).distinct(), &|file| {

@@ -69,8 +69,7 @@ fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
         dir.convert(&[&["a.safetensors", "b.safetensors", out, "--force"], args].concat())
     };
     for out in ["out.safetensors", "out"] {
-        let advice =
-            "\"My model\"; leave it out with --drop, or give it another name with --rename\n";
+        let advice = "\"My model\"; skip it with --drop, or rename it with --rename\n";
         merge(out, &[]).code(1).stderr(ends_with(advice));
     }
     assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);

@@ -66,7 +66,7 @@ fn converted_both_ways() {
     // Nor is it hidden.
     for force in [&[][..], &["--force"]] {
         dir.convert(&[&["whole.safetensors", "ours"], force].concat())
-            .fails(1, "which the new files would hide or be mixed with");
+            .fails(1, "new files would hide or mix with them");
     }
     assert_eq!(list(&dir.at("ours")).len(), 2);
     dir.convert("parts none --dcp").fails(2, "--dcp needs --ranks or --plan");

@@ -53,7 +53,7 @@ fn a_follower_says_what_it_applies() {
         .stderr(late);
     // The trainer starts over.
     fs::remove_dir_all(dir.at("root/weight_v000003")).unwrap();
-    let anew = "000002, of the full version 000000 and 2 deltas, in place of version 000003";
+    let anew = "000002, of the full version 000000 and 2 deltas, replacing version 000003";
     follow(&["--once"]).success().stdout(said(anew));
     dir.run("diff served step-2").success();
 }
@@ -72,11 +72,11 @@ fn what_a_follower_refuses() {
     follow(&["root", "step-1", "--once", "--force"]).success();
     // Version 2 is not there.
     publish(dir.path(), 3);
-    let gap = "no delta leads from \"000000\" to \"000002\", which the delta \"000003\" changes";
+    let gap = "a delta is missing between the versions \"000000\" and \"000002\"";
     follow(&["root", "served", "--once"]).fails(1, gap);
     fs::remove_dir_all(dir.at("root/weight_v000000")).unwrap();
     let base = ["root", "served", "--once", "--base", "step-2"];
-    follow(&base[..3]).fails(1, "neither here nor published");
+    follow(&base[..3]).fails(1, "neither local nor published");
     follow(&base).success().stdout("served: version 000003, of BASE and 1 delta\n");
     for wrong in [
         &["root", "s3://bucket/out"][..],

@@ -134,7 +134,7 @@ fn what_is_not_known_is_refused_with_the_option_that_says_it() {
     dir.convert("model out --experts stacked").fails(
         1,
         "the order of gate and up in stacked experts is not known: config.json has the model_type \
-         \"new_moe\"; --gate-up says it: first, last or interleaved; --transposed, if outputs are \
+         \"new_moe\"; --gate-up sets it: first, last or interleaved; --transposed, if outputs are \
          columns\n",
     );
     assert!(!dir.at("out").exists());

@@ -240,12 +240,12 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
     dir.convert(&[&*model, &*codes, "--quantize", "int8-channel"]).success();
     let cases: [(&[&str], &str); 8] = [
         (&[&*codes, "out.safetensors"], " as int8; --dequantize f32 does that\n"),
-        (&[&*quantised, "out.safetensors"], "which the checkpoint does not have"),
+        (&[&*quantised, "out.safetensors"], "which the checkpoint lacks"),
         (&[&*model, &*model, "out.safetensors"], "--lora needs exactly one IN"),
         (&[&*model, "out.safetensors", "--lora", missing.to_str().unwrap()], "missing"),
         (&[&*model, "out.safetensors", "--lora", &model], "is not supported"),
-        (&["a.npy", "out.safetensors"], "which the checkpoint does not have"),
-        (&["a.npz", "out.safetensors"], "which the checkpoint does not have"),
+        (&["a.npy", "out.safetensors"], "which the checkpoint lacks"),
+        (&["a.npz", "out.safetensors"], "which the checkpoint lacks"),
         (&[&*model, "out.safetensors", "--dry-run"], ""),
     ];
     dir.write("a.npy", npy());

@@ -280,7 +280,7 @@ fn codes_that_cannot_be_told_are_copied_or_left_out() {
         ("--dtype bf16", KEEP, ""),
         ("--dequantize f32", KEEP, ""),
         ("--cast embed=bf16", KEEP, ""),
-        ("--quantize int8-channel", "; --drop leaves a tensor out\n", ""),
+        ("--quantize int8-channel", "; --drop skips a tensor\n", ""),
         ("--dtype bf16 --keep-quantized", floats_stay, stored),
         ("", "", stored),
         ("--dtype bf16 --drop embed", "", "embed_mean=F32 l.weight=BF16 norm=BF16"),

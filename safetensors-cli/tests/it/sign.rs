@@ -110,7 +110,7 @@ fn the_document_has_every_difference() {
     assert_eq!(found("missing"), serde_json::json!(["gone"]));
     assert_eq!(found("renamed"), serde_json::json!([{ "from": "b", "to": "c" }]));
     assert_eq!(found("unsigned"), serde_json::json!(["new"]));
-    assert!(found("error").as_str().unwrap().contains("not those that were signed"), "{document}");
+    assert!(found("error").as_str().unwrap().contains("differ from the signed ones"), "{document}");
 
     // Another key: nothing is known of the files.
     let document = verify(&other, 1);
@@ -178,8 +178,10 @@ fn only_a_signature_is_replaced() {
     let (dir, model) = model();
     let weights = fs::read(model.join("model.safetensors")).unwrap();
     let sign = ["sign", "model", "--key", &fixture("p256.pem"), "--force", "--signature"];
-    dir.run(&[&sign[..], &["model/model.safetensors"]].concat())
-        .fails(1, "model/model.safetensors: exists, and is not a signature");
+    dir.run(&[&sign[..], &["model/model.safetensors"]].concat()).fails(
+        1,
+        "model/model.safetensors: exists and is not replaced: it is a link, or not a signature",
+    );
     assert_eq!(fs::read(model.join("model.safetensors")).unwrap(), weights);
 }
 
@@ -192,7 +194,7 @@ fn what_the_signature_leaves_out_is_said() {
     fs::write(model.join("sub/new"), "").unwrap();
     dir.run(&["verify", "model", "--signature", "model/model.sig", "--key", &public])
         .success()
-        .stdout(ends_with("; the signature leaves out \"later\", \"sub\", 2 files\n"));
+        .stdout(ends_with("; the signature does not cover \"later\", \"sub\", 2 files\n"));
 }
 
 #[test]

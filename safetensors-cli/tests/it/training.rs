@@ -15,11 +15,11 @@ fn a_directory_is_shown_as_whole_tensors_and_its_other_values_by_name() {
     let path = path.to_str().unwrap();
     let shown = output(&["inspect", path]);
     assert!(shown.contains("[6, 2]") && shown.contains("PyTorch DCP"), "{shown}");
-    assert!(shown.contains("left out: 7 values: \"big\", \"list\""), "{shown}");
+    assert!(shown.contains("skipped: 7 values: \"big\", \"list\""), "{shown}");
     let shown = output(&["inspect", "--json", path]);
     let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let notes = json["files"][0]["notes"].to_string();
-    assert!(notes.contains(r#"left out: 7 values: \"big\", \"list\""#), "{notes}");
+    assert!(notes.contains(r#"skipped: 7 values: \"big\", \"list\""#), "{notes}");
     assert_eq!(json["files"][0]["format"], "PyTorch DCP");
 }
 
@@ -56,7 +56,7 @@ fn the_settings_of_an_optimizer_travel() {
 #[test]
 fn what_a_conversion_leaves_out_is_a_warning() {
     let (dir, path) = (temp_dir(), fixture("training/values"));
-    let warning = format!("warning: {}: left out: 7 values: \"big\", ", path.display());
+    let warning = format!("warning: {}: skipped: 7 values: \"big\", ", path.display());
     for options in [&["-n"][..], &[]] {
         let args = [&["convert", path.to_str().unwrap(), "out.safetensors"], options].concat();
         dir.run(&args).warns(warning.as_str());
@@ -104,7 +104,7 @@ fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
     assert!(!broken.join("model.safetensors").exists());
     // A file that nothing lists is warned of. The directory is found by the one above it.
     fs::copy(broken.join("__1_0.distcp"), broken.join("__9_0.distcp")).unwrap();
-    let stray = "__9_0.distcp: lies beside the index, which does not name it";
+    let stray = "__9_0.distcp: is next to the index, which does not name it";
     dir.run("verify broken").warns(stray);
     dir.run("verify --strict broken").code(1);
     fs::remove_file(dir.at("in.safetensors")).unwrap();

@@ -65,7 +65,7 @@ fn what_an_index_leaves_out_is_a_warning() {
     let warnings = "\
 warning: model-00001-of-00002.safetensors: the index leaves out tensor \"embed.weight\"
 warning: model.safetensors.index.json: total_size is 7, but the tensors have 22 bytes
-warning: stray.safetensors: lies beside the index, which does not name it
+warning: stray.safetensors: is next to the index, which does not name it
 ";
     let shown = "model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 22 B\n";
     dir.run("verify model.safetensors.index.json").success().stderr(warnings).stdout(shown);
@@ -88,7 +88,7 @@ fn strict_holds_files_to_the_text() {
         (format!("  {tensor}"), "the header starts with 2 bytes of white space"),
         (format!("{tensor}\n "), "the header is padded with white space other than spaces"),
         (format!("{tensor}   "), "the data starts at byte 65, not at a multiple of 8"),
-        (format!("{tensor} "), "tensor \"w\" lies at byte 63, not at a multiple of 4"),
+        (format!("{tensor} "), "tensor \"w\" begins at byte 63, not at a multiple of 4"),
     ] {
         raw_file(&path, &header, 4);
         run("verify", &path, "").quiet();
@@ -364,7 +364,7 @@ fn an_index_that_the_directory_does_not_open_as_is_a_warning() {
     sharded(dir.path());
     small_file(dir.path(), "model.safetensors");
     let warning = "warning: ./model.safetensors: the directory opens as this file and not as \
-                   model.safetensors.index.json beside it, which does not name it\n";
+                   model.safetensors.index.json next to it, which does not name it\n";
     dir.run("verify .").success().stderr(native(warning));
     dir.run("verify --strict .").code(1);
 }

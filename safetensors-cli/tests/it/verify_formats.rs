@@ -175,7 +175,7 @@ fn a_file_of_two_formats_is_refused_by_name() {
         let error = verify(dir.path(), args).code(1);
         error.stderr(contains(says));
     };
-    let both = "x.safetensors: it is a safetensors file, and also a ZIP archive, from byte ";
+    let both = "x.safetensors: it is a safetensors file and a ZIP archive (bytes ";
     for file in [[&small[..], &zip].concat(), [&zip[..], &small].concat()] {
         fs::write(path("x.safetensors"), file).unwrap();
         for args in [&["x.safetensors"][..], &["--strict", "x.safetensors"], &["."]] {
@@ -199,7 +199,7 @@ fn a_file_of_two_formats_is_refused_by_name() {
     }
     // Something before an archive that is no format at all.
     fs::write(path("x.npz"), [&[0; 20][..], &zip].concat()).unwrap();
-    let other = "x.npz: it is other bytes, and also a ZIP archive, from byte 20 to ";
+    let other = "x.npz: it is other bytes and a ZIP archive (bytes 20 to ";
     for command in ["verify", "inspect", "stats"] {
         dir.run(&[command, "x.npz"]).fails(1, other);
     }

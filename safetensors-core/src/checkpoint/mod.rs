@@ -181,11 +181,7 @@ impl<S: ReadAt> Checkpoint<S> {
         self.in_first_path(Error::not_found(name, names))
     }
 
-    /// Reads all tensors in parallel, in the order of [`tensors`](Checkpoint::tensors).
-    ///
-    /// # Errors
-    ///
-    /// See [`read_tensors`].
+    /// Reads all tensors like [`read_tensors`], in the order of [`tensors`](Checkpoint::tensors).
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
         read_tensors(&self.tensors().collect::<Vec<_>>(), options)
     }

@@ -144,7 +144,8 @@ impl RankRules {
     ///
     /// # Errors
     ///
-    /// As for [`plan_tensors`](RankRules::plan_tensors).
+    /// [`RankProblem::NoRule`] for a tensor without a rule; [`RankProblem::WorldSize`]; a division
+    /// that does not fit a tensor.
     pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
         let tensors = checkpoint.tensors();
         let tensors =

@@ -186,14 +186,14 @@ fn what_does_not_make_up_a_tensor_is_refused() {
         (vec![], "all", "0 of the 6 elements"),
         (vec![new(0, 0, &[0, 0], &[1, 3])], "all", "3 of the 6 elements"),
         (vec![new(0, 0, &[0, 0], &[2, 3]), new(1, 0, &[1, 2], &[1, 1])], "two", "overlaps"),
-        (vec![new(1, 0, &[0, 0], &[3, 3])], "two", "does not lie in shape [2, 3]"),
-        (vec![new(1, 0, &[0], &[6])], "two", "does not lie"),
+        (vec![new(1, 0, &[0, 0], &[3, 3])], "two", "does not fit shape [2, 3]"),
+        (vec![new(1, 0, &[0], &[6])], "two", "does not fit"),
         (vec![new(1, 1, &[0, 0], &[2, 3])], "two", "12 bytes from byte 1 on, in a file of 12"),
         (vec![new(1, u64::MAX, &[0, 0], &[2, 3])], "two", "in a file of 12"),
         (vec![new(2, 0, &[0, 0], &[2, 3])], "all", "there is no source 2"),
         (vec![new(0, 0, &[0, 0], &[1, 3]), TensorPiece::flat(1, 0, 3, 3)], "two", "beside a box"),
         (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 2, 3)], "two", "overlaps"),
-        (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 4, 3)], "two", "does not lie"),
+        (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 4, 3)], "two", "does not fit"),
     ] {
         let error = refused(Dtype::U16, &[2, 3], pieces);
         let is_bad =

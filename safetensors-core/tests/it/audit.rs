@@ -44,12 +44,12 @@ fn every_departure_of_a_file_from_the_text_of_the_format() {
             raw(&format!("{F32} "), 4),
             &[
                 "the data starts at byte 63, not at a multiple of 8",
-                "tensor \"w\" lies at byte 63, not at a multiple of 4",
+                "tensor \"w\" begins at byte 63, not at a multiple of 4",
             ],
         ),
         (
             raw(&format!("{many}{spaces}"), 5),
-            &["tensor \"b\\n\" lies at byte 177, not at a multiple of 2, and 1 other tensor too"],
+            &["tensor \"b\\n\" begins at byte 177, not at a multiple of 2, and 1 other tensor too"],
         ),
     ] {
         fs::write(&path, bytes).unwrap();
@@ -235,8 +235,8 @@ fn an_index_that_the_directory_does_not_open_as() {
     assert_eq!(
         expected[0].to_string(),
         format!(
-            "{}: the directory opens as this file and not as model.safetensors.index.json beside \
-             it, which does not name it",
+            "{}: the directory opens as this file and not as model.safetensors.index.json next \
+             to it, which does not name it",
             file.display()
         )
     );

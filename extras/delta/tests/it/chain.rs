@@ -39,7 +39,7 @@ fn what_is_no_chain_is_named() {
     assert_eq!(refused(&[]), "expected at least one delta");
     assert_eq!(
         message(&[("0", "1"), ("2", "3")]),
-        r#"no delta leads from "1" to "2", which the delta "3" changes"#
+        r#"a delta is missing between the versions "1" and "2"; the delta "3" needs it"#
     );
     assert_eq!(
         message(&[("0", "1"), ("0", "2")]),

@@ -115,10 +115,7 @@ fn a_bomb_gives_no_byte_more_than_the_tensor_has() {
         std::io::Write::write_all(&mut encoder, &[0; 1 << 14]).unwrap();
     }
     let bomb = with_frame(encoder.finish().unwrap());
-    assert_eq!(
-        refused(&bomb),
-        "its frame should have a content of 8 bytes, and goes on after them"
-    );
+    assert_eq!(refused(&bomb), "its frame holds more than the expected 8 bytes");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
         builder.metadata.insert(PARAM_IDS_KEY.into(), ids);
     }
     if others > 0 {
-        builder.notes.push(format!("left out: {others} numbers and texts"));
+        builder.notes.push(format!("skipped: {others} numbers and texts"));
     }
     Ok(builder)
 }

@@ -143,7 +143,7 @@ fn build(
     let mut builder = Builder::default();
     builder.metadata.extend(settings);
     if !left_out.is_empty() {
-        builder.notes.push(format!("left out: {left_out}"));
+        builder.notes.push(format!("skipped: {left_out}"));
     }
     if values.items(values.constants).is_some_and(|constants| !constants.is_empty()) {
         builder.notes.push(CONSTANTS.into());

@@ -128,7 +128,7 @@ fn other_layouts_of_tensors_are_read_or_refused_by_name() {
     assert_eq!((read("wide").dtype(), read("wide").shape().len()), (Dtype::F32, 0));
     assert!(!checkpoint.metadata().contains_key("safetensors_bridge.param_ids"));
     let notes = checkpoint.files()[0].safetensors().source().notes();
-    assert_eq!(notes, ["left out: 3 numbers and texts"]);
+    assert_eq!(notes, ["skipped: 3 numbers and texts"]);
 
     let refused = |value: Vec<u8>| opened(record(map(&[("w", value)]))).unwrap_err();
     let quantised = tensor(&[0], &[1], map(&[("QFloat", vec![0x80])]));

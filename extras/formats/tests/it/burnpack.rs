@@ -300,8 +300,8 @@ fn malformed_files_are_errors_that_name_the_tensor() {
     // More than 32 bits count.
     let far = if usize::BITS < 64 { "does not fit the memory" } else { "overflow" };
     for (tensor, says) in [
-        (f32(&[2], 0, 4), "should have 8 bytes, but lies from 0 to 4"),
-        (f32(&[2], 8, 0), "should have 8 bytes, but lies from 8 to 0"),
+        (f32(&[2], 0, 4), "should have 8 bytes, but spans bytes 0 to 4"),
+        (f32(&[2], 8, 0), "should have 8 bytes, but spans bytes 8 to 0"),
         (f32(&[1], 512, 516), "its data ends at byte"),
         (f32(&[1], u64::MAX - 3, u64::MAX), "should have 4 bytes"),
         (f32(&[1 << 31, 1 << 31, 4], 0, 8), "overflow"),

@@ -78,7 +78,7 @@ fn check_partial(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), F
 
 fn check_whole(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
     if range.start > SKIPPED && range.end < size {
-        let problem = "it sends the whole file in place of a range; download the file";
+        let problem = "it ignores ranges and sends the entire file; download the file";
         return Err(Failure::passing(answer.bad(problem)));
     }
     check_length(answer, size)

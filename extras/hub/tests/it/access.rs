@@ -72,8 +72,7 @@ fn a_renamed_repository_is_an_error_or_followed() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
     let open = options(&server, cache.path());
-    let said = ["renamed to new/name; use that name", "ClientOptions::follow_renames"];
-    let error = fails("old/name", &open, &said);
+    let error = fails("old/name", &open, &["renamed to new/name; use that name"]);
     assert!(matches!(error.other(), Some(ErrorKind::Renamed { to }) if to == "new/name"));
     let client = client(&server);
     let repo = "old/name".parse().unwrap();

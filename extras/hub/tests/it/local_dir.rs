@@ -112,7 +112,9 @@ fn a_file_that_no_download_left_is_not_lost() {
         for error in errors {
             let Some(ErrorKind::LocalChanges { files }) = error.other() else { panic!("{error}") };
             assert_eq!(files, &["config.json"]);
-            assert!(error.to_string().ends_with("lost: \"config.json\"; --force replaces them"));
+            assert!(
+                error.to_string().ends_with("lost: \"config.json\"; overwrite(true) replaces them")
+            );
         }
         assert_eq!(server.bytes(Origin::Cdn), 0);
     };

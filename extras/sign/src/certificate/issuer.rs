@@ -55,7 +55,7 @@ impl Certificate {
                     return Some("it allows fewer issuers below it");
                 }
             }
-            Ok(_) => return Some("it is not that of an issuer"),
+            Ok(_) => return Some("it is not an issuer's certificate"),
             Err(_) => return Some("its basic constraints are malformed"),
         }
         match inner.get_extension::<KeyUsage>() {
@@ -83,7 +83,7 @@ impl Certificate {
             let is_named = |(oid, _): &(&str, _)| ObjectIdentifier::new(oid) == Ok(algorithm.oid);
             list.into_iter().find(is_named).map(|(_, hash)| hash)
         };
-        let wrong = || "its signature is not that of its issuer".to_owned();
+        let wrong = || "its issuer did not sign it".to_owned();
         let message = self.parsed.tbs_certificate().to_der().map_err(|_| wrong())?;
         let signature = self.parsed.signature().as_bytes().ok_or_else(wrong)?;
         let key = issuer.parsed.tbs_certificate().subject_public_key_info().to_der();

@@ -55,9 +55,9 @@ fn chains_that_lead_to_no_root_are_refused() {
         ("root.pem", "for-servers.sig", "CN=for servers\": its extended key usage is not"),
         ("root.pem", "expired.sig", "it has expired; it was valid until 2021-01-01"),
         ("old-root.pem", "old.sig", "it has expired"),
-        ("root.pem", "not-ca.sig", "it is not that of an issuer"),
+        ("root.pem", "not-ca.sig", "it is not an issuer's certificate"),
         ("root.pem", "too-long.sig", "it allows fewer issuers below it"),
-        ("root.pem", "forged.sig", "its signature is not that of its issuer"),
+        ("root.pem", "forged.sig", "its issuer did not sign it"),
         ("root.pem", "critical.sig", "the critical extension 2.5.29.30"),
     ] {
         let error = verify(roots, signature).unwrap_err();

@@ -38,7 +38,7 @@ fn what_differs_is_named() {
     assert_eq!(error.file(), dir.path().to_str());
     let message = error.to_string();
     assert!(message.ends_with(
-        r#"the files are not those that were signed; changed: "a/c"; missing: "config.json"; unsigned: "new.bin"; renamed: "a.b" to "moved""#
+        r#"the files differ from the signed ones; changed: "a/c"; missing: "config.json"; unsigned: "new.bin"; renamed: "a.b" to "moved""#
     ), "{message}");
     let report = differences(Err(error));
     assert_eq!(report.changed, ["a/c"]);

@@ -190,7 +190,8 @@ fn a_base_that_is_missing_or_changed_is_an_error_that_names_it() {
         format!("{} bytes and {}", bytes.len(), digest::Digest::compute(&bytes[..8 + len]))
     };
     let expected = format!(
-        "{}: burn: the base, of epoch 1, should be a file of {} as the XXH3-128 of its header, found ",
+        "{}: burn: the base (epoch 1) is missing or has changed: expected {} (XXH3-128 of \
+         the header), found ",
         link.display(),
         shown(&bytes)
     );

@@ -108,7 +108,7 @@ fn told(notes: &Notes) -> String {
         count => format!("; {} {what}: {}", text::count(count), text::some(names)),
     };
     listed("of them F16, because their rows are not whole blocks", &notes.not_quantised)
-        + &listed("left out, which GGUF does not hold", &notes.left_out)
+        + &listed("skipped, which GGUF does not need", &notes.left_out)
 }
 
 fn show(writer: &Writer<'_>, out: &mut impl Write) -> anyhow::Result<()> {

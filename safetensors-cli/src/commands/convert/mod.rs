@@ -377,7 +377,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
     let mut told = format!("{error:#}");
     let advice = match cause.kind() {
         Tie { problem: TieProblem::NotRecorded { .. } } => {
-            "leave it out with --drop, or give it another name with --rename"
+            "skip it with --drop, or rename it with --rename"
         }
         kind @ Quantization { problem: QuantizationProblem::Codes { scheme, weight } } => {
             // Core's own remedy is for programs.
@@ -395,7 +395,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         Quantization { problem: QuantizationProblem::Arrangement { .. } } => {
             "--dequantize f32 makes numbers of the weights"
         }
-        Quantization { .. } if changes.quantize.is_some() => "--drop leaves a tensor out",
+        Quantization { .. } if changes.quantize.is_some() => "--drop skips a tensor",
         Quantization { .. } => "--keep-quantized copies the tensors as they are stored",
         // An adapter for a weight that is not one of numbers.
         Adapter { problem } if problem.to_string().contains("dequantise") => {
@@ -407,7 +407,7 @@ fn advise(error: anyhow::Error, changes: &Changes) -> anyhow::Error {
         Experts { problem: ExpertProblem::UnknownModel { .. } } => {
             // Core's own remedy is for programs.
             told = told.rsplit_once("; ").map_or(told.clone(), |(cause, _)| cause.to_owned());
-            "--gate-up says it: first, last or interleaved; --transposed, if outputs are columns"
+            "--gate-up sets it: first, last or interleaved; --transposed, if outputs are columns"
         }
         _ => return error,
     };

@@ -137,7 +137,7 @@ impl Follow {
             (None, None) => format!("of BASE and {deltas}"),
         };
         let replaced = update.before.filter(|_| update.full.is_some());
-        let replaced = replaced.map(|before| format!(", in place of version {before:06}"));
+        let replaced = replaced.map(|before| format!(", replacing version {before:06}"));
         let replaced = replaced.unwrap_or_default();
         let content = format_args!("version {:06}, {made_of}{replaced}", update.version);
         tell(out, &text::path(&self.out), "written", content)

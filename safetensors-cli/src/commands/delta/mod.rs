@@ -122,7 +122,7 @@ Examples:
   safetensors delta verify weight_v000002
   safetensors delta verify weight_v00000[1-9] --base step-0/
 
-Exit codes: 0 sound, 1 a delta is damaged or does not fit the base, 2 wrong usage.")]
+Exit codes: 0 ok, 1 a delta is damaged or does not fit the base, 2 wrong usage.")]
 struct Verify {
     /// Deltas: directories, indexes or addresses
     #[arg(value_name = "DELTA", required = true, value_parser = address::parser())]

@@ -227,7 +227,7 @@ fn left_out(report: &Report) -> String {
         return String::new();
     }
     let files = text::counted(files.iter().sum::<usize>() as u64, "file");
-    format!("; the signature leaves out {}, {files}", NameList(&paths))
+    format!("; the signature does not cover {}, {files}", NameList(&paths))
 }
 
 fn signer_of(report: &Report) -> String {

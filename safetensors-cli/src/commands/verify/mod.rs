@@ -1,4 +1,4 @@
-//! `safetensors verify`: checks whether files and checkpoints are sound.
+//! `safetensors verify`: checks whether files and checkpoints are ok.
 //!
 //! | file | content |
 //! |---|---|
@@ -109,7 +109,7 @@ Examples:
   safetensors verify --strict ~/models
   safetensors verify --finite --quiet run/ || echo 'the training has diverged'
   safetensors verify --json models/ | jq '.results[].faults[] | .kind, .file'
-  safetensors verify --quiet model.safetensors.index.json && echo sound
+  safetensors verify --quiet model.safetensors.index.json && echo ok
   safetensors verify model/ --signature model/model.sig --key key.pub
 
 Exit codes: 0 all is ok, or as signed, 1 something is not, 2 wrong usage.";

@@ -53,7 +53,7 @@ fn remedy(error: &Error, address: &str) -> Option<&'static str> {
     match (error.kind(), AddressKind::detect(address)?) {
         (_, AddressKind::Hub) => None,
         (io::ErrorKind::NotFound, _) => {
-            Some("check the address: expected that of a file, an index or a directory")
+            Some("check the address: expected a file, an index or a directory")
         }
         (io::ErrorKind::PermissionDenied | io::ErrorKind::Other, kind) => Some(match kind {
             AddressKind::S3 => {

@@ -240,7 +240,7 @@ fn errors_name_the_address_and_what_to_do() {
     let said = error(safetensors(dir.path(), &["inspect", &absent]), 1);
     assert!(said.starts_with(&format!("error: {absent}: there is no such file")), "{said}");
     assert!(
-        said.ends_with("; check the address: expected that of a file, an index or a directory\n"),
+        said.ends_with("; check the address: expected a file, an index or a directory\n"),
         "{said}"
     );
     server.misbehave(|_, _| Some(Fault::Status(403, "no")));

@@ -100,7 +100,9 @@ pub fn read_tensors<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// As for [`read_tensors`].
+/// [`Io`](crate::ErrorKind::Io), also for a file that has changed since it was opened;
+/// [`NoConversion`](crate::ErrorKind::NoConversion) to a dtype of the options;
+/// [`Quantization`](crate::ErrorKind::Quantization) for codes that would become numbers.
 pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,

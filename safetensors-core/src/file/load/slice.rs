@@ -51,7 +51,10 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// As for [`TensorView::slice`](crate::TensorView::slice).
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`]; [`ErrorKind::ZeroStep`];
+    /// [`ErrorKind::SliceInsideByte`] if a run of sub-byte elements does not begin and end on byte
+    /// boundaries; for a part also [`ErrorKind::NoSuchDim`], [`ErrorKind::NoSuchRank`] and
+    /// [`ErrorKind::UnevenParts`].
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         Ok(self.selected(self.selection(indices)?))
     }

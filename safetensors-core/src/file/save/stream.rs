@@ -91,7 +91,9 @@ impl StreamWriter {
     ///
     /// # Errors
     ///
-    /// As for [`serialize`](super::serialize) and for [`AtomicFile::create`].
+    /// [`ErrorKind::FileExists`] and [`ErrorKind::ReadOnlyFile`], unless the options allow the
+    /// replacement; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Io`]; others of
+    /// [`save`](super::save()), except errors of a source.
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,

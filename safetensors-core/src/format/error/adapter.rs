@@ -16,7 +16,7 @@ pub enum AdapterProblem {
     #[error("an adapter with {} is not supported", Escaped(.found))]
     Unsupported { found: String },
     /// The adapter lacks a tensor of a module.
-    #[error("its module needs tensor {}; there is none", Quoted(.expected))]
+    #[error("its module needs tensor {}, which is missing", Quoted(.expected))]
     Missing { expected: String },
     /// The format of another trainer cannot store a part of the adapter.
     #[error("the format of {format} cannot store {}", Escaped(.found))]
@@ -25,9 +25,9 @@ pub enum AdapterProblem {
     #[error("expected {}, found {}", Escaped(.expected), Escaped(.found))]
     Mismatch { expected: String, found: String },
     /// The checkpoint lacks the tensor that the adapter changes.
-    #[error("its {kind} changes {}, which the checkpoint does not have", Quoted(.expected))]
+    #[error("the {kind} changes {}, which the checkpoint lacks", Quoted(.expected))]
     Unmatched { kind: String, expected: String },
     /// Several tensors of the checkpoint fit.
-    #[error("it may change {} or {} of the checkpoint", Quoted(.one), Quoted(.other))]
+    #[error("it is unclear whether it changes {} or {}", Quoted(.one), Quoted(.other))]
     Ambiguous { one: String, other: String },
 }

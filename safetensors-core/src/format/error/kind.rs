@@ -188,7 +188,7 @@ pub enum ErrorKind {
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// A tensor is [arranged](crate::checkpoint::Arranged) of no other.
-    #[error("it is a stack or a row of no tensors: expected at least one")]
+    #[error("a stack or a row needs at least one tensor")]
     NoMembers,
     /// The tensor has no such dimension.
     #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
@@ -311,8 +311,8 @@ pub enum ErrorKind {
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
     #[error(
-        "{} records a digest of this file's header, which would not match any more: change a copy in \
-         another directory",
+        "the edit would break the manifest {}, which has this header's digest: edit a \
+         copy elsewhere",
         .manifest.display()
     )]
     InManifest { manifest: std::path::PathBuf },

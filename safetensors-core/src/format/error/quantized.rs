@@ -31,8 +31,7 @@ pub enum QuantizationProblem {
     Mismatch { scheme: &'static str, expected: String, found: String },
     /// A tensor next to the weight is unknown to the scheme.
     #[error(
-        "the weight is stored as {scheme}, which has no tensor {}: without it the numbers would be \
-         wrong",
+        "unexpected tensor {} for {scheme}: ignoring it would give wrong numbers",
         Quoted(.companion)
     )]
     Unexplained { scheme: &'static str, companion: String },

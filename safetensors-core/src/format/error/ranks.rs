@@ -59,8 +59,8 @@ pub enum RankProblem {
     PartsOfTensors,
     /// The directory to save in has parts that ranks have saved.
     #[error(
-        "the directory has parts of tensors that ranks have saved, which the new files would hide \
-         or be mixed with: choose another directory, or move them away"
+        "the directory holds parts saved by ranks, and new files would hide or mix with them: use \
+         another directory, or move the parts away"
     )]
     HidesParts,
     /// A rank's tensors are not the ones of its plan.
@@ -79,8 +79,8 @@ pub enum RankProblem {
     BadAttempt { found: String },
     /// The ranks of an attempt have different plans or options.
     #[error(
-        "another rank of attempt {} has another plan or other options: all ranks need the same \
-         ones, and each save a new attempt",
+        "the plan or options of attempt {} differ between ranks: use the same on all, and a new \
+         attempt for each save",
         Quoted(.attempt)
     )]
     AttemptDiffers { attempt: String },

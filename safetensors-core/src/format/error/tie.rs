@@ -20,8 +20,8 @@ pub enum TieProblem {
     NotCovered { names: Vec<String> },
     /// A tensor shares another's storage without being the same tensor.
     #[error(
-        "it shares the storage of {}, but has another dtype, shape or place in it: copy it, or \
-         save each view as a separate tensor",
+        "it shares memory with {}, but differs in dtype, shape or offset: copy it, or save each \
+         view as a separate tensor",
         Quoted(.kept)
     )]
     PartlyTied { kept: String },

@@ -56,7 +56,7 @@ pub(crate) struct BadTiles {
 pub(crate) fn check_tiles(shape: &[usize], tiles: &[&Tile]) -> Result<(), BadTiles> {
     if let Some(number) = tiles.iter().position(|tile| !tile.is_inside(shape)) {
         let Tile { offsets, sizes } = tiles[number];
-        let problem = format!("{sizes:?} from {offsets:?} on does not lie in shape {shape:?}");
+        let problem = format!("{sizes:?} from {offsets:?} on does not fit shape {shape:?}");
         return Err(BadTiles { tile: Some(number), problem });
     }
     let filled = || tiles.iter().filter(|tile| !tile.is_empty());
@@ -188,12 +188,10 @@ mod tests {
         let two = [tile(&[0, 0], &[2, 3]), tile(&[2, 0], &[2, 3])];
         assert!(check(&[4, 3], &two).is_ok());
         assert!(problem(&[5, 3], &two).contains("12 of the 15 elements"));
-        assert!(
-            problem(&[3, 3], &two).contains("[2, 3] from [2, 0] on does not lie in shape [3, 3]")
-        );
-        assert!(problem(&[4], &two).contains("does not lie"));
+        assert!(problem(&[3, 3], &two).contains("[2, 3] from [2, 0] on does not fit shape [3, 3]"));
+        assert!(problem(&[4], &two).contains("does not fit"));
         let far = [tile(&[usize::MAX, 0], &[2, 3])];
-        assert!(problem(&[4, 3], &far).contains("does not lie"));
+        assert!(problem(&[4, 3], &far).contains("does not fit"));
         // As many elements as the whole has.
         let shifted = [tile(&[0, 0], &[2, 3]), tile(&[1, 0], &[2, 3])];
         assert!(problem(&[4, 3], &shifted).contains("[2, 3] from [1, 0] on overlaps"));

@@ -160,7 +160,7 @@ impl fmt::Display for Finding {
                 let tensor = Quoted(tensor);
                 let others = Others(*others, "tensor", " too");
                 let should = format_args!("not at a multiple of {alignment}{others}");
-                write!(f, "tensor {tensor} lies at byte {offset}, {should}")
+                write!(f, "tensor {tensor} begins at byte {offset}, {should}")
             }
             Self::UnindexedTensors { tensor, others, .. } => {
                 let others = Others(*others, "tensor", "");
@@ -169,12 +169,12 @@ impl fmt::Display for Finding {
             Self::WrongTotalSize { expected, found, .. } => {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
             }
-            Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::StrayFile { .. } => f.write_str("is next to the index, which does not name it"),
             Self::ShadowedIndex { index, .. } => {
                 let index = index.file_name().unwrap_or_default().to_string_lossy();
                 write!(
                     f,
-                    "the directory opens as this file and not as {} beside it, which does not \
+                    "the directory opens as this file and not as {} next to it, which does not \
                      name it",
                     Escaped(&index)
                 )

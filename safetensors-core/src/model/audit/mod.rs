@@ -53,7 +53,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// As for [`stored_files`](Checkpoint::stored_files).
+    /// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for joined parts
+    /// of ranks; [`ErrorKind::Io`](crate::ErrorKind::Io) if a directory or file cannot
+    /// be read.
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let files = self.stored_files()?;
         let mut findings = Vec::new();

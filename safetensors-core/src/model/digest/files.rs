@@ -21,7 +21,9 @@ use crate::format::error::Result;
 ///
 /// # Errors
 ///
-/// As for [`hash_tensors`](super::hash_tensors).
+/// [`RankProblem::PartsOfTensors`](crate::error::RankProblem::PartsOfTensors) for joined parts of
+/// ranks; [`Io`](crate::ErrorKind::Io), also if a file has changed since it was opened;
+/// [`Cancelled`](crate::ErrorKind::Cancelled).
 pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,

@@ -301,13 +301,13 @@ mod tests {
         assert_eq!(find(&base, &all).unwrap(), base);
         // One of them would need another change than the others.
         let error = find(&base, &[("0.q.w", false), ("7.q.w", false)]).unwrap_err();
-        assert!(error.starts_with("1 its tensor changes \"7.q.w\""), "{error}");
+        assert!(error.starts_with("1 the tensor changes \"7.q.w\""), "{error}");
         let error = find(&base, &[("model.1.p.w", false)]).unwrap_err();
         assert!(error.ends_with("did you mean \"model.1.q.w\"?"), "{error}");
         let new = [("model.1.q.w", false), ("new.w", false)];
         assert_eq!(find(&base, &new).unwrap(), ["model.1.q.w", "none"]);
         let error = find(&base, &[("1.q.w", false), ("new.w", false)]).unwrap_err();
-        assert!(error.starts_with("1 its tensor changes \"new.w\""), "{error}");
+        assert!(error.starts_with("1 the tensor changes \"new.w\""), "{error}");
         let error = find(&["a.x.w", "b.x.w"], &[("x.w", false)]).unwrap_err();
         assert!(error.contains("\"a.x.w\" or \"b.x.w\""), "{error}");
     }

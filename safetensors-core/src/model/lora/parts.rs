@@ -103,7 +103,7 @@ impl Parts {
         for (position, tensor) in source.tensors().enumerate() {
             let name = plain(tensor.name());
             if config.is_none() && name.starts_with(PEFT) {
-                return Err(wrong("adapter_config.json is missing beside the file"));
+                return Err(wrong("adapter_config.json is missing next to the file"));
             }
             let name = name.strip_prefix(PEFT).unwrap_or(&name);
             if let Some(&end) = ENDS.iter().find(|end| is_end(end, name, config)) {

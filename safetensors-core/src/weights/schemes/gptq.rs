@@ -108,7 +108,7 @@ fn is_first_version(model: &Model<'_>) -> Result<bool> {
     }
     match format {
         None if model.config.method.is_none() => {
-            let problem = "GPTQ needs \"quantization_config\" in the config.json beside the \
+            let problem = "GPTQ needs \"quantization_config\" in the config.json next to the \
                            files, which tells whether zero points are stored as one less";
             Err(bad_config(problem.into()))
         }

@@ -151,13 +151,13 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &module[..],
             &[("layers.0.k.weight", &[4, 3][..])][..],
-            "q.lora_B.weight\": its LoRA changes \"layers.0.q.weight\", which the checkpoint does not \
-             have; did you mean \"layers.0.k.weight\"?",
+            "q.lora_B.weight\": the LoRA changes \"layers.0.q.weight\", which the checkpoint \
+             lacks; did you mean \"layers.0.k.weight\"?",
         ),
         (
             &module,
             &[("a.layers.0.q.weight", &[4, 3]), ("b.layers.0.q.weight", &[4, 3])],
-            "it may change \"a.layers.0.q.weight\" or \"b.layers.0.q.weight\"",
+            "it is unclear whether it changes \"a.layers.0.q.weight\" or \"b.layers.0.q.weight\"",
         ),
         (
             &module,
@@ -173,7 +173,7 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &with(("base_model.model.layers.0.q.lora_B.bias", &[4])),
             &[(WEIGHT, &[4, 3])],
-            "its LoRA changes \"layers.0.q.bias\"",
+            "the LoRA changes \"layers.0.q.bias\"",
         ),
         (
             &with(("base_model.model.layers.0.q.lora_magnitude_vector", &[3])),

@@ -175,7 +175,7 @@ fn a_fused_module_changes_its_parts() {
         assert!(error.contains("expected a product of shape [2, 3]"), "{error}");
     }
     let error = base(&checkpoint[..2]).merged([adapter]).unwrap_err().to_string();
-    assert!(error.contains("its LoRA changes \"a.0.qkv_proj.weight\""), "{error}");
+    assert!(error.contains("the LoRA changes \"a.0.qkv_proj.weight\""), "{error}");
 }
 
 /// The factors of DoRA belong to the rows of a module, wherever these are.
@@ -224,11 +224,11 @@ fn modules_of_another_model_of_the_pipeline_are_left() {
     assert_eq!(file.left(&base(encoder)).unwrap(), ["mid_q"]);
     assert_eq!(file.left(&base(&[unet[0], encoder[0]])).unwrap(), [""; 0]);
     let error = base(&[("other.weight", &[2, 3])]).merged([file.clone()]).unwrap_err().to_string();
-    assert!(error.contains("its LoRA changes"), "{error}");
+    assert!(error.contains("the LoRA changes"), "{error}");
     // A prefix shows a checkpoint of the whole pipeline, which must have all groups.
     let pipeline = base(&[("cond.text_model.fc1.weight", &[5, 5]), ("net.input.weight", &[2, 3])]);
     let error = pipeline.merged([file.clone()]).unwrap_err().to_string();
-    assert!(error.contains("its LoRA changes \"mid_q_weight\""), "{error}");
+    assert!(error.contains("the LoRA changes \"mid_q_weight\""), "{error}");
     // A model that has some modules of a group must have all.
     let more: Tensors<'_> = &[
         tensors[0],
@@ -237,7 +237,7 @@ fn modules_of_another_model_of_the_pipeline_are_left() {
         ("lora_unet_mid_k.lora_up.weight", &[2, 1]),
     ];
     let error = base(unet).merged([adapter(None, more).unwrap()]).unwrap_err().to_string();
-    assert!(error.contains("its LoRA changes \"mid_k_weight\""), "{error}");
+    assert!(error.contains("the LoRA changes \"mid_k_weight\""), "{error}");
 }
 
 /// The encoders of SDXL have the same names, and other sizes or fewer layers.

@@ -128,7 +128,8 @@ impl Placed {
         if found != Some(expected) {
             let (from, to) = data_offsets;
             let problem = format!(
-                "the tensor should have {expected} bytes, but lies from {from} to {to} of the data"
+                "the tensor should have {expected} bytes, but spans bytes {from} to {to} of \
+                 the data"
             );
             return Err(bad(start, problem));
         }

@@ -168,7 +168,7 @@ impl Fields {
             self.0.iter().filter(|(name, value)| !name.starts_with('_') && !value.is_null());
         match left.find(|(name, _)| !WITHOUT_EFFECT.contains(&name.as_str())) {
             Some((name, value)) => Err(bad(format!(
-                "the field {} is not known, so what it changes would be lost; found {}",
+                "unknown field {} with the value {}: its effect would be lost",
                 Quoted(name),
                 Quoted(&value.to_string())
             ))),

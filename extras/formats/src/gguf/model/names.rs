@@ -103,7 +103,7 @@ fn undo(tensor: &Tensor, part: Part, names: &Names) -> Result<Option<Undo>> {
     let Some(of_head) = rows.checked_div(heads).filter(|it| it * heads == rows && it % 2 == 0)
     else {
         return Err(bad(format!(
-            "its {rows} rows should be those of {heads} heads, an even number for each"
+            "its {rows} rows should divide among {heads} heads, an even number each"
         )));
     };
     match row.checked_mul(of_head as u64) {

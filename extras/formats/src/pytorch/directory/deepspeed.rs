@@ -54,7 +54,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
         budget.keep(names.sum())?;
         match settings::of_groups(found, &plan.groups) {
             Some(entry) => _ = directory.metadata.insert(settings::OPTIMIZER.into(), entry),
-            None => directory.notes.push("left out: the settings of the optimizer".into()),
+            None => directory.notes.push("skipped: the settings of the optimizer".into()),
         }
     }
     plan.add_model(models, &mut directory).map_err(located)?;
@@ -130,7 +130,7 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
         let problem = match (state.step, models[0].step) {
             (here, there) if here != there => {
                 let step = |step: Option<i64>| step.map_or("none".into(), |step| step.to_string());
-                format!("it is of step {}, and that of rank 0 of step {}", step(here), step(there))
+                format!("its step is {}, but rank 0's is {}", step(here), step(there))
             }
             _ if state.model_ranks != 1 => {
                 let problem = format!("{} ranks have each a part of the model", state.model_ranks);
@@ -165,13 +165,13 @@ fn check_partitions<S>(
         let problem = if (other.stage, other.count) != (*stage, partitions.len()) {
             format!(
                 "it is of stage {} of ZeRO with {} ranks, but there are files of {} ranks, and \
-                 that of rank 0 is of stage {stage}",
+                 rank 0's is of stage {stage}",
                 other.stage,
                 other.count,
                 partitions.len()
             )
         } else if other.step != *step {
-            "it is of another step than that of rank 0".into()
+            "its step differs from rank 0's".into()
         } else {
             continue;
         };
@@ -237,7 +237,7 @@ impl Plan<'_> {
                 .as_ref()
                 .map(|all| all.get(number).filter(|paddings| paddings.len() == shapes.len()));
             let paddings = match paddings {
-                Some(None) => return Err(bad("its paddings are not those of its parameters")),
+                Some(None) => return Err(bad("its paddings do not match its parameters")),
                 paddings => paddings.flatten(),
             };
             let mut at = 0_usize;

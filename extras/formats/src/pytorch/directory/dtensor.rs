@@ -67,7 +67,8 @@ fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> 
         return Err(folder.wrong(ErrorKind::UnknownFormat { found: None }));
     };
     if sizes.len() > 1 {
-        let problem = format!("its files are of jobs of {sizes:?} ranks; remove those of others");
+        let problem =
+            format!("its files come from jobs with {sizes:?} ranks; keep one job's files");
         return Err(folder.wrong(ErrorKind::BadDirectory { problem }));
     }
     for (expected, (_, rank)) in (0..ranks).zip(of_ranks.keys().chain([&(ranks, ranks)])) {

@@ -68,7 +68,7 @@ impl<'a, T: Store> Folder<'a, T> {
         };
         if !is_plain(&name) {
             let found = Quoted(&name);
-            let problem = format!("expected the name of a directory beside it, found {found}");
+            let problem = format!("expected the name of a directory next to it, found {found}");
             return Err(bad(problem).in_path(&file));
         }
         if !folder.directories.contains(&name) {
@@ -216,7 +216,7 @@ fn left_out(names: &[&str], [one, several]: [&str; 2]) -> Option<String> {
         more => format!(" and {more} more"),
     };
     let what = if names.len() == 1 { one } else { several };
-    (!names.is_empty()).then(|| format!("left out: {} {what}: {shown}{more}", names.len()))
+    (!names.is_empty()).then(|| format!("skipped: {} {what}: {shown}{more}", names.len()))
 }
 
 fn number(digits: &str) -> Option<usize> {

@@ -18,7 +18,7 @@ fn fields_that_may_change_the_model_are_errors_that_name_them() {
         (
             "mup_scale",
             json!(2.0),
-            r#"the field "mup_scale" is not known, so what it changes would be lost; found "2.0""#,
+            r#"unknown field "mup_scale" with the value "2.0": its effect would be lost"#,
         ),
         ("hidden_act", json!("gelu"), r#""hidden_act" should be "silu" here, found "\"gelu\"""#),
         ("sliding_window", json!(4096), r#""sliding_window" should be null here, found "4096""#),

@@ -14,7 +14,7 @@ fn arrays_are_tensors_in_any_order() {
         let part = checkpoint.tensor("big_fortran").unwrap().slice((1, 1..3)).unwrap();
         assert_eq!(part.read().unwrap().into_vec::<f64>().unwrap(), [4.0, 5.0]);
         let file = checkpoint.files()[0].safetensors().source();
-        assert_eq!(file.notes(), ["left out: 1 text"]);
+        assert_eq!(file.notes(), ["skipped: 1 text"]);
     }
 }
 

@@ -37,8 +37,7 @@ fn an_archive_before_or_behind_a_file_is_refused_by_name() {
         let same = check_polyglot(&bytes).unwrap_err().to_string();
         assert_eq!(error, format!("a file: {same}"));
         let (begin, end) = if is_behind { (first.len(), bytes.len()) } else { (0, zip.len()) };
-        let place =
-            format!("and also a ZIP archive, from byte {begin} to {end} of {}; ", bytes.len());
+        let place = format!("and a ZIP archive (bytes {begin} to {end} of {}): ", bytes.len());
         assert!(error.contains(&format!("it is {other}")) && error.contains(&place), "{error}");
         if other.starts_with("a NumPy") {
             let error = npy::Array::from_source(bytes, "a file", &Limits::default()).unwrap_err();
@@ -69,7 +68,7 @@ fn an_archive_that_hides_what_stands_before_it_is_refused_too() {
             assert!(matches!(error.other(), Some(ErrorKind::TwoFormats { .. })), "{error}");
         }
         if !before.starts_with(&safetensors(&[1, 2])) {
-            assert!(refused(&bytes, &Options::new()).contains("and also a ZIP archive"));
+            assert!(refused(&bytes, &Options::new()).contains("and a ZIP archive"));
         }
     }
 }
@@ -80,10 +79,7 @@ fn a_sound_safetensors_file_may_be_an_archive() {
         for behind in [0, 3, 1000] {
             let file = safetensors(&[read(name), vec![0; behind]].concat());
             let error = check_polyglot(&file).unwrap_err().to_string();
-            assert!(
-                error.starts_with("it is a safetensors file, and also a ZIP archive"),
-                "{error}"
-            );
+            assert!(error.starts_with("it is a safetensors file and a ZIP archive"), "{error}");
         }
     }
     // An archive alone is one format.
@@ -146,7 +142,7 @@ fn a_sound_safetensors_file_may_be_a_pickle() {
         safetensors_core::SafeTensors::parse(&file).unwrap();
         let error = check_polyglot(&file).unwrap_err();
         assert!(matches!(error.other(), Some(ErrorKind::AlsoPickle { .. })), "{error}");
-        let says = format!("it is a safetensors file, and also a pickle that imports {import}; ");
+        let says = format!("it is a safetensors file and a pickle that imports {import}: ");
         assert!(error.to_string().starts_with(&says), "{error}");
     }
     // A pickle without imports runs nothing, and other files do not come so far.
@@ -199,5 +195,5 @@ fn an_archive_whose_offsets_are_too_large_is_found() {
         *field = (u32::from_le_bytes(*field) + 5000).to_le_bytes();
     }
     let error = check_polyglot(&safetensors(&zip)).unwrap_err().to_string();
-    assert!(error.starts_with("it is a safetensors file, and also a ZIP archive"), "{error}");
+    assert!(error.starts_with("it is a safetensors file and a ZIP archive"), "{error}");
 }

@@ -31,7 +31,7 @@ fn attributes_that_are_no_state_are_counted() {
     let file = TensorFile::open(&path, &Options::new()).unwrap();
     assert!(!file.has("inner.plain") && file.has("inner.hidden"));
     let [note] = file.notes() else { panic!("{:?}", file.notes()) };
-    let says = "left out: 6 tensors that are no state of their modules, ";
+    let says = "skipped: 6 tensors that are no state of their modules, ";
     assert!(note.starts_with(says), "{note}");
     let frozen = TensorFile::open(fixture("pytorch/frozen.pt"), &Options::new()).unwrap();
     let has_lost_names = |note: &String| note.contains("has no names for its weights");

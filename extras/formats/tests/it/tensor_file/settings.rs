@@ -48,7 +48,7 @@ fn settings_in_directories_are_kept() {
     ] {
         let store = MemoryStore::from_iter([(file, archive(&dictionary(&[(key, &optimizer)])))]);
         let files = open_files(store, "", &Options::new()).unwrap();
-        assert_eq!(files[0].1.notes(), ["left out: 1 number"], "{file}");
+        assert_eq!(files[0].1.notes(), ["skipped: 1 number"], "{file}");
         let checkpoint = Checkpoint::from_sources(files).unwrap();
         assert_eq!(checkpoint.metadata()[&format!("{name}param_groups")], r#"[{"lr":2}]"#);
         assert!(checkpoint.tensor(&format!("{name}state.a")).is_ok());

@@ -110,7 +110,7 @@ fn values_that_are_no_tensors_are_listed_and_tensors_in_them_are_read() {
     let checkpoint = open(&in_memory("values")).unwrap();
     let file = checkpoint.files()[0].safetensors().source();
     let plain = r#""big", "list", "nested.deep.flag", "none", "number", "pair", "text""#;
-    assert!(file.notes().contains(&format!("left out: 7 values: {plain}")), "{:?}", file.notes());
+    assert!(file.notes().contains(&format!("skipped: 7 values: {plain}")), "{:?}", file.notes());
     // PyTorch does not enter tuples: the value is one object, with a tensor in it.
     assert!(checkpoint.get("tuple.0").is_some());
 }
@@ -137,7 +137,7 @@ fn settings_are_metadata_and_an_unknown_object_is_listed() {
     let second = json!({"lr": 0.5, "betas": [0.9, 0.999], "fused": null, "params": ["c"]});
     assert_eq!(json("optim.param_groups"), json!([first, second]));
     assert_eq!(json("flat.param_groups"), json!([first, second]));
-    assert_eq!(file.notes(), ["left out: 1 value: \"step\""]);
+    assert_eq!(file.notes(), ["skipped: 1 value: \"step\""]);
     let state = PyTorchTraining::new().optimizer("optim").state(&checkpoint).unwrap();
     assert_eq!(state.setting::<[f64; 2]>("betas").unwrap(), Some([0.9, 0.999]));
     assert!(state.setting::<f64>("lr").is_err());
@@ -154,7 +154,7 @@ fn files_beside_those_that_are_read_are_named() {
     store.insert("optim_world_size_4_rank_0.pt", Vec::new());
     let checkpoint = open(&store).unwrap();
     let notes = checkpoint.files()[0].safetensors().source().notes();
-    assert_eq!(notes, ["left out: 1 file: \"optim_world_size_4_rank_0.pt\""]);
+    assert_eq!(notes, ["skipped: 1 file: \"optim_world_size_4_rank_0.pt\""]);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn ranks_that_do_not_belong_together_are_refused() {
         let at = bytes.windows(4).position(|window| window == step).unwrap();
         bytes[at..at + 4].copy_from_slice(&3_f32.to_le_bytes());
     });
-    refused(&store, &["rank_1_mp_rank_00_optim", "another step than that of rank 0"]);
+    refused(&store, &["rank_1_mp_rank_00_optim", "its step differs from rank 0's"]);
 
     let mut store = in_memory("ranks");
     store.insert("model_world_size_2_rank_0.pt", vec![0]);

@@ -91,10 +91,6 @@ impl Quantization {
 
     /// Makes the codes `X.weight` or `X.weight_packed`, and then the scales, which read `X.weight`
     /// when they are written. `fused` has the weights of NVFP4 that form one matrix with this one.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Rewrite::quantize`](crate::Rewrite::quantize).
     pub(crate) fn quantize<S: TensorSource + Send>(
         self,
         name: &str,

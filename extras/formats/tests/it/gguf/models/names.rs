@@ -168,7 +168,7 @@ fn what_the_file_does_not_say_is_an_error() {
                  bert, found";
     let heads = |count: u32| {
         let name = "tensor \"blk.0.attn_q.weight\"";
-        format!("{name}: its 6 rows should be those of {count} heads, an even number for each")
+        format!("{name}: its 6 rows should divide among {count} heads, an even number each")
     };
     for (keys, listed, expected) in [
         (&[][..], &[][..], format!("{known} \"\"")),
