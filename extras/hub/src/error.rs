@@ -237,7 +237,7 @@ mod tests {
 
     #[cfg(feature = "download")]
     #[test]
-    fn errors_become_those_of_the_system() {
+    fn errors_become_io_errors_of_the_matching_kind() {
         let io = |error: Error| to_io(error.in_file("o/n"));
         let missing = io(ErrorKind::FileNotFound.into());
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);

@@ -79,7 +79,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         default_value_t = 8,
-        value_parser = crate::input::whole::<u16>(1..=u16::MAX.into())
+        value_parser = crate::input::integer::<u16>(1..=u16::MAX.into())
     )]
     max_workers: u16,
     /// List the files that would be downloaded, with their sizes, and write nothing
@@ -129,18 +129,19 @@ impl Run for Args {
 
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let what = what::What::new(self)?;
+        let selection = selection::DownloadSelection::new(self)?;
         if self.dry_run {
-            return what.preview(self, out);
+            return selection.preview(self, out);
         }
         let progress = if self.quiet {
             crate::terminal::progress::Progress::hidden()
         } else {
             crate::terminal::progress::Progress::bytes(0)
         };
-        let snapshot = safetensors_hub::download(&what.repo, &what.options(self, &progress))?;
+        let snapshot =
+            safetensors_hub::download(&selection.repo, &selection.options(self, &progress))?;
         drop(progress);
-        let path = what.path(self, &snapshot);
+        let path = selection.path(self, &snapshot);
         // As it is, not escaped: a program reads it.
         out.write_all(path.as_os_str().as_encoded_bytes())?;
         writeln!(out)?;
@@ -149,7 +150,7 @@ impl Run for Args {
 }
 
 #[cfg(feature = "remote")]
-mod what {
+mod selection {
     use std::io::Write;
     use std::ops::ControlFlow;
     use std::path::PathBuf;
@@ -165,14 +166,14 @@ mod what {
     use crate::terminal::table::{self, Column, Columns};
     use crate::terminal::{screen, text};
 
-    pub(super) struct What {
+    pub(super) struct DownloadSelection {
         pub(super) repo: String,
         revision: Option<String>,
         /// The folder or file of the checkpoint in the address.
         path: Option<String>,
     }
 
-    impl What {
+    impl DownloadSelection {
         pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());

@@ -1,4 +1,4 @@
-//! [`KeptTensors`]: tensors that are handed out more than once share their memory.
+//! [`SharedTensors`]: tensors that are handed out more than once share their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,20 +9,20 @@ use safetensors_core::lock;
 /// Tensors that may be asked for again.
 // candle has no weak references, so they keep their memory even if the model has dropped them.
 #[derive(Debug, Default)]
-pub(super) struct KeptTensors {
-    entries: Mutex<HashMap<Key, Arc<Mutex<KeptTensor>>>>,
+pub(super) struct SharedTensors {
+    entries: Mutex<HashMap<Key, Arc<Mutex<SharedTensor>>>>,
 }
 
 type Key = (usize, DType, DeviceLocation);
 
 /// A tensor, locked while a thread reads it, so that others wait for it and share it.
 #[derive(Debug, Default)]
-struct KeptTensor {
+struct SharedTensor {
     tensor: Option<Tensor>,
     asked: Vec<String>,
 }
 
-pub(super) struct Asked<'a> {
+pub(super) struct TensorRequest<'a> {
     pub(super) position: usize,
     pub(super) name: &'a str,
     /// The number of names of a tied tensor, which is kept until all were asked for. `None` keeps
@@ -32,11 +32,11 @@ pub(super) struct Asked<'a> {
     pub(super) device: &'a Device,
 }
 
-impl KeptTensors {
+impl SharedTensors {
     /// Returns the tensor that was handed out before, otherwise the one that `read` returns.
     pub(super) fn get(
         &self,
-        &Asked { position, name, names, dtype, device }: &Asked<'_>,
+        &TensorRequest { position, name, names, dtype, device }: &TensorRequest<'_>,
         read: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
         let key = (position, dtype, device.location());
