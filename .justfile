@@ -77,7 +77,7 @@ test-fleet:
 test-mpi:
     dev/scripts/check_mpi
 
-# Run a model in a headless browser. dev/scripts/check_browser says what that needs.
+# Run a model in a headless browser. dev/scripts/check_browser lists its tools.
 check-browser:
     dev/scripts/check_browser
 

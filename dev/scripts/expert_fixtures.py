@@ -108,7 +108,7 @@ OTHERS = {
 
 
 def model(kind, settings):
-    """Makes a model with random weights, also of what would start as zeros."""
+    """Makes a model with random weights, also where it would start with zeros."""
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **settings})
     torch.manual_seed(0)
     try:

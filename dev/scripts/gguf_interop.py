@@ -47,7 +47,7 @@ ROPE3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fact
              original_max_position_embeddings=64)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 
-# Name: class, what differs from SIZES, and the pre-tokenizer, if it has a tokenizer.
+# Name: class, differences from SIZES, and the pre-tokenizer, if it has a tokenizer.
 MODELS = {
     "llama": (tf.LlamaForCausalLM, dict(rope_parameters=dict(rope_theta=5e5, **ROPE3)), "llama-bpe"),
     "llama-bias": (tf.LlamaForCausalLM, dict(attention_bias=True, mlp_bias=True, head_dim=32), None),

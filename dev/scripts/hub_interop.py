@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that this project and Python's huggingface_hub share one cache: each finds what the other
-downloaded, also offline, and both may download at once.
+"""Checks that this project and Python's huggingface_hub share one cache: each finds the other's
+downloads, also offline, and both may download at once.
 
 Needs cargo and the package huggingface_hub (pip install huggingface_hub). No network beyond
 loopback: both talk to the test server of safetensors-hub, which has faults on demand.
@@ -32,7 +32,7 @@ repo = repo.removeprefix("datasets/")
 print(snapshot_download(repo, repo_type=kind, allow_patterns=patterns, local_files_only=offline))
 """
 
-# The same for a bucket: prints what it has, and the length of the start of a file.
+# The same for a bucket: prints its files, and the length of the start of a file.
 BUCKET = """
 from huggingface_hub import HfFileSystem
 system = HfFileSystem(token=False)
@@ -161,7 +161,7 @@ def check_cache(side):
 
 
 def rust_then_python(side):
-    """Python finds what Rust downloaded, and downloads nothing again"""
+    """Python finds Rust's downloads, and downloads nothing again"""
     directory = side.rust("owner/name", "config.json")
     side.server.log()
     assert side.python("owner/name", [*MODEL, "config.json"]) == directory
@@ -179,7 +179,7 @@ def rust_then_python_offline(side):
 
 
 def python_then_rust(side):
-    """Rust finds what Python downloaded, with one request"""
+    """Rust finds Python's downloads, with one request"""
     directory = side.python("owner/name", None)
     side.server.log()
     assert side.rust("owner/name", "config.json", "tokenizer/*") == directory
@@ -260,7 +260,7 @@ def two_repositories(side):
 
 
 def no_digests(side):
-    """Python finds what Rust downloaded under an ETag that two files share"""
+    """Python finds Rust's download under an ETag that two files share"""
     directory = side.rust("owner/alike", "config.json")
     side.server.log()
     assert side.python("owner/alike", [*MODEL, "config.json"]) == directory

@@ -134,7 +134,7 @@ def case(name, configs, bias=False, integers=False, dtype=F32, without="none", b
     for number, config in enumerate(configs[1:], 2):
         model.add_adapter(f"adapter-{number}", config)
     random(model, 2, integers)
-    # The base keeps its values; only what belongs to adapters is new.
+    # The base keeps its values; only the adapters' values are new.
     for key, parameter in model.named_parameters():
         original = key.removeprefix("base_model.model.").replace(".base_layer", "")
         original = original.replace(".original_module.", ".")

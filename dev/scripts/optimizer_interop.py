@@ -2,7 +2,7 @@
 """Trainings that go from PyTorch to candle and burn and on there, and back.
 
     python dev/scripts/optimizer_interop.py                # needs torch 2.15 and safetensors
-    python dev/scripts/optimizer_interop.py --fixtures     # writes the fixtures anew instead
+    python dev/scripts/optimizer_interop.py --fixtures     # rewrites the fixtures instead
 
 The fixtures in dev/testing/fixtures/optimizer are what the tests of both adapters read:
 training checkpoints of a small model after BEFORE steps, and the losses of PyTorch's own

@@ -280,7 +280,7 @@ class Outer(nn.Module):
 
 
 def script(folder):
-    """TorchScript: scripted, traced and frozen modules, and what is refused."""
+    """TorchScript: scripted, traced and frozen modules, and refused ones."""
     warnings.simplefilter("ignore")
     outer = Outer().eval()
     small = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
@@ -315,7 +315,7 @@ def constants(path):
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(saved, "w") as plain:
         root = archive.namelist()[0].split("/")[0]
         for name in archive.namelist():
-            # As if the constants were what was saved.
+            # As if the constants had been saved.
             renamed = name.replace(f"{root}/constants", f"{root}/data")
             if renamed != name or name.endswith(("/version", "/byteorder")):
                 plain.writestr(renamed, archive.read(name))
@@ -325,7 +325,7 @@ def constants(path):
 
 
 def without_debug(path):
-    """Writes an archive again without what debuggers read of it, which is most of it."""
+    """Writes an archive again without its parts for debuggers, which are most of it."""
     with zipfile.ZipFile(path) as archive:
         members = [(member, archive.read(member)) for member in archive.infolist()]
     with zipfile.ZipFile(path, "w") as archive:

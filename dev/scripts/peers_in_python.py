@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures reading and downloading beside other programs, most in Python, in one run, by hand.
+"""Measures reading and downloading against other programs, most in Python, in one run, by hand.
 
     pip install torch numpy huggingface_hub==2.4.0 safetensors==0.9.0rc1 \
         runai-model-streamer==0.17.0 runai-model-streamer-s3==0.17.0 'moto[server]' boto3
@@ -87,7 +87,7 @@ def touched(load):
 
 
 def first_of(load):
-    """One tensor in memory of its own."""
+    """One tensor in separate memory."""
     return lambda: {name: array.copy() for name, array in list(load().items())[:1]}
 
 
@@ -177,7 +177,7 @@ class Bench:
         return json.loads(done.stdout.splitlines()[-1])
 
     def compare(self, title, contenders, before=lambda: None, same=lambda found: found, **more):
-        """Prints a row for each of {name: (contender, what)}, the first of which is ours."""
+        """Prints a row for each of {name: (contender, text)}, the first of which is ours."""
         samples, found = {name: [] for name in contenders}, set()
         for _ in range(self.rounds):
             for name, (contender, what) in contenders.items():
@@ -203,7 +203,7 @@ class Bench:
             print("| " + " | ".join(cells) + " |", flush=True)
 
     def server(self, kind, path):
-        """A server in a process of its own, and its address."""
+        """A server in a separate process, and its address."""
         command = [sys.executable, SERVERS, kind, path]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env=self.environment

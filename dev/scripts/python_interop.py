@@ -172,7 +172,7 @@ def all_agree(path, tensors, what):
 
 
 def what_python_wrote(directory, tensors, metadata, path):
-    """The command understands the file, and Python reads what the command makes of it."""
+    """The command understands the file, and Python reads the command's output."""
     run("verify", path)
     document = json.loads(run("inspect", "--json", path))
     check(document["metadata"] == metadata, "inspect: metadata")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what the command makes of published files of PyTorch with what PyTorch reads, by bits.
+"""Compares the command's conversions of published PyTorch files with PyTorch's tensors, by bits.
 
 The files are those in packages of PyPI: archives, legacy files and TorchScript, of speech, images
 and physics. Run by hand, with PyTorch for the CPU and a built command:
@@ -75,7 +75,7 @@ def content(tensor):
 
 
 def compare(command, path, folder):
-    """One file. Returns whether it is the same, and what was seen."""
+    """One file. Returns whether it is the same, and the observed kinds."""
     try:
         expected, kind = load(path)
     except Exception as error:  # A class that is not installed, or a file of another kind.

@@ -53,7 +53,7 @@ def write(name, model, expected, reference, config=None, metadata=None, settings
 
 
 def settings(name, content, file="config.json"):
-    """Writes settings beside a case."""
+    """Writes settings next to a case."""
     (OUT / name / file).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -62,7 +62,7 @@ def seed(number):
 
 
 def codes8(shape, number, dtype=F8):
-    """Floats of 8 bits with every code but those of NaN and infinity."""
+    """Floats of 8 bits with every code except NaN and infinity."""
     codes = torch.randint(0, 256, shape, generator=seed(number), dtype=torch.int32)
     limit = 0x7B if dtype == torch.float8_e5m2 else 0x7E
     codes = torch.where(codes & 0x7F > limit, codes & 0x80, codes)
@@ -595,7 +595,7 @@ def mlx_floats():
         expected = {"layer.weight": torch.from_numpy(np.array(found))}
         name = f"mlx-{mode}"
         write(name, model, expected, "mlx.core.dequantize")
-        # As mlx-lm writes them: the mode of a layer comes before that of all.
+        # As mlx-lm writes them: the mode of a layer comes before the mode of all.
         own = {"group_size": group, "bits": bits, "mode": mode}
         config = {"group_size": 64, "bits": 4, "mode": "affine", "layer": own}
         settings(name, {"quantization": config, "quantization_config": config})
@@ -672,7 +672,7 @@ def quanto_bits():
     dims = {"hidden_size": 320, "intermediate_size": 192}
 
     def saved(name, kind, module, rows, columns, bias=False, config=None):
-        """Quantises a layer as the library does, and saves what it saves."""
+        """Quantises a layer as the library does, and saves the same tensors."""
         layer = torch.nn.Linear(columns, rows, bias=bias)
         layer.weight.data = torch.randn((rows, columns), generator=seed(173))
         if bias:
@@ -815,7 +815,7 @@ def comfy():
 
 @case
 def quantize():
-    """Writes a weight, and what compressed-tensors makes of it by each scheme."""
+    """Writes a weight, and compressed-tensors' result by each scheme."""
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationScheme, preset_name_to_scheme
     from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam

@@ -1,4 +1,4 @@
-"""Loads what `safetensors convert --quantize` writes with transformers and compressed-tensors.
+"""Loads the output of `safetensors convert --quantize` with transformers and compressed-tensors.
 
 A small Llama with a tied head is saved by transformers, quantised by the command with each scheme,
 and loaded by transformers on a CPU. Each number must be within half a step of its codes, all that
@@ -30,7 +30,7 @@ COMMAND, *SCHEMES = sys.argv[1:]
 
 
 def load(path, **options):
-    """The weights by name, as F32. Fails unless the files have exactly those of the model."""
+    """The weights by name, as F32. Fails unless the files have exactly the model's names."""
     model, info = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, output_loading_info=True, **options
     )

@@ -140,7 +140,7 @@ def bitsandbytes_nf4(folder):
         state = getattr(module.weight, "quant_state", None)
         return module.weight.data if state is None else dequantize_4bit(module.weight.data, state)
 
-    # The first use of a weight may pack it anew for the processor.
+    # The first use of a weight may repack it for the processor.
     weights = weights_of(model, dequantize)
     return logits(model), weights
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what must hold before a release, without a network and without compiling anything.
+"""Checks the conditions of a release, without a network and without compiling anything.
 
     dev/scripts/release_check.py [--publish]
 
@@ -60,7 +60,7 @@ def check_versions(members):
                 continue
             name = f"{package['name']}: the dependency {dependency['name']}"
             if dependency["req"] == "*":
-                # Without a version, a dependency of tests is left out of the published package.
+                # Without a version, the published package omits a dependency of tests.
                 expect(dependency["kind"] == "dev", f"{name} has a path but no version")
             else:
                 expect(
@@ -86,7 +86,7 @@ def check_changelog(version):
     if PUBLISH:
         expect(released[:1] == [version], f"CHANGELOG.md has no section [{version}] - DATE")
     elif released:
-        # Between releases the version is that of the last one, or already the next one.
+        # Between releases the version is the last one, or already the next one.
         expect(
             numbers[0] <= [int(part) for part in version.split(".")],
             f"CHANGELOG.md has {released[0]}, which is newer than {version} in Cargo.toml",
@@ -94,7 +94,7 @@ def check_changelog(version):
 
 
 def check_order(members):
-    """The order of docs/RELEASING.md has all packages, each after those that it needs."""
+    """The order of docs/RELEASING.md has all packages, each after its dependencies."""
     rows = re.findall(r"^ +\| (\d+) \| `([a-z-]+)` \| ([a-z, ]*)\|$", read("docs/RELEASING.md"), re.M)
     order = [name for _, name, _ in rows]
     numbers = [int(number) for number, *_ in rows]

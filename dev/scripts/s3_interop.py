@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks remote checkpoints against a server of S3, and what they leave there.
+"""Checks remote checkpoints against a server of S3, and the objects that they leave there.
 
 Run by hand, as CI has no Python:
 
@@ -146,7 +146,7 @@ def check(endpoint: str, server: str) -> None:
     assert set(index["weight_map"]) == {"round4", "y", "z"}
     for tensor, file in index["weight_map"].items():
         assert tensor in names_in(read(f"rust/sharded/{file}"))
-    # The names of objects are those that the index has, with every character.
+    # The names of objects equal the names in the index, with every character.
     named = {key.removeprefix("rust/named/") for key in keys if key.startswith("rust/named/")}
     index = "mödel ~#%[1]{x}%20.safetensors.index.json"
     shards = set(json.loads(read(f"rust/named/{index}"))["weight_map"].values())

@@ -254,7 +254,7 @@ class Interop:
         raise AssertionError(f"the reference accepts {arguments}")
 
     def pair(self, model, key, trust, chain=None, algorithm="sha256"):
-        """Signs by both, and lets both verify what each has signed, whole and tampered with."""
+        """Signs by both, and lets both verify each signature, intact and tampered with."""
         option = "--certificate-chain" if chain else "--key"
         named = {"root": trust} if chain else {"key": trust}
         signatures = [model / "ours.sig", model / "theirs.sig"]
@@ -309,7 +309,7 @@ def interop(command):
             chain = out / f"{name}.chain.pem"
             both.pair(model, out / "p256.pem", out / f"{root}.pem", chain)
         # The reference obeys constraints of names; ours refuses every certificate that has them.
-        # It takes one of two usages, whatever the other says, and does not look at those of issuers.
+        # It takes one of two usages, whatever the other is, and ignores the usages of issuers.
         accepted = ["critical", "commitment", "server", "for-servers"]
         for name in ["usage", "not-ca", "forged", "too-long", *accepted]:
             signature = out / f"{name}.sig"

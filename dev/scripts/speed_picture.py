@@ -100,7 +100,7 @@ def rounded(ratio):
 
 
 def measured(lines, row, peer):
-    """Our median, that of the peer, and how many times as fast ours is."""
+    """Our median, the peer's, and how many times as fast ours is."""
     if (row, peer) not in lines:
         return None
     ours, (theirs, ratio) = lines[row, "ours"][0], lines[row, peer]
@@ -254,7 +254,7 @@ def growth_table(found):
 
 
 def panel(left, top, family, unit, lines):
-    """Time over amount, both by powers of ten; memory with a scale of its own."""
+    """Time over amount, both by powers of ten; memory with a separate scale."""
     width, height = 230, 120
     everything = [point for _, points in lines.values() for point in points]
     xs = [math.log10(x) for x, _, _ in everything]

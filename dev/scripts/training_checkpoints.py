@@ -4,7 +4,7 @@ must be the same, bit for bit. Run by hand, as CI has no Python. Processes on th
 
     python3 -m venv venv
     venv/bin/pip install torch numpy
-    DS_BUILD_OPS=0 venv/bin/pip install deepspeed    # without it, its files are left out
+    DS_BUILD_OPS=0 venv/bin/pip install deepspeed    # without it, its files are skipped
     cargo build --release -p safetensors-bridge-cli
     venv/bin/python dev/scripts/training_checkpoints.py target/release/safetensors
 
@@ -59,7 +59,7 @@ DTYPES = {
 }
 
 
-# ---- the layouts of distributed checkpoints: what each rank saves, given its meshes
+# ---- the layouts of distributed checkpoints: the parts that each rank saves, given its meshes
 
 
 def numbers(*shape, dtype=torch.float32, first=0):
@@ -233,7 +233,7 @@ def odd_names(rank, line, grid):
 
 
 def settings(rank, line, grid):
-    """The states of optimizers, by group and by parameter, and an object of a class of its own."""
+    """The states of optimizers, by group and by parameter, and an object of another class."""
     common = {"betas": (0.9, 0.999), "fused": None}
     groups = [{"lr": 0.01, **common, "params": ["a.w", "b"]},
               {"lr": 0.5, **common, "params": ["c"]}]
@@ -286,7 +286,7 @@ DCP_LAYOUTS = {
     "fsdp1_flat": fsdp1("LOCAL_STATE_DICT"),
 }
 
-# Other ways to write what a layout above has.
+# Other ways to write the content of a layout above.
 WRITERS = {
     "threads": ("many", {"thread_count": 3}),
     "file_per_item": ("values", {"single_file_per_rank": False}),
@@ -441,7 +441,7 @@ def of_deepspeed(directory):
 
 
 def widened(found):
-    """DeepSpeed's tool also widens what is not trained; the command keeps it as it is stored."""
+    """DeepSpeed's tool also widens untrained tensors; the command keeps them as they are stored."""
     kind, shape, data = found
     if kind != "BF16":
         return found
@@ -460,7 +460,7 @@ def check_zero(report, folder):
         report.compare(f"zero {name} tag", directory / "global_step2", expected, convert=widened)
 
 
-# ---- what is in a directory, by PyTorch's tools and by ours
+# ---- the content of a directory, by PyTorch's tools and by ours
 
 
 def flat(value, path=()):

@@ -27,7 +27,7 @@ import xarray
 import zarr
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "labels.md"
-# The function is that of the page, so that the page is right.
+# The function comes from the page, so that the page is right.
 exec(re.search(r"```python\n(.*?)```", PAGE.read_text(), re.S).group(1))
 
 COMMAND = sys.argv[1]

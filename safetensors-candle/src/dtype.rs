@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_tensor_has_the_dtype_that_is_said() {
+    fn a_loaded_tensor_has_the_dtype_of_the_table() {
         for &dtype in Dtype::ALL {
             let buf = TensorBuf::filled_by(dtype, vec![8], |_| Ok(())).unwrap();
             let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless).unwrap();

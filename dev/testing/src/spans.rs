@@ -11,7 +11,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// A span, as a subscriber receives it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct RecordedSpan {
     /// Its number.
     pub id: Id,
     name: &'static str,
@@ -28,7 +28,7 @@ pub struct Told {
 
 /// Keeps all spans of this library.
 #[derive(Clone, Debug, Default)]
-pub struct Listener(Arc<Mutex<Vec<Told>>>);
+pub struct Listener(Arc<Mutex<Vec<RecordedSpan>>>);
 
 impl Listener {
     /// Makes a listener to all threads of the process. There can be only one.
@@ -43,17 +43,17 @@ impl Listener {
         listener
     }
 
-    fn with(&self, id: &Id, f: impl FnOnce(&mut Told)) {
-        f(self.0.lock().unwrap().iter_mut().rfind(|told| told.id == *id).unwrap());
+    fn with(&self, id: &Id, f: impl FnOnce(&mut RecordedSpan)) {
+        f(self.0.lock().unwrap().iter_mut().rfind(|recorded| recorded.id == *id).unwrap());
     }
 
     /// Returns the spans of a name, in the order in which they began.
-    pub fn named(&self, name: &str) -> Vec<Told> {
-        self.0.lock().unwrap().iter().filter(|told| told.name == name).cloned().collect()
+    pub fn named(&self, name: &str) -> Vec<RecordedSpan> {
+        self.0.lock().unwrap().iter().filter(|recorded| recorded.name == name).cloned().collect()
     }
 }
 
-impl Visit for Told {
+impl Visit for RecordedSpan {
     fn record_u64(&mut self, field: &Field, value: u64) {
         if field.name() == "bytes" {
             self.bytes = value;
@@ -77,16 +77,17 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Listener {
     fn on_new_span(&self, span: &Attributes<'_>, id: &Id, spans: Context<'_, S>) {
         let parent = spans.span(id).unwrap().parent().map(|parent| parent.id());
         let (id, name, begun) = (id.clone(), span.metadata().name(), Instant::now());
-        let mut told = Told { id, name, parent, bytes: 0, address: None, begun, time: None };
-        span.record(&mut told);
-        self.0.lock().unwrap().push(told);
+        let mut recorded =
+            RecordedSpan { id, name, parent, bytes: 0, address: None, begun, time: None };
+        span.record(&mut recorded);
+        self.0.lock().unwrap().push(recorded);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        self.with(id, |told| values.record(told));
+        self.with(id, |recorded| values.record(recorded));
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
-        self.with(&id, |told| told.time = Some(told.begun.elapsed()));
+        self.with(&id, |recorded| recorded.time = Some(recorded.begun.elapsed()));
     }
 }

@@ -98,7 +98,7 @@ fn links_lead_somewhere() {
 }
 
 #[test]
-fn broken_links_are_found() {
+fn broken_links_are_reported() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = "# A heading, and `code`\n[a](b.md) [`c`](#d)\n```\n[not](this)\n```\n`[nor](it)`\n";
     assert_eq!(links(text), ["b.md", "#d"]);
@@ -121,7 +121,7 @@ fn the_first_pages_are_short() {
 }
 
 #[test]
-fn the_number_of_dtypes_is_that_of_the_table() {
+fn documents_state_the_number_of_dtypes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let number = format!(" {} dtypes", safetensors_bridge::Dtype::ALL.len());
     let documents = ["README.md", "safetensors-core/README.md", "docs/design.md"];

@@ -20,7 +20,7 @@ fn reference_dtype(dtype: Dtype) -> safetensors::Dtype {
 }
 
 #[test]
-fn the_reference_reads_what_we_write() {
+fn the_reference_reads_our_files() {
     for order in [Order::Alignment, Order::Given] {
         let data = [7_u8; 4 * 3 * 8];
         let shape = [4, 3];
@@ -46,7 +46,7 @@ fn the_reference_reads_what_we_write() {
 }
 
 #[test]
-fn we_read_what_the_reference_writes() {
+fn we_read_files_of_the_reference() {
     let data = [1_u8; 4 * 3 * 8];
     let tensors = Dtype::ALL.iter().map(|&dtype| {
         let len = 12 * dtype.bits() as usize / 8;

@@ -56,16 +56,16 @@ Ran = subprocess.CompletedProcess[str]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One checkpoint, and what the command is to do with it."""
+    """One checkpoint, and the command's arguments for it."""
 
     path: str
-    arguments: list[str]  # those of the command, beginning with its subcommand
+    arguments: list[str]  # of the command, beginning with its subcommand
     output: str | None  # the file or directory that `convert` writes
     files: list[Stamp]
 
     @property
     def name(self) -> str:
-        """The path as it may be shown: addresses without what may be secret."""
+        """The path as it may be shown: addresses without parts that may be secret."""
         return shown(self.path)
 
     def key(self, version: str) -> str:
@@ -313,7 +313,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summary_of(operation: str, skipped: list[dict], ran: list[dict], seconds: float) -> dict:
-    """The document that --json prints. Bytes and nodes are those of this run."""
+    """The document that --json prints, with the bytes and nodes of this run."""
     done = [entry for entry in ran if entry["status"] == "done"]
     failed = [entry for entry in ran if entry["status"] == "failed"]
     summary = {

@@ -26,7 +26,7 @@ class Manifest:
             raise
 
     def read(self, path: str) -> dict[str, dict]:
-        """The entries of what is done, by their keys. The path is for messages."""
+        """The entries of finished items, by their keys. The path is for messages."""
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -57,7 +57,7 @@ class Manifest:
 
 
 def entry_of(line: bytes) -> dict:
-    """The entry of a line. A ValueError says what is wrong with it."""
+    """The entry of a line. A ValueError has the problem."""
     entry = json.loads(line)
     for name, kind in ENTRY.items():
         if not isinstance(entry.get(name), kind):

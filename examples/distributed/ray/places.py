@@ -1,4 +1,4 @@
-"""The checkpoints at local paths and at addresses: where they are, and what shows a change of them.
+"""The checkpoints at local paths and at addresses: their places, and how changes are detected.
 
 A file of the disk has changed if its size or time is another one. A file at an address has changed
 if its size or its ETag is another one. Hugging Face has the identity of a blob in its place, and a
@@ -27,10 +27,10 @@ WEB = ("http", "https")
 VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "Last-Modified")
 LARGEST_INDEX = 100_000_000  # bytes; the command refuses a larger one
 
-# Hidden directories of saves that are under way, or were killed. What is in them is not complete.
+# Hidden directories of saves that are under way, or were killed. Their content is not complete.
 TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9]{6}\.tmp|[A-Za-z0-9_-]{1,64}\.ranks)")
 # The path of a file, its size in bytes, and the time of its last change in nanoseconds. At an
-# address: without what may be secret, and with the version in place of the time.
+# address: without parts that may be secret, and with the version instead of the time.
 Stamp = tuple[str, int | None, int | str | None]
 
 why_unknown: collections.Counter[str] = collections.Counter()
@@ -221,7 +221,7 @@ def output_stamps(output: str) -> list[Stamp]:
 
 
 def forget_listings(address: str) -> None:
-    """Makes the next look at an address a new one: fsspec remembers what it has listed."""
+    """Makes the next look at an address a new one: fsspec remembers its lists."""
     try:
         bucket_of(address)[0].invalidate_cache()
     except Exception:  # no fsspec, or none for this address: there is nothing to forget

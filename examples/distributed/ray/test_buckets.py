@@ -1,7 +1,7 @@
-"""The checks of `test_fleet.py` that need a bucket: that of a server of S3 on the loopback (moto).
+"""The checks of `test_fleet.py` that need a bucket, on a local server of S3 (moto).
 
-Without moto, or with a command that was built without the feature `remote`, they are left out. So
-are those that need s3fs, where it is not installed. Each time a line says so.
+Without moto, or with a command that was built without the feature `remote`, they are skipped. So
+are the checks that need s3fs, where it is not installed. A line reports each skipped check.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def client(s3: dict[str, str]):
 
 
 def in_buckets(make: type, s3: dict[str, str]) -> Callable[..., str]:
-    """All checks, as one of those that `test_fleet.py` runs. `make` is its `Fleet`."""
+    """All checks, as one check of `test_fleet.py`. `make` is its `Fleet`."""
 
     def buckets(cluster: object, directory: Path, command: Path, models: Path) -> str:
         names_are_safe()
@@ -79,7 +79,7 @@ def in_buckets(make: type, s3: dict[str, str]) -> Callable[..., str]:
 
 
 def names_are_safe() -> None:
-    """Where outputs go, and what is shown: this needs no server."""
+    """Where outputs go, and how they are shown: this needs no server."""
     for name in ("a/../../x", "/x", "%2e%2e/x", "a/%2E/x", "a%2F..%2F..%2Fx"):
         try:
             output = places.output_of(f"s3://b/m/{name}.safetensors", "s3://b/m/", "/out")
@@ -155,7 +155,7 @@ def nothing_secret_is_shown(make: type, directory: Path, command: Path, objects)
 
 def versions_and_trees(make: type, directory: Path, command: Path, objects, files: list[Path],
                        s3: dict[str, str]) -> str:
-    """With s3fs: what is done is skipped, and what has changed runs again."""
+    """With s3fs: finished items are skipped, and changed ones run again."""
     fleet = make(directory, command, "buckets")
 
     def counts(*arguments: object) -> tuple[int, int]:

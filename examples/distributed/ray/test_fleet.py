@@ -246,7 +246,7 @@ def the_driver_dies(cluster: Cluster, directory: Path, command: Path, models: Pa
 
 
 def what_changes_is_done_again(cluster: Cluster, directory: Path, command: Path, _: Path) -> str:
-    """Only what failed, what has changed and what has lost its output runs again."""
+    """Only items that failed, have changed or have lost their output run again."""
     models, out = directory / "few", directory / "out3"
     for number in range(3):
         write_checkpoint(models / f"{number}.safetensors", {"a": random_floats(8, number)})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what `fleet.py` decides before it starts anything. Needs neither Ray nor the command."""
+"""Tests the decisions of `fleet.py` before it starts anything, without Ray and the command."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ def temporary() -> Iterator[Path]:
 
 
 def checked(*pairs: tuple[object, object]) -> None:
-    """Checks these outputs of these inputs, whose files are those on the disk."""
+    """Checks these outputs of these inputs, with their files on the disk."""
     outputs = {str(path): str(output) for path, output in pairs}
     places.check_outputs(outputs, {path: places.files_of(path) for path in outputs})
 

@@ -50,7 +50,7 @@ class Machines:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How long it takes until the last rank has its data, and what the store has sent."""
+    """The time until the last rank has its data, and the bytes that the store has sent."""
 
     seconds: float
     bytes_read: float
@@ -127,7 +127,7 @@ def rotated(machines: Machines, ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shuffled(machines: Machines, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every rank has an order of its own, by chance."""
+    """Every rank has its own order, by chance."""
     chance = np.random.default_rng(0)
     files = np.stack([chance.permutation(machines.files) for _ in range(ranks)])
     return files, np.ones(files.shape)

@@ -127,6 +127,6 @@ fn small_mixture() -> Result<Vec<(String, Tensor)>> {
 }
 
 #[test]
-fn the_logits_are_those_of_the_model_in_memory() {
+fn logits_equal_the_model_in_memory() {
     main().unwrap();
 }

@@ -139,6 +139,6 @@ fn write_model(path: &Path) -> Result<()> {
 }
 
 #[test]
-fn the_logits_are_those_of_candles_own_reader() {
+fn logits_equal_candles_reader() {
     of_a_small_model().unwrap();
 }

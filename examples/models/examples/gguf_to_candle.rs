@@ -66,6 +66,6 @@ fn write_model(dir: &Path) -> Result<()> {
 }
 
 #[test]
-fn the_logits_are_close_to_those_of_the_original() {
+fn logits_are_close_to_the_original() {
     main().unwrap();
 }

@@ -122,6 +122,6 @@ fn write_model(dir: &Path) -> Result<()> {
 }
 
 #[test]
-fn the_logits_are_those_of_the_original() {
+fn logits_equal_the_original() {
     of_a_server().unwrap();
 }

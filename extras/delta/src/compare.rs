@@ -315,7 +315,7 @@ mod tests {
     use crate::make::make;
 
     #[test]
-    fn a_tensor_too_large_for_positions_is_whole_only_if_it_has_changed() {
+    fn a_tensor_too_large_for_positions_is_stored_whole_if_changed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("base.safetensors");
         let mut bytes = vec![7; LARGEST as usize + 1];

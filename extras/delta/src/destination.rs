@@ -158,7 +158,7 @@ impl Destination {
     }
 
     /// Skips files that are added. Replaces existing ones.
-    pub(crate) fn copy_beside<S: ReadAt>(&mut self, version: &Checkpoint<S>) -> Result<()> {
+    pub(crate) fn copy_other_files<S: ReadAt>(&mut self, version: &Checkpoint<S>) -> Result<()> {
         let mut others = OtherFiles::new(version, &self.path)?;
         others.leave(|name| name.ends_with(UNFINISHED));
         self.beside.iter().for_each(|name| others.remove(name));

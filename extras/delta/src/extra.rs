@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn additions_survive_writing_and_reading() {
         let shapes = [vec![], vec![2, 3], vec![0], vec![1 << 20; 2]];
         let added = shapes.into_iter().enumerate();
         let extra = Extra {

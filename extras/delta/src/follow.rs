@@ -9,7 +9,7 @@ use safetensors_core::{Checkpoint, ReadAt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::INDEX;
 use crate::options::Options;
-use crate::plan::{Plan, Start, State};
+use crate::plan::{LocalVersion, Start, UpdatePlan};
 use crate::published::Root;
 use crate::state::{STATE, StateFile};
 
@@ -159,7 +159,7 @@ impl Follower {
         let mut first = None;
         loop {
             // A version that is replaced while it is listed and opened may seem wrong once.
-            let plan = || Plan::new(&root, usable, self.until, self.base.is_some());
+            let plan = || UpdatePlan::new(&root, usable, self.until, self.base.is_some());
             let plan = match (plan().or_else(|_| plan()), first.take()) {
                 (Err(_), Some(error)) => return Err(error),
                 (planned, _) => planned?,
@@ -194,7 +194,11 @@ impl Follower {
 
     /// Files and state cannot be renamed at once, so the state records the version of the new files
     /// and of all others, and afterwards the present version.
-    fn carry_out<S: ReadAt>(&self, plan: &Plan<S>, file: Option<&StateFile>) -> Result<Update> {
+    fn carry_out<S: ReadAt>(
+        &self,
+        plan: &UpdatePlan<S>,
+        file: Option<&StateFile>,
+    ) -> Result<Update> {
         let directory = &self.directory;
         let here = file.and_then(StateFile::here);
         let overwrite = self.options.overwrite || file.is_some();
@@ -209,14 +213,14 @@ impl Follower {
             (Start::Here, Some(old), _) => plan.chain.stage(old, directory, &options)?,
             (Start::Full(_, full), ..) => {
                 let mut new = plan.chain.stage(full, directory, &options)?;
-                new.copy_beside(full)?;
+                new.copy_other_files(full)?;
                 new
             }
             (Start::Given(_), _, Some(base)) => plan.chain.stage(base, directory, &options)?,
             // A plan begins this way only with a base.
             (Start::Here | Start::Given(_), ..) => return Err(ErrorKind::NoDelta.into()),
         };
-        let state = State { version: plan.version, fingerprint: plan.fingerprint().into() };
+        let state = LocalVersion { version: plan.version, fingerprint: plan.fingerprint().into() };
         let changing = StateFile::changing(here, &state, new.staging(), &new.files()?)?;
         new.put_first(STATE, &changing)?;
         let left_out = new.commit(old.as_ref())?;

@@ -16,7 +16,7 @@ use crate::chain::Chain;
 use crate::delta::Delta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{BASE_VERSION, FILE, INDEX};
-use crate::make::Plan;
+use crate::make::DeltaPlan;
 use crate::options::Options;
 
 /// Saves the difference of a file from an older one, in a new directory with the older file in it.
@@ -177,7 +177,7 @@ fn is_same(source: &FileSource, _: &Path) -> io::Result<bool> {
 fn write(base: &Checkpoint, new: &Checkpoint, directory: &Path, options: &Options) -> Result<bool> {
     let options = options.clone().metadata(new.metadata().clone());
     let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
-    let written = Plan::new(base, tensors, &options)?.write(directory);
+    let written = DeltaPlan::new(base, tensors, &options)?.write(directory);
     if let Err(error) = &written
         && matches!(error.other(), Some(ErrorKind::TooExpanded { .. }))
     {

@@ -65,7 +65,7 @@ pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     mut target: Destination,
     options: &Options,
 ) -> Result<Destination> {
-    let plan = Plan::new(old, new, options)?;
+    let plan = DeltaPlan::new(old, new, options)?;
     target.set_main(INDEX, &[])?;
     // No reader has other limits by default.
     let written = plan.write(target.staging()).and_then(|()| Delta::open(target.staging()));
@@ -74,13 +74,13 @@ pub(crate) fn write<S: ReadAt, N: AsRef<str>, T: TensorSource>(
     Ok(target)
 }
 
-pub(crate) struct Plan<'a, S, T> {
+pub(crate) struct DeltaPlan<'a, S, T> {
     pairs: Vec<Pair<'a, S, T>>,
     options: Options,
     metadata: Option<Metadata>,
 }
 
-impl<'a, S: ReadAt, T: TensorSource> Plan<'a, S, T> {
+impl<'a, S: ReadAt, T: TensorSource> DeltaPlan<'a, S, T> {
     pub(crate) fn new<N: AsRef<str>>(
         old: &'a Checkpoint<S>,
         new: impl IntoIterator<Item = (N, T)>,

@@ -27,7 +27,7 @@ pub struct Options {
     pub(crate) version: String,
     pub(crate) encoding: Encoding,
     pub(crate) checksums: ChecksumFormat,
-    reader: Option<Reader>,
+    reader: Option<DeltaReader>,
     pub(crate) overwrite: bool,
     pub(crate) durable: bool,
     pub(crate) metadata: Option<Metadata>,
@@ -48,7 +48,7 @@ impl fmt::Debug for Callback {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Reader {
+enum DeltaReader {
     Slime,
     ModelExpress,
 }
@@ -104,14 +104,14 @@ impl Options {
     /// tensors and other [metadata](Options::metadata) are errors.
     #[must_use]
     pub fn for_slime(self) -> Self {
-        Self { checksums: ChecksumFormat::Xxh3, reader: Some(Reader::Slime), ..self }
+        Self { checksums: ChecksumFormat::Xxh3, reader: Some(DeltaReader::Slime), ..self }
     }
 
     /// Makes deltas that ModelExpress applies, with XOR and Adler-32. Anything else is an error.
     #[must_use]
     pub fn for_modelexpress(self) -> Self {
         let checksums = ChecksumFormat::Adler32;
-        let reader = Some(Reader::ModelExpress);
+        let reader = Some(DeltaReader::ModelExpress);
         Self { checksums, reader, ..self }
     }
 
@@ -165,8 +165,8 @@ impl Options {
         metadata: Option<&Metadata>,
     ) -> Result<()> {
         let reader = match self.reader {
-            Some(Reader::Slime) => "slime",
-            Some(Reader::ModelExpress) => "ModelExpress",
+            Some(DeltaReader::Slime) => "slime",
+            Some(DeltaReader::ModelExpress) => "ModelExpress",
             None => return Ok(()),
         };
         Mismatch::refuse(mismatches)?;
@@ -180,18 +180,18 @@ impl Options {
             Err(ErrorKind::NotForReader { reader, expected, found: found.into() }.into())
         };
         match self.reader {
-            Some(Reader::Slime) => {
+            Some(DeltaReader::Slime) => {
                 let other =
                     [&self.base_version, &self.version].into_iter().find(|it| !is_decimal(it));
                 other.map_or(Ok(()), |found| refused("slime", "decimal versions", found))
             }
-            Some(Reader::ModelExpress) if self.encoding != Encoding::Xor => {
+            Some(DeltaReader::ModelExpress) if self.encoding != Encoding::Xor => {
                 refused("ModelExpress", "the encoding xor", self.encoding.name())
             }
-            Some(Reader::ModelExpress) if self.checksums != ChecksumFormat::Adler32 => {
+            Some(DeltaReader::ModelExpress) if self.checksums != ChecksumFormat::Adler32 => {
                 refused("ModelExpress", "checksums of adler32", self.checksums.name())
             }
-            Some(Reader::ModelExpress) | None => Ok(()),
+            Some(DeltaReader::ModelExpress) | None => Ok(()),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::format::Encoding;
 use crate::frame::Frame;
 
 /// Bytes of positions or values held at a time. A multiple of 4.
-const HELD: usize = 16 << 10;
+const BUFFER_LEN: usize = 16 << 10;
 
 const POSITION: u64 = 4;
 
@@ -62,7 +62,7 @@ impl<'a, S: ReadAt> Patch<'a, S> {
             Encoding::Xor => {
                 let mut frame = Frame::open(compressed, None)?;
                 let content = frame.content()?;
-                let mut buffer = vec![0; HELD];
+                let mut buffer = vec![0; BUFFER_LEN];
                 while frame.given() < content && frame.read(&mut buffer)? > 0 {}
                 frame.finish(content)
             }
@@ -91,8 +91,8 @@ pub(crate) fn xor(bytes: &mut [u8], others: &[u8]) {
 
 /// Positions and new bytes are far apart in one frame, so it is read at two places at once.
 pub(crate) struct Overwrite<'a, S> {
-    positions: Held<'a, S>,
-    values: Held<'a, S>,
+    positions: BufferedFrame<'a, S>,
+    values: BufferedFrame<'a, S>,
     len: u64,
     content: u64,
     left: u64,
@@ -101,17 +101,17 @@ pub(crate) struct Overwrite<'a, S> {
 
 impl<'a, S: ReadAt> Overwrite<'a, S> {
     fn open(compressed: LazyTensor<'a, S>, len: u64) -> Result<Self> {
-        let count = Held::new(Frame::open(compressed, None)?, POSITION).take()?;
+        let count = BufferedFrame::new(Frame::open(compressed, None)?, POSITION).take()?;
         let count = u64::from(u32::from_le_bytes(count));
         let content = POSITION + count * (POSITION + 1);
         let open = || Frame::open(compressed, Some(content));
-        let mut positions = Held::new(open()?, content);
+        let mut positions = BufferedFrame::new(open()?, content);
         if count > len {
             let error = ErrorKind::TooManyPositions { len, found: count };
             return Err(positions.frame.error(error));
         }
         let _count: [u8; POSITION as usize] = positions.take()?;
-        let mut values = Held::new(open()?, content);
+        let mut values = BufferedFrame::new(open()?, content);
         values.skip(POSITION * (count + 1))?;
         let mut overwrite = Self { positions, values, len, content, left: count, next: None };
         overwrite.advance(None)?;
@@ -148,21 +148,21 @@ impl<'a, S: ReadAt> Overwrite<'a, S> {
     }
 }
 
-struct Held<'a, S> {
+struct BufferedFrame<'a, S> {
     frame: Frame<'a, S>,
     content: u64,
     buffer: Vec<u8>,
     at: usize,
 }
 
-impl<'a, S: ReadAt> Held<'a, S> {
+impl<'a, S: ReadAt> BufferedFrame<'a, S> {
     fn new(frame: Frame<'a, S>, content: u64) -> Self {
         Self { frame, content, buffer: Vec::new(), at: 0 }
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         if self.at == self.buffer.len() {
-            self.refill(HELD as u64)?;
+            self.refill(BUFFER_LEN as u64)?;
         }
         let taken = self.buffer[self.at..].first_chunk().copied();
         self.at += N;
@@ -173,7 +173,7 @@ impl<'a, S: ReadAt> Held<'a, S> {
 
     fn skip(&mut self, mut bytes: u64) -> Result<()> {
         while bytes > 0 {
-            self.refill(bytes.min(HELD as u64))?;
+            self.refill(bytes.min(BUFFER_LEN as u64))?;
             bytes -= self.buffer.len() as u64;
         }
         (self.at, self.buffer) = (0, Vec::new());

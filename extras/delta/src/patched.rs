@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longer_a_chain_the_fewer_threads() {
+    fn longer_chains_use_fewer_threads() {
         for links in [0, 1, 2, 9, 33, 64, 65, 10_000] {
             let threads = threads(links);
             assert!((1..=default_threads()).contains(&threads));

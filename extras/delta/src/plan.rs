@@ -1,4 +1,4 @@
-//! [`Plan`]: the published versions from the present one to the newest.
+//! [`UpdatePlan`]: the published versions from the present one to the newest.
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::{Checkpoint, ReadAt};
@@ -11,12 +11,12 @@ use crate::published::{Published, Root, name, number};
 /// Versions applied at once. Each has open files.
 const MOST: usize = 64;
 
-pub(crate) struct State {
+pub(crate) struct LocalVersion {
     pub(crate) version: u64,
     pub(crate) fingerprint: String,
 }
 
-pub(crate) struct Plan<S> {
+pub(crate) struct UpdatePlan<S> {
     pub(crate) start: Start<S>,
     pub(crate) chain: Chain<S>,
     pub(crate) version: u64,
@@ -47,11 +47,11 @@ impl<S> Start<S> {
     }
 }
 
-impl<S: ReadAt> Plan<S> {
+impl<S: ReadAt> UpdatePlan<S> {
     /// From the newest version down to the present or a full one. `None`: nothing is new.
     pub(crate) fn new<T: Store<File = S> + 'static>(
         root: &Root<T>,
-        mut here: Option<&State>,
+        mut here: Option<&LocalVersion>,
         until: Option<u64>,
         has_base: bool,
     ) -> Result<Option<Self>> {

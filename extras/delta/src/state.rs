@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 use safetensors_core::save::AtomicFile;
 use safetensors_core::{ErrorKind, SaveOptions};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::plan::State;
+use crate::plan::LocalVersion;
 
 /// Hidden, so that no copy of the checkpoint has it.
 pub(crate) const STATE: &str = ".safetensors-follow.json";
@@ -22,7 +22,7 @@ const MOST: u64 = 100_000_000;
 
 /// Present once a follower has written to the directory, even without a version.
 pub(crate) struct StateFile {
-    here: Option<State>,
+    here: Option<LocalVersion>,
 }
 
 /// Name, length and time of a file: distinguishes a new file from an old one.
@@ -38,13 +38,13 @@ impl StateFile {
         }
     }
 
-    pub(crate) fn here(&self) -> Option<&State> {
+    pub(crate) fn here(&self) -> Option<&LocalVersion> {
         self.here.as_ref()
     }
 
     /// `None` without a state of a follower. During a replacement the files decide the version.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
-        let Some(text) = beside::read(directory, STATE, MOST)? else { return Ok(None) };
+        let Some(text) = next_to::read(directory, STATE, MOST)? else { return Ok(None) };
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         let before = version_of(&state);
         let Some(next) = version_of(&state["next"]) else {
@@ -58,8 +58,8 @@ impl StateFile {
 
     /// `files` are in `staging`.
     pub(crate) fn changing(
-        here: Option<&State>,
-        next: &State,
+        here: Option<&LocalVersion>,
+        next: &LocalVersion,
         staging: &Path,
         files: &[String],
     ) -> Result<String> {
@@ -72,9 +72,9 @@ impl StateFile {
         Ok(format!("{state}\n"))
     }
 
-    pub(crate) fn settle(directory: &Path, changing: &str, state: &State) -> Result<()> {
+    pub(crate) fn settle(directory: &Path, changing: &str, state: &LocalVersion) -> Result<()> {
         let path = directory.join(STATE);
-        if beside::read(directory, STATE, MOST)?.as_deref() != Some(changing.as_bytes()) {
+        if next_to::read(directory, STATE, MOST)?.as_deref() != Some(changing.as_bytes()) {
             return Ok(());
         }
         let mut file = AtomicFile::create(&path, &SaveOptions::new())?;
@@ -83,13 +83,13 @@ impl StateFile {
     }
 }
 
-fn json_of(state: &State) -> Value {
+fn json_of(state: &LocalVersion) -> Value {
     json!({ "version": state.version, "fingerprint": state.fingerprint })
 }
 
-fn version_of(state: &Value) -> Option<State> {
+fn version_of(state: &Value) -> Option<LocalVersion> {
     let fingerprint = state["fingerprint"].as_str()?.to_owned();
-    Some(State { version: state["version"].as_u64()?, fingerprint })
+    Some(LocalVersion { version: state["version"].as_u64()?, fingerprint })
 }
 
 fn stamps_of_opened(directory: &Path) -> Option<Vec<Stamp>> {

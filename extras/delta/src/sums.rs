@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_of_the_fields_format() {
+    fn checksums_have_the_format_of_the_field() {
         // The new `a.w` of the example that slime and ModelExpress were run with.
         let halves = |values: [u16; 6]| values.map(u16::to_le_bytes).concat();
         let new = halves([0x0000, 0x4020, 0x4000, 0x4040, 0x4080, 0x40a0]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_of_a_checkpoint_is_that_of_its_lines_by_name() {
+    fn the_digest_of_a_checkpoint_hashes_its_lines_in_order_of_names() {
         let hash = blake3::hash(b"");
         let hex = hash.to_hex();
         let text = format!("[\"a\\n\",\"F32\",[2,3],\"{hex}\"]\n[\"b\",\"BF16\",[],\"{hex}\"]\n");

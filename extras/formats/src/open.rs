@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_by_their_first_bytes() {
+    fn formats_are_recognised_by_their_first_bytes() {
         for (start, format) in [
             (&b"GGUF\x03\0\0\0{\0\0\0\0\0\0\0"[..], Some(Format::Gguf)),
             (b"\x93NUMPY\x01\0", Some(Format::Npy)),

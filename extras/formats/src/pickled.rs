@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_import_is_found_and_nothing_else_is_one() {
+    fn the_first_import_of_a_pickle_is_found() {
         for (bytes, found) in [
             (&b"cos\nsystem\n(S'ls'\ntR."[..], Some("os.system")),
             (

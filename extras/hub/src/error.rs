@@ -161,11 +161,10 @@ pub enum ErrorKind {
 
     // The cache, and directories of the user.
     /// Files in the directory that are not from an earlier download.
-    #[error(
-        "files that were changed or not downloaded would be lost: {}; overwrite(true) \
-         replaces them",
-        NameList(.files)
-    )]
+    /// [`DownloadOptions::overwrite`] replaces them.
+    ///
+    /// [`DownloadOptions::overwrite`]: crate::DownloadOptions::overwrite
+    #[error("files that were changed or not downloaded would be lost: {}", NameList(.files))]
     LocalChanges { files: Vec<String> },
     /// A file that is not in the cache or directory, without permission for requests.
     #[error("{} is not in {}, and {reason}", Quoted(.what), Escaped(&.cache.to_string_lossy()))]
@@ -235,7 +234,7 @@ mod tests {
 
     #[cfg(feature = "download")]
     #[test]
-    fn errors_become_those_of_the_system() {
+    fn errors_become_io_errors_of_the_matching_kind() {
         let io = |error: Error| to_io(error.in_file("o/n"));
         let missing = io(ErrorKind::FileNotFound.into());
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);

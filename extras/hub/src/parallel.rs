@@ -53,7 +53,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[test]
-    fn results_in_order_and_the_cause_of_a_failure() {
+    fn results_are_in_order_and_the_cause_of_a_failure_is_returned() {
         let items: Vec<u64> = (0..50).collect();
         let stop = AtomicBool::new(false);
         let doubled = each(&items, 7, &stop, |item| Ok(item * 2)).unwrap();

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_an_error_that_shows_no_password() {
+    fn an_invalid_proxy_is_an_error_without_the_password() {
         for bad in [
             "socks4://h:1",
             "socks://h",

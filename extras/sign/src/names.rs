@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_parts_of_names_are_compared() {
+    fn names_are_compared_by_entire_components() {
         for (name, path) in [("a", "a"), ("a/b", "a"), ("a/b", "a/"), ("a/b/c", "a/b")] {
             assert!(is_below(name, path), "{name} {path}");
         }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_found_between_other_text() {
+    fn blocks_are_parsed_between_other_text() {
         let text = "a\n-----BEGIN X-----\nAA==\n-----END X-----\nb\n-----BEGIN Y Z-----\n\
                     Proc-Type: 4,ENCRYPTED\n-----END Y Z-----";
         let found = blocks(text);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_in_lists_are_told_apart_by_their_old_numbers() {
+    fn nested_lists_are_renumbered_by_their_old_numbers() {
         let names = ["l.0.b.0.w", "l.0.b.2.w", "l.2.b.5.w", "l.2.b.7.w", "l.4.w"];
         let expected = ["l.0.b.0.w", "l.0.b.1.w", "l.1.b.0.w", "l.1.b.1.w", "l.2.w"];
         assert_eq!(renumbered(names, |_| false), expected);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_parts_of_digits_are_numbers() {
+    fn only_components_of_digits_alone_are_renumbered() {
         let names =
             ["a.+1.w", "a.2b", "3", ".7", "", ".", "a..4", "a.99999999999999999999", "a.b5"];
         let expected =

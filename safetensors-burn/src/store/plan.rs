@@ -39,13 +39,13 @@ pub(crate) struct Match {
     pub(crate) is_copied: bool,
 }
 
-struct Found<'c> {
+struct MatchedTensor<'c> {
     stored: StoredParameter,
     name: &'c str,
     source: &'c PackTensor,
 }
 
-impl<'c> Found<'c> {
+impl<'c> MatchedTensor<'c> {
     /// Finds a tensor by the layout's names, or by the adapter's.
     fn find(
         parameter: &Parameter,
@@ -69,7 +69,7 @@ impl<'c> Found<'c> {
 struct Parts<'c>(BTreeMap<&'c str, (usize, Vec<String>)>);
 
 impl<'c> Parts<'c> {
-    fn add(&mut self, found: &Found<'c>, path: &str) {
+    fn add(&mut self, found: &MatchedTensor<'c>, path: &str) {
         if found.stored.is_part() {
             let parts = self.0.entry(found.name).or_insert((found.stored.parts, vec![]));
             parts.1.push(path.to_owned());
@@ -101,7 +101,7 @@ impl LoadPlan {
         for parameter in parameters {
             let location = &parameter.location;
             let path = location.path();
-            let found = Found::find(parameter, catalog, adapter);
+            let found = MatchedTensor::find(parameter, catalog, adapter);
             if let Some(found) = &found {
                 used.insert(found.name);
                 parts.add(found, &path);
@@ -154,7 +154,7 @@ impl LoadPlan {
         &mut self,
         parameter: &Parameter,
         catalog: &Catalog,
-        Found { stored, name, source }: &Found<'_>,
+        MatchedTensor { stored, name, source }: &MatchedTensor<'_>,
         adapter: &dyn ModuleAdapter,
     ) -> bool {
         if self.refused.is_none() {

@@ -12,7 +12,7 @@ use safetensors_core::{Result, lock};
 use super::container::check_count;
 use super::module::Parameters;
 use super::record::RecordFile;
-use super::states::Known;
+use super::states::StateCounts;
 use super::taker::Taker;
 use super::unpacked::Unpacked;
 
@@ -68,7 +68,7 @@ impl Codec<ModuleRecord> for ModuleCodec {
 pub(super) struct OptimizerCodec {
     /// The form of the last record.
     // Not known from a file: training may go on with another optimizer.
-    last: Mutex<Option<Known>>,
+    last: Mutex<Option<StateCounts>>,
 }
 
 impl Codec<OptimizerRecord> for OptimizerCodec {
@@ -80,7 +80,7 @@ impl Codec<OptimizerRecord> for OptimizerCodec {
             Some(known) => known.take(record)?,
             None => Unpacked::unpack(record, staging)?,
         };
-        *lock(&self.last) = Known::recognize(&unpacked.content);
+        *lock(&self.last) = StateCounts::recognize(&unpacked.content);
         Ok(unpacked)
     }
 

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_that_of_burn() {
+    fn a_container_equals_burns() {
         let expected = writer().into_bytes().unwrap();
         let content = Unpacked::of_bytes(writer().into_bytes().unwrap()).unwrap().content;
         let mut made = Content { tensors: BTreeMap::new(), ..content };
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_are_those_of_the_reader_of_burn() {
+    fn limits_equal_the_reader_of_burn() {
         let many = |count| of_lengths((0..count).map(|i: usize| (i.to_string(), 0)));
         check_limits(&many(MAX_TENSOR_COUNT), 0).unwrap();
         check_limits(&many(MAX_TENSOR_COUNT + 1), 0).unwrap_err();

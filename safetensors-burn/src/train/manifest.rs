@@ -8,7 +8,7 @@ use std::path::Path;
 
 use safetensors_core::digest::Digest;
 use safetensors_core::framework::NameList;
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 use safetensors_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ pub(super) fn is_own(directory: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(directory)?.is_symlink() {
         return Ok(false);
     }
-    let Ok(Some(text)) = beside::read(directory, NAME, MOST_BYTES) else { return Ok(false) };
+    let Ok(Some(text)) = next_to::read(directory, NAME, MOST_BYTES) else { return Ok(false) };
     let outline: Result<Outline, _> = serde_json::from_slice(&text);
     Ok(outline.is_ok_and(|outline| outline.format == FORMAT))
 }
@@ -126,7 +126,7 @@ impl Manifest {
 
     /// Returns the manifest and its digest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
-        let file = beside::open(directory, NAME)?.ok_or_else(|| {
+        let file = next_to::open(directory, NAME)?.ok_or_else(|| {
             Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
         })?;
         let path = directory.join(NAME);

@@ -21,7 +21,7 @@ use crate::error::catch_panic;
 #[derive(Debug)]
 pub(super) struct Shared {
     epochs: Epochs,
-    state: Mutex<State>,
+    state: Mutex<EpochsState>,
     /// A lock that is taken before the state.
     // So the new epoch of a number is not deleted instead of the old one.
     in_place: Mutex<()>,
@@ -30,7 +30,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EpochsState {
     attempts: BTreeMap<usize, Attempts>,
     has_failed: bool,
     deletes: BTreeMap<usize, BTreeSet<RecordKind>>,
@@ -41,7 +41,7 @@ struct State {
     restoring: Option<Restoring>,
 }
 
-impl State {
+impl EpochsState {
     /// Notes a failed save, and drops the requests to delete, which counted on it.
     fn fail(&mut self) {
         self.has_failed = true;

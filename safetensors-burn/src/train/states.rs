@@ -58,12 +58,12 @@ const NUMBERS: [&str; 3] = ["time", "momentum.time", "lr_decay.time"];
 
 /// Changes only if more parameters are trained.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct StateCounts {
     tensors: usize,
     scalars: usize,
 }
 
-impl Known {
+impl StateCounts {
     /// Returns `None` for anything else, or no tensors: the optimizer may be of any kind.
     pub(super) fn recognize(content: &Content) -> Option<Self> {
         let tensors = content.tensors.len();
@@ -253,15 +253,15 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_taken_apart_and_made_again() {
-        let known = Known::recognize(&content()).unwrap();
-        assert!(known.may_fit(&record(content())));
+    fn a_record_is_split_and_rebuilt() {
+        let counts = StateCounts::recognize(&content()).unwrap();
+        assert!(counts.may_fit(&record(content())));
         // A new run may have other ids, and the same number of parameters.
         let other = changed(|content| rename(content, "9.momentum.moment_1", Some(9)));
         for content in [content(), other] {
             let bytes = record(content.clone()).checkpoint_into_bytes().unwrap();
             let expected = saved(Unpacked::of_bytes(bytes.clone()).unwrap());
-            let taken = known.take(record(content.clone())).unwrap();
+            let taken = counts.take(record(content.clone())).unwrap();
             assert_eq!(saved(taken), expected);
 
             let tensors = Reader::from_bytes(bytes).unwrap().into_tensors().unwrap();
@@ -277,34 +277,34 @@ mod tests {
 
     #[test]
     fn a_record_of_another_optimizer_is_an_error() {
-        let known = Known::recognize(&content()).unwrap();
+        let counts = StateCounts::recognize(&content()).unwrap();
         let renamed = changed(|content| rename(content, "7.mean", Some(7)));
         let rate = changed(|content| {
             content.scalars.remove("7.momentum.time");
             content.scalars.insert("7.rate".into(), Scalar::UInt(3));
         });
         for (other, gave) in [(renamed, "burn gave 1 of 2 tensors"), (rate, "2 of 3 numbers")] {
-            assert!(known.may_fit(&record(other.clone())));
-            let error = known.take(record(other)).unwrap_err();
+            assert!(counts.may_fit(&record(other.clone())));
+            let error = counts.take(record(other)).unwrap_err();
             assert!(error.to_string().contains(gave), "{error}");
         }
     }
 
     #[test]
     fn a_record_with_more_or_less_does_not_fit() {
-        let known = Known::recognize(&content()).unwrap();
+        let counts = StateCounts::recognize(&content()).unwrap();
         let others: [fn(&mut Content); 3] = [
             |content| _ = content.tensors.pop_last(),
             |content| _ = content.scalars.insert("8.__rank".into(), Scalar::UInt(1)),
             |content| _ = content.scalars.insert("7.rate".into(), Scalar::Float(0.1)),
         ];
         for other in others {
-            assert!(!known.may_fit(&record(changed(other))));
+            assert!(!counts.may_fit(&record(changed(other))));
         }
     }
 
     #[test]
-    fn what_burns_optimizers_do_not_have_is_not_known() {
+    fn records_unlike_burns_optimizers_are_not_recognised() {
         let others: [fn(&mut Content); 10] = [
             |content| _ = content.scalars.insert("k".into(), Scalar::Int(1)),
             |content| _ = content.scalars.insert("8.time".into(), Scalar::UInt(1)),
@@ -323,6 +323,6 @@ mod tests {
         assert!(are_known(&changed(|content| rename(content, "7.momentum", Some(7)))));
         assert!(are_known(&Content::default()));
         // The next one may have tensors of any optimizer.
-        assert!(Known::recognize(&changed(|content| content.tensors.clear())).is_none());
+        assert!(StateCounts::recognize(&changed(|content| content.tensors.clear())).is_none());
     }
 }

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_that_burn_does_not_give_are_not_asked_for() {
+    fn only_tensors_that_burn_gives_are_requested() {
         assert!(taker(&[1; 8]).is_some());
         for shape in [&[][..], &[1; 9]] {
             assert!(taker(shape).is_none(), "{shape:?}");

@@ -50,7 +50,7 @@ fn fickle() -> Arc<Checkpoint<Fickle>> {
 }
 
 #[test]
-fn what_is_lent_is_what_was_checked() {
+fn lent_bytes_are_the_checked_bytes() {
     let checkpoint = fickle();
     let sound_for = |calls| {
         let source = checkpoint.files()[0].safetensors().source();

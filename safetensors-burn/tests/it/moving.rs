@@ -161,7 +161,7 @@ fn a_file_goes_back_to_burn_with_the_same_bits_and_ids() {
 }
 
 #[test]
-fn what_burn_saves_becomes_the_file_that_this_store_saves() {
+fn files_of_burn_convert_to_the_file_of_this_store() {
     let dir = tempfile::tempdir().unwrap();
     let model = Model::new();
     let [record, stored] = ["record.bpk", "stored.bpk"].map(|name| dir.path().join(name));

@@ -38,7 +38,7 @@ fn same(what: &str, found: &TensorData, expected: &TensorData) {
 }
 
 #[test]
-fn shares_refuse_codes_and_share_what_is_plain() {
+fn sharing_refuses_codes_and_shares_plain_tensors() {
     for fixture in Quantized::kinds() {
         let opened =
             Checkpoint::open_by(fixture.model(), &Limits::default(), |path| Ok(fs::read(path)?));
@@ -123,7 +123,7 @@ struct Model {
 }
 
 #[test]
-fn a_layer_of_pytorch_that_is_stored_under_other_names_says_how_to_load_it() {
+fn the_error_of_a_quantised_pytorch_layer_suggests_how_to_load_it() {
     let fixture = Quantized::named("gptq-v1-4bits");
     let numbers = fixture.open().dequantized().unwrap();
     let weight = &fixture.open().quantized_weights().unwrap()[0];

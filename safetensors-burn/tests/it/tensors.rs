@@ -78,7 +78,7 @@ fn flex32_is_saved_as_f32() {
 }
 
 #[test]
-fn what_could_not_be_read_back_is_not_saved() {
+fn tensors_that_could_not_be_read_back_are_not_saved() {
     let (dir, path) = place("model.safetensors");
     std::fs::write(&path, b"old").unwrap();
 
@@ -106,7 +106,7 @@ fn in_memory(file: impl Into<bytes::Bytes>) -> Arc<Checkpoint<bytes::Bytes>> {
 }
 
 #[test]
-fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
+fn aligned_tensors_share_the_bytes_of_the_file() {
     let values = [1.0_f32, 2.0, 3.0, 4.0];
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let parsed = file(&[("w", Dtype::F32, &[2, 2], &raw), ("none", Dtype::I64, &[0], &[])]);

@@ -81,7 +81,7 @@ fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
 }
 
 #[test]
-fn the_options_say_what_is_tied() {
+fn options_choose_the_name_of_a_tied_tensor() {
     let (_dir, path) = place("model.safetensors");
     let model = Language::new();
     let save = |store: CheckpointStore| {
@@ -123,7 +123,7 @@ fn clones_with_the_same_ids_are_saved_apart_once_they_differ() {
 
 /// The adapter transposes a linear layer's weight for PyTorch, but not a bare parameter.
 #[test]
-fn what_an_adapter_makes_different_is_saved_apart() {
+fn tied_parameters_that_an_adapter_changes_are_saved_apart() {
     let (_dir, path) = place("model.safetensors");
     let mut model = Language::new();
     model.head = model.body.weight.clone();

@@ -32,7 +32,7 @@ pub(super) fn fill<S: ReadAt>(
     needs_slot: impl Fn(&str) -> bool,
     options: &StateOptions,
 ) -> Result<Filled> {
-    let plan = Plan::new(checkpoint, slots, mismatches, needs_slot, options);
+    let plan = SlotPlan::new(checkpoint, slots, mismatches, needs_slot, options);
     let filled = plan.and_then(|plan| {
         let values = plan.read(checkpoint, options)?;
         values.check_ties(slots.len())?;
@@ -43,14 +43,14 @@ pub(super) fn fill<S: ReadAt>(
 }
 
 #[derive(Default)]
-struct Plan<'a> {
+struct SlotPlan<'a> {
     /// Slots by the name of the tensor, with the dtype that it is cast to.
     slots: HashMap<&'a str, Vec<(usize, Option<Dtype>)>>,
     missing: Vec<String>,
     extra: Vec<String>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> SlotPlan<'a> {
     fn new<S: ReadAt>(
         checkpoint: &'a Checkpoint<S>,
         slots: &[TensorSlot],
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
                     let cast = options.cast_to(dtype);
                     let load = options.for_cast(cast);
                     let loaded = loaded(&tensor, &load)?;
-                    let wanted = Wanted { name, slot, dtype };
+                    let wanted = RequestedSlot { name, slot, dtype };
                     mismatches.extend(compare(&tensor, loaded, &wanted, &load));
                     self.slots.entry(tensor.name()).or_default().push((position, cast));
                 }
@@ -183,7 +183,7 @@ fn loaded<S: ReadAt>(
     }
 }
 
-struct Wanted<'s> {
+struct RequestedSlot<'s> {
     name: &'s str,
     slot: &'s TensorSlot,
     dtype: Dtype,
@@ -193,7 +193,7 @@ struct Wanted<'s> {
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
     loaded: Option<DtypePlan>,
-    &Wanted { name, slot, dtype: expected }: &Wanted<'_>,
+    &RequestedSlot { name, slot, dtype: expected }: &RequestedSlot<'_>,
     options: &LoadOptions,
 ) -> impl Iterator<Item = Mismatch> {
     let file = tensor.dtype();

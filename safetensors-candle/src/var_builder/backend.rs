@@ -9,9 +9,9 @@ use candle_nn::{Init, VarBuilder};
 use safetensors_core::framework::Framework;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result};
 
-use super::kept::KeptTensors;
-use super::names::{Found, Names};
-use super::read_ahead::{ReadAhead, Reader};
+use super::names::{NamedTensor, Names};
+use super::read_ahead::{AheadReader, ReadAhead};
+use super::shared::SharedTensors;
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
@@ -126,22 +126,22 @@ pub struct CheckpointBackend<'a> {
     read_ahead: u64,
     cache_tensors: bool,
     names: Arc<Names>,
-    state: Arc<State>,
+    state: Arc<BackendState>,
 }
 
 /// Shared by the clones of a backend.
 #[derive(Debug)]
-struct State {
+struct BackendState {
     ahead: ReadAhead,
-    kept: KeptTensors,
+    shared: SharedTensors,
     /// Options with the progress of the model, made for the first read.
     options: OnceLock<LoadOptions>,
 }
 
-impl State {
+impl BackendState {
     fn new(tensors: usize) -> Arc<Self> {
         let ahead = ReadAhead::new(tensors);
-        Arc::new(Self { ahead, kept: KeptTensors::default(), options: OnceLock::new() })
+        Arc::new(Self { ahead, shared: SharedTensors::default(), options: OnceLock::new() })
     }
 }
 
@@ -207,7 +207,7 @@ impl<'a> CheckpointBackend<'a> {
             read_ahead: READ_AHEAD,
             cache_tensors: false,
             names: Arc::new(Names::new(&weights.checkpoint)),
-            state: State::new(weights.checkpoint.len()),
+            state: BackendState::new(weights.checkpoint.len()),
             weights,
         }
     }
@@ -216,7 +216,7 @@ impl<'a> CheckpointBackend<'a> {
     /// tensor when it is asked for. The default is 256 MiB.
     #[must_use]
     pub fn read_ahead(self, bytes: u64) -> Self {
-        Self { read_ahead: bytes, ..self }.anew()
+        Self { read_ahead: bytes, ..self }.reset()
     }
 
     /// Sets whether a tensor that is asked for again, in the same dtype and on the same device,
@@ -227,7 +227,7 @@ impl<'a> CheckpointBackend<'a> {
     /// `slice_set`, writes into all tensors that share the memory.
     #[must_use]
     pub fn cache_tensors(self, share: bool) -> Self {
-        Self { cache_tensors: share, ..self }.anew()
+        Self { cache_tensors: share, ..self }.reset()
     }
 
     /// Hides the tensors from the model for which `keep` returns `false`. Each alias is hidden or
@@ -255,12 +255,12 @@ impl<'a> CheckpointBackend<'a> {
     pub fn filter(self, keep: impl FnMut(&str) -> bool) -> Self {
         let mut names = (*self.names).clone();
         names.filter(&self.weights.checkpoint, keep);
-        Self { names: Arc::new(names), ..self }.anew()
+        Self { names: Arc::new(names), ..self }.reset()
     }
 
     /// Drops tensors that were read: other options make other tensors.
-    fn anew(self) -> Self {
-        Self { state: State::new(self.weights.checkpoint.len()), ..self }
+    fn reset(self) -> Self {
+        Self { state: BackendState::new(self.weights.checkpoint.len()), ..self }
     }
 }
 
@@ -276,15 +276,15 @@ impl<'a> CheckpointBackend<'a> {
         })
     }
 
-    fn find(&self, name: &str) -> candle_core::Result<Found<'_, Source<'a>>> {
+    fn find(&self, name: &str) -> candle_core::Result<NamedTensor<'_, Source<'a>>> {
         let found = self.names.find(&self.weights.checkpoint, name);
         let found = found.ok_or_else(|| self.names.missing(&self.weights, name))?;
         self.weights.check(&found.tensor).map_err(into_candle_error)?;
         Ok(found)
     }
 
-    fn reader(&self, dtype: DType) -> Result<Reader<'_>> {
-        let mut reader = Reader {
+    fn reader(&self, dtype: DType) -> Result<AheadReader<'_>> {
+        let mut reader = AheadReader {
             checkpoint: &self.weights.checkpoint,
             options: self.weights.options_for(dtype)?,
             dtype: from_candle_dtype(dtype)?,
@@ -350,7 +350,7 @@ impl<'a> CheckpointBackend<'a> {
 
     fn load(
         &self,
-        found: &Found<'_, Source<'a>>,
+        found: &NamedTensor<'_, Source<'a>>,
         name: &str,
         dtype: DType,
         device: &Device,
@@ -361,12 +361,12 @@ impl<'a> CheckpointBackend<'a> {
             return read();
         }
         let tied = names.map(|names| (name, names));
-        self.state.kept.get(found.position, tied, dtype, device, read)
+        self.state.shared.get(found.position, tied, dtype, device, read)
     }
 
     fn read(
         &self,
-        Found { position, tensor }: &Found<'_, Source<'a>>,
+        NamedTensor { position, tensor }: &NamedTensor<'_, Source<'a>>,
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {

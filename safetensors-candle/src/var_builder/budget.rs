@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_most_the_limit_and_at_most_what_was_asked_for() {
+    fn room_is_at_most_the_limit_and_the_requested_bytes() {
         let mut budget = Budget::default();
         let dtype = Dtype::BF16;
         assert_eq!(budget.room(dtype, 100), 0);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_in_vain_ends_it() {
+    fn unused_reads_end_reading_ahead() {
         let mut budget = Budget::default();
         let dtype = Dtype::BF16;
         budget.ask(dtype, 100);

@@ -2,11 +2,11 @@
 
 mod backend;
 mod budget;
-mod kept;
 mod names;
 mod order;
 mod read_ahead;
 mod sequence;
+mod shared;
 
 use std::path::Path;
 

@@ -17,7 +17,7 @@ pub(crate) struct Names {
     tied: HashMap<usize, usize>,
 }
 
-pub(super) struct Found<'a, S> {
+pub(super) struct NamedTensor<'a, S> {
     pub(super) position: usize,
     pub(super) tensor: LazyTensor<'a, S>,
 }
@@ -66,7 +66,7 @@ impl Names {
         &self,
         checkpoint: &'a Checkpoint<S>,
         name: &str,
-    ) -> Option<Found<'a, S>> {
+    ) -> Option<NamedTensor<'a, S>> {
         let position = checkpoint.position(name)?;
         let tensor = checkpoint.tensor_at(position)?;
         let is_hidden = if tensor.name() == name {
@@ -74,7 +74,7 @@ impl Names {
         } else {
             self.hidden_aliases.contains(name)
         };
-        (!is_hidden).then_some(Found { position, tensor })
+        (!is_hidden).then_some(NamedTensor { position, tensor })
     }
 
     /// Returns visible names and aliases, with the positions of their tensors.

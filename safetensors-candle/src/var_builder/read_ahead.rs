@@ -18,7 +18,7 @@ use crate::weights::Source;
 /// The most tensors that are looked at, to bound the time of a request.
 const LOOKED_AT: usize = 4096;
 
-pub(super) struct Reader<'a> {
+pub(super) struct AheadReader<'a> {
     pub(super) checkpoint: &'a Checkpoint<Source<'a>>,
     /// Options that convert to `dtype`.
     pub(super) options: LoadOptions,
@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
     pub(super) hidden: &'a [bool],
 }
 
-impl Reader<'_> {
+impl AheadReader<'_> {
     /// Returns the bytes of a tensor that should be read ahead.
     fn expected(&self, position: usize) -> Option<u64> {
         self.memory(&self.checkpoint.tensor_at(position)?)
@@ -61,13 +61,13 @@ impl Reader<'_> {
 /// Tensors that were read ahead, and the model's requests so far.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
-    state: Mutex<State>,
+    state: Mutex<ReadAheadState>,
     /// Signals that a read has ended.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReadAheadState {
     /// Requests by position.
     asked: Vec<bool>,
     /// The number of requested tensors.
@@ -96,7 +96,7 @@ struct Slot {
 
 impl ReadAhead {
     pub(super) fn new(tensors: usize) -> Self {
-        let state = State {
+        let state = ReadAheadState {
             asked: vec![false; tensors],
             asked_tensors: 0,
             sequence: None,
@@ -116,7 +116,7 @@ impl ReadAhead {
     /// sequence.
     pub(super) fn take(
         &self,
-        reader: &Reader<'_>,
+        reader: &AheadReader<'_>,
         position: usize,
         tensor: &LazyTensor<'_, Source<'_>>,
     ) -> Result<TensorBuf> {
@@ -159,7 +159,7 @@ impl ReadAhead {
     /// Returns how many tensors were read.
     pub(super) fn prefetch(
         &self,
-        reader: &Reader<'_>,
+        reader: &AheadReader<'_>,
         positions: impl Iterator<Item = usize>,
     ) -> Result<usize> {
         let mut wanted = Vec::new();
@@ -183,7 +183,13 @@ impl ReadAhead {
 
     /// Excludes the tensor that the error names from reading ahead, or all if it names none.
     // If the error names the one at `asked`, the others are not to blame.
-    fn leave_out(&self, reader: &Reader<'_>, error: &Error, positions: &[usize], asked: usize) {
+    fn leave_out(
+        &self,
+        reader: &AheadReader<'_>,
+        error: &Error,
+        positions: &[usize],
+        asked: usize,
+    ) {
         let named = error.tensor().and_then(|name| reader.checkpoint.position(name));
         let left_out = &mut lock(&self.state).left_out;
         match named {
@@ -194,11 +200,11 @@ impl ReadAhead {
     }
 }
 
-impl State {
+impl ReadAheadState {
     /// Returns `true` if the next tensors may be read ahead.
     fn ask(
         &mut self,
-        reader: &Reader<'_>,
+        reader: &AheadReader<'_>,
         position: usize,
         tensor: &LazyTensor<'_, Source<'_>>,
     ) -> bool {
@@ -217,7 +223,7 @@ impl State {
     }
 
     /// Reserves slots for the next tensors, as far as there is room.
-    fn reserve(&mut self, reader: &Reader<'_>, position: usize) -> Vec<usize> {
+    fn reserve(&mut self, reader: &AheadReader<'_>, position: usize) -> Vec<usize> {
         self.drop_stale(reader.limit);
         let mut room = self.budget.room(reader.dtype, reader.limit);
         let Some(sequence) = self.sequence.as_ref().filter(|_| room > 0) else {
@@ -305,7 +311,11 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads the tensors, and returns the one at `asked`.
-    fn read(&mut self, reader: &Reader<'_>, asked: Option<usize>) -> Result<Option<TensorBuf>> {
+    fn read(
+        &mut self,
+        reader: &AheadReader<'_>,
+        asked: Option<usize>,
+    ) -> Result<Option<TensorBuf>> {
         // In the order of the file, not in the order in which they are expected.
         let mut positions = self.positions.clone();
         positions.extend(asked);

@@ -59,7 +59,7 @@ fn blocks_equal_candles_own_of_a_loaded_tensor() {
 }
 
 #[test]
-fn only_linear_layers_are_quantised_unless_the_caller_says_otherwise() {
+fn only_linear_layers_are_quantised_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let matrix = numbers(&[8, 512], DType::BF16);
     let narrow = numbers(&[8, 96], DType::F32);
@@ -121,7 +121,7 @@ fn a_tensor_without_blocks_is_an_error_before_anything_is_read() {
 }
 
 #[test]
-fn tensors_of_no_elements_and_checkpoints_of_no_tensors() {
+fn empty_tensors_and_empty_checkpoints_load() {
     let dir = tempfile::tempdir().unwrap();
     let none = Tensor::zeros((0, 256), DType::F32, &Device::Cpu).unwrap();
     let load = |tensors: &[(&str, &Tensor)]| {
@@ -133,7 +133,7 @@ fn tensors_of_no_elements_and_checkpoints_of_no_tensors() {
 }
 
 #[test]
-fn quantised_schemes_aliases_and_progress() {
+fn quantised_schemes_aliases_and_progress_work_together() {
     let codes = [0x38_u8; 64];
     let tensors = [
         ("w", TensorView::new(Dtype::F8_E4M3, &[2, 32], &codes).unwrap()),
@@ -197,7 +197,7 @@ impl ReadAt for Far {
 }
 
 #[test]
-fn a_source_that_is_far_away_is_asked_for_many_tensors_at_once() {
+fn a_remote_source_gets_many_requests_at_once() {
     let values = [0.5_f32; 64];
     let view = TensorView::from_slice(&[2, 32], &values).unwrap();
     let tensors = ["a", "b", "c", "d", "e", "f"].map(|name| (name, view));

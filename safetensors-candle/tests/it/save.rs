@@ -91,7 +91,7 @@ fn memory_of_strided_tensors_is_bounded() {
 }
 
 #[test]
-fn contiguous_tensors_are_written_from_where_they_lie() {
+fn contiguous_tensors_are_written_without_a_copy() {
     let tensor = iota(&[10, 10]);
     let rows = tensor.narrow(0, 2, 3).unwrap();
     let (storage, _) = tensor.storage_and_layout();
@@ -134,7 +134,7 @@ fn raw_bytes_of_exponents_can_be_strided() {
 }
 
 #[test]
-fn packed_tensors_are_written_whole_or_not_at_all() {
+fn only_entire_packed_tensors_are_written() {
     let (_dir, path) = place("a.safetensors");
     let cases = [
         (CpuStorage::F4(vec![1, 2, 3, 4, 5, 6, 7, 8]), Dtype::F4, [2, 8]),

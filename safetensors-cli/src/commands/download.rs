@@ -79,7 +79,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         default_value_t = 8,
-        value_parser = crate::input::whole::<u16>(1..=u16::MAX.into())
+        value_parser = crate::input::integer::<u16>(1..=u16::MAX.into())
     )]
     max_workers: u16,
     /// List the files that would be downloaded, with their sizes, and write nothing
@@ -129,19 +129,20 @@ impl Run for Args {
 
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
-        let what = what::What::new(self)?;
+        let selection = selection::DownloadSelection::new(self)?;
         if self.dry_run {
-            return what.preview(self, out);
+            return selection.preview(self, out);
         }
         let progress = if self.quiet {
             crate::terminal::progress::Progress::hidden()
         } else {
             crate::terminal::progress::Progress::bytes(0)
         };
-        let snapshot = safetensors_hub::download(&what.repo, &what.options(self, &progress))
-            .map_err(what::advise)?;
+        let snapshot =
+            safetensors_hub::download(&selection.repo, &selection.options(self, &progress))
+                .map_err(selection::advise)?;
         drop(progress);
-        let path = what.path(self, &snapshot);
+        let path = selection.path(self, &snapshot);
         // As it is, not escaped: a program reads it.
         out.write_all(path.as_os_str().as_encoded_bytes())?;
         writeln!(out)?;
@@ -150,7 +151,7 @@ impl Run for Args {
 }
 
 #[cfg(feature = "remote")]
-mod what {
+mod selection {
     use std::io::Write;
     use std::ops::ControlFlow;
     use std::path::PathBuf;
@@ -166,32 +167,28 @@ mod what {
     use crate::terminal::table::{self, Column, Columns};
     use crate::terminal::{screen, text};
 
-    /// Adds the options and commands that help.
+    /// Adds the option or command that helps.
     pub(super) fn advise(error: safetensors_core::Error) -> anyhow::Error {
         use safetensors_hub::ErrorKind::{Bucket, LocalChanges, Renamed};
-        let said = error.to_string();
-        match error.other() {
-            // The library's own remedy is for programs.
-            Some(LocalChanges { .. }) => {
-                let cause = said.rsplit_once("; ").map_or(&*said, |(cause, _)| cause);
-                anyhow::anyhow!("{cause}; --force replaces them")
-            }
-            Some(Renamed { .. }) => anyhow::anyhow!("{said}, or --follow-renames"),
+        let help = match error.other() {
+            Some(LocalChanges { .. }) => "--force replaces them".into(),
+            Some(Renamed { .. }) => "--follow-renames follows".into(),
             Some(Bucket { bucket }) => {
-                anyhow::anyhow!("{said}; `safetensors convert hf://{bucket} OUT` copies it")
+                format!("`safetensors convert hf://{bucket} OUT` copies it")
             }
-            _ => error.into(),
-        }
+            _ => return error.into(),
+        };
+        anyhow::anyhow!("{error}; {help}")
     }
 
-    pub(super) struct What {
+    pub(super) struct DownloadSelection {
         pub(super) repo: String,
         revision: Option<String>,
         /// The folder or file of the checkpoint in the address.
         path: Option<String>,
     }
 
-    impl What {
+    impl DownloadSelection {
         pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
             let asks_for_files =
                 !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());

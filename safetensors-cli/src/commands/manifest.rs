@@ -38,7 +38,7 @@ pub(crate) struct Args {
         long,
         value_name = "BYTES",
         default_value_t = 16 << 20,
-        value_parser = input::whole::<u64>(1..=u64::MAX)
+        value_parser = input::integer::<u64>(1..=u64::MAX)
     )]
     chunk: u64,
     #[command(flatten)]

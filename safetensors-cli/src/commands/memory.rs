@@ -8,7 +8,7 @@ use anyhow::Context;
 use safetensors_core::Dtype;
 
 use super::Run;
-use crate::input::other::Shown;
+use crate::input::other::DisplayedTensor;
 use crate::input::{self, Checkpoint, Input};
 use crate::model::config::ModelConfig;
 use crate::model::totals::Parameters;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     ///
     /// It has 32 bits a number if all floats are F32, otherwise 16. Without layer_types in
     /// config.json, no layer is known to have a window, and the size is an upper bound
-    #[arg(long, value_name = "TOKENS", value_parser = input::whole::<u64>(0..=u64::MAX))]
+    #[arg(long, value_name = "TOKENS", value_parser = input::integer::<u64>(0..=u64::MAX))]
     length: Option<u64>,
 }
 
@@ -59,7 +59,8 @@ impl Run for Args {
         let parameters = Parameters::new(&weights);
         let mut floats = checkpoint.tensors().map(|it| it.dtype()).filter(|it| it.is_float());
         let is_single = floats.all(|dtype| matches!(dtype, Dtype::F32 | Dtype::F64));
-        let stored = checkpoint.tensors().map(|it| u128::from(Shown::new(&it).byte_len())).sum();
+        let stored =
+            checkpoint.tensors().map(|it| u128::from(DisplayedTensor::new(&it).byte_len())).sum();
         let mut rows = vec![("stored", stored, is_single)];
         rows.extend(LOADED.map(|(title, dtype)| {
             (title, loaded(&checkpoint, &parameters, dtype), dtype == Dtype::F32)
@@ -96,7 +97,7 @@ impl Run for Args {
 }
 
 fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
-    let config = ModelConfig::beside(checkpoint)?;
+    let config = ModelConfig::next_to(checkpoint)?;
     config.and_then(|config| config.cached_numbers(tokens)).context(
         "--length needs a config.json next to the checkpoint, with num_hidden_layers, \
          num_attention_heads and hidden_size",
@@ -106,7 +107,7 @@ fn cached_numbers(checkpoint: &Checkpoint, tokens: u64) -> anyhow::Result<u64> {
 /// Returns the bytes of all tensors, with floats and quantised weights as `dtype`.
 fn loaded(checkpoint: &Checkpoint, parameters: &Parameters<'_>, dtype: Dtype) -> u128 {
     let bytes = |tensor: input::Tensor<'_>| {
-        let shown = Shown::new(&tensor);
+        let shown = DisplayedTensor::new(&tensor);
         let is_number = tensor.dtype().is_float()
             || parameters.is_quantised(tensor.name())
             || shown.stored.is_some_and(|stored| stored.is_quantised);
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_control_group_leaves_what_files_have_taken() {
+    fn the_file_cache_of_a_control_group_counts_as_free() {
         let dir = tempfile::tempdir().unwrap();
         let free = |most: &str| {
             std::fs::write(dir.path().join("memory.max"), most).unwrap();

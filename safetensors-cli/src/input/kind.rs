@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_says_the_kind_unless_it_is_a_directory() {
+    fn the_name_determines_the_kind_except_of_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("v1.bin")).unwrap();
         let kind = |name: &str| Kind::from_path(&dir.path().join(name));

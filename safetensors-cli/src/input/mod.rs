@@ -5,6 +5,7 @@ pub(crate) mod below;
 pub(crate) mod delta;
 pub(crate) mod discover;
 pub(crate) mod find;
+mod integer;
 pub(crate) mod kind;
 mod names;
 pub(crate) mod other;
@@ -17,22 +18,21 @@ pub(crate) mod targets;
 pub(crate) mod threads;
 pub(crate) mod unmatched;
 pub(crate) mod values;
-mod whole;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+pub(crate) use integer::integer;
 use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
 use safetensors_core::checkpoint::store::LocalStore;
 use safetensors_core::checkpoint::{self, CheckpointFile};
-use safetensors_core::io::{FileSource, beside};
+use safetensors_core::io::{FileSource, next_to};
 use safetensors_core::quantized::QuantizedWeight;
 pub(crate) use source::{Checkpoint, Rewrite, Source, Tensor};
-pub(crate) use whole::whole;
 
 use crate::terminal::report::warn;
 use crate::terminal::text;
@@ -142,7 +142,7 @@ pub(crate) fn read_named(path: &Path, most: u64) -> anyhow::Result<Vec<u8>> {
     } else if is_fifo(path) {
         File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
     } else {
-        return Ok(beside::read_file(path, most)?);
+        return Ok(next_to::read_file(path, most)?);
     };
     read.with_context(|| name(path))?;
     anyhow::ensure!(bytes.len() as u64 <= most, "{}: over {most} bytes", name(path));

@@ -181,13 +181,13 @@ pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
 
 /// A tensor as its header describes it, or as another format stores it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct DisplayedTensor<'a> {
     pub(crate) info: TensorInfo<'a>,
     /// How it is stored, if its dtype does not say it.
     pub(crate) stored: Option<&'a Stored>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> DisplayedTensor<'a> {
     pub(crate) fn new<S: 'static>(tensor: &LazyTensor<'a, S>) -> Self {
         let source: &'a S = tensor.source();
         let file = (source as &'a dyn Any).downcast_ref::<Source>().and_then(tensor_file);
@@ -216,7 +216,7 @@ impl<'a> Shown<'a> {
 
 /// Returns why a tensor cannot be read: its class or type is unknown.
 pub(crate) fn why_unread(tensor: &LazyTensor<'_, Source>) -> Option<String> {
-    if !Shown::new(tensor).is_unread() {
+    if !DisplayedTensor::new(tensor).is_unread() {
         return None;
     }
     tensor.pieces().next()?.read().err().map(|error| error.to_string())

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_over_whole_names() {
+    fn patterns_match_entire_names() {
         let parsed = |patterns: &[&str]| {
             patterns.iter().map(|pattern| pattern.parse().unwrap()).collect::<Vec<Pattern>>()
         };

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_take_what_numpy_takes() {
+    fn slices_select_the_same_values_as_numpy() {
         // Of numpy.arange(12).reshape(3, 4).
         let cases: [(&str, &[usize], &[u16]); 19] = [
             ("[0:2, :1]", &[2, 1], &[0, 4]),

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_refused_once_that_is_known() {
+    fn an_endless_input_is_refused_as_soon_as_possible() {
         let too_long = file(2_000_000);
         let unknown_dtype = String::from_utf8_lossy(&file(0)).replace("U8", "U9").into_bytes();
         for (start, says, most) in [

@@ -113,7 +113,7 @@ impl Target {
 
     /// Returns `true` if a found file has parts of tensors, and its directory opens without it.
     // A save for ranks puts its files in place before their index.
-    pub(crate) fn is_beside(&self, error: &anyhow::Error) -> bool {
+    pub(crate) fn is_unused_part(&self, error: &anyhow::Error) -> bool {
         let opens = |directory: &Path| safetensors_core::Checkpoint::open(directory).is_ok();
         matches!(self.origin, Origin::Found)
             && error.downcast_ref().is_some_and(is_of_parts)

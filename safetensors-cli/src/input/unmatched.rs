@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_three_and_what_to_do() {
+    fn the_error_has_three_similar_names_and_a_remedy() {
         let names: Vec<_> = (0..9).map(|i| format!("layers.{i}.weight")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let says = |option: &str, pattern: &str| unmatched(option, pattern, &names).to_string();

@@ -35,7 +35,7 @@ pub(crate) struct ModelConfig(Map<String, Value>);
 
 impl ModelConfig {
     /// Reads the file next to a checkpoint.
-    pub(crate) fn beside(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn next_to(checkpoint: &Checkpoint) -> anyhow::Result<Option<Self>> {
         let Some((path, text)) = config_of(checkpoint)? else { return Ok(None) };
         let config = python_json::read(text.as_bytes()).with_context(|| text::path(&path))?;
         Ok(Some(Self::new(config)))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::digest::Digest;
-use safetensors_core::io::{FileSource, beside};
+use safetensors_core::io::{FileSource, next_to};
 use safetensors_core::{ReadAt, shape};
 use safetensors_delta::{Change, open_linked};
 use serde::{Deserialize, Serialize, Serializer};
@@ -122,7 +122,7 @@ impl Epoch {
 
 fn manifest(epoch: &Path, number: u64) -> anyhow::Result<Manifest> {
     const NAME: &str = "manifest.json";
-    let text = beside::read(epoch, NAME, MANIFEST)?;
+    let text = next_to::read(epoch, NAME, MANIFEST)?;
     let read = || {
         let text = text.context("there is no such file")?;
         let manifest: Manifest = serde_json::from_slice(&text)?;

@@ -94,7 +94,7 @@ pub(crate) fn warn_of_split_heads<'c>(
     plan: &RankPlan,
     checkpoints: impl IntoIterator<Item = &'c Checkpoint>,
 ) -> anyhow::Result<()> {
-    let mut configs = checkpoints.into_iter().filter_map(|it| ModelConfig::beside(it).ok()?);
+    let mut configs = checkpoints.into_iter().filter_map(|it| ModelConfig::next_to(it).ok()?);
     let Some(config) = configs.next() else { return Ok(()) };
     let mut split: BTreeMap<(usize, u64), Vec<&str>> = BTreeMap::new();
     for tensor in plan.tensors() {

@@ -8,7 +8,7 @@ use std::ops::{AddAssign, Mul};
 use safetensors_core::LazyTensor;
 use safetensors_core::quantized::QuantizedWeight;
 
-use crate::input::other::{self, Kind, Shown};
+use crate::input::other::{self, DisplayedTensor, Kind};
 use crate::input::{Checkpoint, Source};
 
 /// A parameter is an element of a weight, however it is stored.
@@ -37,7 +37,7 @@ impl Totals {
     }
 
     /// The totals of a tensor with this number of parameters.
-    pub(crate) fn one(tensor: Shown<'_>, parameters: u64) -> Self {
+    pub(crate) fn one(tensor: DisplayedTensor<'_>, parameters: u64) -> Self {
         Self { tensors: 1, parameters: parameters.into(), bytes: tensor.byte_len().into() }
     }
 }
@@ -64,7 +64,7 @@ impl<'w> Parameters<'w> {
         self.0.contains_key(name)
     }
 
-    pub(crate) fn count(&self, tensor: Shown<'_>) -> u64 {
+    pub(crate) fn count(&self, tensor: DisplayedTensor<'_>) -> u64 {
         let quantised = self.0.get(tensor.info.name()).copied();
         quantised.unwrap_or_else(|| other::elements(tensor.shape()))
     }
@@ -76,7 +76,7 @@ impl<'w> Parameters<'w> {
     ) -> BTreeMap<Kind<'a>, Totals> {
         let mut totals: BTreeMap<_, Totals> = BTreeMap::new();
         for tensor in tensors {
-            let tensor = Shown::new(&tensor);
+            let tensor = DisplayedTensor::new(&tensor);
             let one = Totals::one(tensor, self.count(tensor));
             *totals.entry(tensor.kind()).or_default() += one;
         }

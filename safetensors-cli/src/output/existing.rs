@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use safetensors_core::Limits;
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::checkpoint::{CheckpointFile, CheckpointPath, FilePattern, NEWEST};
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 use safetensors_formats::Format;
 use serde_json::Value;
 
@@ -197,7 +197,7 @@ fn opens_as(directory: &Path) -> Option<Hidden> {
 
 /// Returns `true` if the file names a directory next to it, or has its number, as Megatron does.
 fn says_newest(path: &Path, name: &str) -> bool {
-    let Ok(said) = beside::read_file(&path.join(name), LONGEST_NAME) else { return false };
+    let Ok(said) = next_to::read_file(&path.join(name), LONGEST_NAME) else { return false };
     let Ok(said) = String::from_utf8(said) else { return false };
     let said = Path::new(said.trim());
     let is_number = name != NEWEST[0] && said.to_str().is_some_and(|it| it.parse::<u64>().is_ok());
@@ -221,7 +221,7 @@ fn shard(path: &Path) -> Option<Shard> {
 
 fn tensors_in(index: &Path, file: &str) -> Option<BTreeSet<String>> {
     let CheckpointPath::Index(_) = CheckpointPath::from_name(index)? else { return None };
-    let text = beside::read_file(index, Limits::default().index_bytes).ok()?;
+    let text = next_to::read_file(index, Limits::default().index_bytes).ok()?;
     let json: Value = serde_json::from_slice(&text).ok()?;
     let tensors = json["weight_map"].as_object()?.iter().filter(|(_, named)| *named == file);
     Some(tensors.map(|(name, _)| name.clone()).collect())

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_printable_is_escaped_and_reads_back() {
+    fn unprintable_characters_are_escaped_and_read_back() {
         let hostile = "a\u{1b}\u{7f}\u{9b}\u{202e}层\"\\\n\u{e0001}";
         let mut json = Vec::new();
         write(&hostile, &mut json).unwrap();

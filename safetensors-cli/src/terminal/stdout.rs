@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_failure_is_told() {
+    fn every_failure_but_a_closed_pipe_is_reported() {
         let mut out = Quiet { inner: Failing(io::ErrorKind::StorageFull), closed: false };
         let error = out.write(b"abc").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

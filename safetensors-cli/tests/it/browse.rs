@@ -71,7 +71,7 @@ fn it_opens_searches_and_quits() {
 
 /// Where the details are below, they have few lines.
 #[test]
-fn statistics_are_scrolled_to_when_they_are_asked_for() {
+fn requested_statistics_are_scrolled_to() {
     let dir = temp_dir();
     let session = browse(dir.path(), (24, 80));
     session.send(DOWN);

@@ -189,7 +189,7 @@ would write out.safetensors (2 tensors, 26 B)
 }
 
 #[test]
-fn a_plan_compares_names_and_not_what_is_shown_of_them() {
+fn a_plan_compares_names_and_not_their_shortened_forms() {
     let dir = temp_dir();
     // The middle of both names is dropped.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
@@ -206,7 +206,7 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
 }
 
 #[test]
-fn what_does_not_fit_is_the_choice_of_the_user() {
+fn the_overflow_option_determines_the_result_of_large_numbers() {
     let dir = temp_dir();
     let large = [1e30_f32, 1.0];
     let tensors = [("w", array(&[2], &large))];

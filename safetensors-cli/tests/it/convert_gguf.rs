@@ -128,7 +128,7 @@ fn quantised_weights_become_numbers_first() {
 }
 
 #[test]
-fn what_does_not_belong_is_an_error_with_a_remedy() {
+fn missing_or_unexpected_parts_of_a_model_are_errors_with_a_remedy() {
     let dir = model();
     let args = ["model", "out.gguf", "--quantize", "bf16"];
     let path = Path::new("model").join("tokenizer.json");
@@ -258,7 +258,7 @@ fn a_file_of_gguf_becomes_a_model_of_transformers_again() {
 }
 
 #[test]
-fn names_of_transformers_need_a_model_that_is_known() {
+fn names_of_transformers_need_a_known_model() {
     let dir = model();
     let convert = |line: &str| dir.convert(&format!("{line} --names transformers"));
     for input in ["model", "model/model.safetensors"] {

@@ -78,7 +78,7 @@ fn other_names_follow_their_tensor() {
 }
 
 #[test]
-fn a_name_that_stands_twice_is_told_with_its_inputs() {
+fn a_duplicate_name_is_reported_with_its_inputs() {
     let dir = temp_dir();
     file(dir.path(), "in.safetensors", &["w"], &[("head", "w")]);
     file(dir.path(), "more.safetensors", &["w", "head"], &[]);

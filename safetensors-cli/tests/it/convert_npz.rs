@@ -125,7 +125,7 @@ fn an_archive_that_claims_too_much_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn numpy_files_without_metadata_say_so() {
+fn a_warning_names_the_metadata_that_numpy_files_omit() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     let warning = |name: &str| {
@@ -138,7 +138,7 @@ fn numpy_files_without_metadata_say_so() {
 }
 
 #[test]
-fn numpy_files_there_and_back() {
+fn numpy_files_are_converted_both_ways() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     dir.convert("a.safetensors a.npz").success();

@@ -315,7 +315,7 @@ fn the_output_may_be_in_the_input() {
 /// A converted model must not lack a file because it could not be read.
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_or_cannot_be_read_is_not_passed_over() {
+fn unreadable_and_irregular_files_are_not_skipped_silently() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{PermissionsExt, symlink};

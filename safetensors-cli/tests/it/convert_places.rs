@@ -12,7 +12,7 @@ fn refused(dir: &Path, line: &str, error: &str) {
 }
 
 #[test]
-fn an_output_beside_other_files_is_what_the_directory_opens_as() {
+fn a_directory_opens_as_the_output_next_to_other_files() {
     let dir = temp_dir();
     fs::create_dir(dir.at("d")).unwrap();
     small_file(&dir.at("d"), "weights.safetensors");

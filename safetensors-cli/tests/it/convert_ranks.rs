@@ -5,7 +5,7 @@ use crate::fixtures::*;
 use crate::plan::llama;
 
 #[test]
-fn divided_and_gathered_again() {
+fn a_checkpoint_is_divided_and_joined_again() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     let would = "would write parts (3 tensors, 108 B, for 2 ranks)\n";
@@ -63,7 +63,7 @@ fn a_failure_leaves_nothing() {
 }
 
 #[test]
-fn what_is_refused() {
+fn unsuitable_options_for_ranks_are_refused() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     small_file(dir.path(), "b.safetensors");
@@ -95,7 +95,7 @@ fn what_is_refused() {
 
 /// Every command that reads has whole tensors, and names the files that have the parts.
 #[test]
-fn what_ranks_have_saved_is_whole_in_every_command() {
+fn parts_of_ranks_are_whole_tensors_in_every_command() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     dir.convert("a.safetensors parts --ranks 2").success();

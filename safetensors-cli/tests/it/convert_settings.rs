@@ -152,7 +152,7 @@ fn settings_that_a_file_contradicts_are_named() {
 }
 
 #[test]
-fn codes_without_other_files_are_said_to_lack_settings() {
+fn codes_without_other_files_warn_of_missing_settings() {
     let dir = temp_dir();
     llama(dir.path());
     for out in ["model --force", "new"] {

@@ -43,7 +43,7 @@ would replace out.safetensors (1 tensor, 8 B) with 1 tensor, 8 B, and 1 more nam
 }
 
 #[test]
-fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
+fn a_tied_name_that_is_selected_alone_gets_the_dtype() {
     let dir = temp_dir();
     tied(dir.path());
     let taken = |out: &str, args: &[&str]| {
@@ -59,7 +59,7 @@ fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
 }
 
 #[test]
-fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
+fn a_tied_name_that_conflicts_with_metadata_can_be_dropped_or_renamed() {
     let dir = temp_dir();
     for (file, tensor, title) in [("a.safetensors", "x", "x"), ("b.safetensors", "y", "My model")] {
         let tensors = [(tensor, array(&[2], &[1.0_f32, 2.0]))];

@@ -35,7 +35,7 @@ fn every_command_has_whole_tensors() {
 }
 
 #[test]
-fn converted_both_ways() {
+fn parts_are_converted_both_ways() {
     let dir = temp_dir();
     both(dir.path());
     dir.convert("parts one.safetensors").success();
@@ -104,7 +104,7 @@ fn a_part_is_refused() {
 }
 
 #[test]
-fn digests_and_layouts_are_those_of_the_parts() {
+fn digests_and_findings_are_about_the_files_with_parts() {
     let dir = temp_dir();
     both(dir.path());
     let verify = |path: &str| dir.run(&["verify", "--digests", path]);
@@ -163,7 +163,7 @@ fn the_metadata_of_a_part_is_changed() {
 }
 
 #[test]
-fn files_beside_parts_are_targets_of_their_own() {
+fn files_next_to_parts_are_separate_targets() {
     let dir = temp_dir();
     both(dir.path());
     fs::rename(dir.at("whole.safetensors"), dir.at("parts/whole.safetensors")).unwrap();

@@ -105,7 +105,7 @@ fn every_other_command_refuses_a_delta() {
 }
 
 #[test]
-fn verify_and_inspect_say_what_a_delta_is() {
+fn verify_and_inspect_describe_a_delta() {
     let dir = temp_dir();
     make_deltas(dir.path());
     let run = |args: &[&str]| dir.run(args);
@@ -204,7 +204,7 @@ fn versions_come_from_the_name_of_the_directory() {
 }
 
 #[test]
-fn what_a_delta_does_not_have_is_warned_of() {
+fn differences_that_a_delta_omits_are_warned_of() {
     let dir = temp_dir();
     make_deltas(dir.path());
     checkpoint(&dir.at("other"), [1.0, 2.5, 3.0], "np");
@@ -270,7 +270,7 @@ fn tensors_are_added_replaced_and_removed() {
 }
 
 #[test]
-fn what_is_not_copied_is_named() {
+fn files_that_are_not_copied_are_named() {
     let dir = temp_dir();
     make_deltas(dir.path());
     for name in ["pytorch_model.bin", "model.sig", "notes.txt"] {
@@ -298,7 +298,7 @@ fn a_base_may_be_standard_input() {
 }
 
 #[test]
-fn wrong_usage() {
+fn wrong_usage_of_delta_is_refused() {
     let dir = temp_dir();
     make_deltas(dir.path());
     for args in [

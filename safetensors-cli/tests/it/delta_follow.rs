@@ -33,7 +33,7 @@ fn publish(dir: &Path, number: u8) {
 }
 
 #[test]
-fn a_follower_says_what_it_applies() {
+fn a_follower_prints_the_applied_versions() {
     let dir = temp_dir();
     versions(dir.path());
     let follow = |more: &[&str]| dir.run(&[&["delta", "follow", "root", "served"], more].concat());
@@ -59,7 +59,7 @@ fn a_follower_says_what_it_applies() {
 }
 
 #[test]
-fn what_a_follower_refuses() {
+fn a_follower_refuses_missing_versions_and_foreign_files() {
     let dir = temp_dir();
     versions(dir.path());
     let follow = |more: &[&str]| dir.run(&[&["delta", "follow"], more].concat());
@@ -97,7 +97,7 @@ fn what_a_follower_refuses() {
 }
 
 #[test]
-fn a_follower_waits_for_what_is_published() {
+fn a_follower_waits_for_new_versions() {
     let dir = temp_dir();
     versions(dir.path());
     let arguments = ["delta", "follow", "root", "served", "--until", "3", "--interval", "0.001"];

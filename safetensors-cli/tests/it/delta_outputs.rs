@@ -105,7 +105,7 @@ fn a_directory_that_cannot_be_written_is_refused_and_stays() {
 
 /// The rule about outputs is the same as for the other commands, which `existing` tests.
 #[test]
-fn what_an_applied_delta_replaces_is_named() {
+fn an_applied_delta_names_the_files_it_replaces() {
     let dir = temp_dir();
     make_deltas(dir.path());
     let apply = |args: &[&str]| dir.run(&[&["delta", "apply", "old"], args].concat());

@@ -42,7 +42,7 @@ fn a_checkpoint_equals_itself_however_it_is_split() {
 }
 
 #[test]
-fn every_kind_of_difference() {
+fn every_kind_of_difference_is_shown() {
     let dir = temp_dir();
     let (one, two) = ([1.0_f32, 2.0, 4.0], [1.0_f32, 2.5, f32::NAN]);
     file(dir.path(), "a", array(&[3], &one), "old", "pt");
@@ -76,7 +76,7 @@ fn every_kind_of_difference() {
 }
 
 #[test]
-fn tolerance_and_other_dtypes() {
+fn tolerances_and_other_dtypes_are_respected() {
     let exact = [0.1_f32, -3.3, 1000.5];
     let dir = two(&exact, &exact.map(bf16::from_f32));
     differs(&dir, "", "3 of 3");
@@ -340,7 +340,7 @@ fn rows_are_in_the_natural_order_of_names() {
 
 /// Each matrix of four rows and eight columns of four bits is 16 bytes.
 #[test]
-fn experts_of_packed_elements_are_whole_bytes() {
+fn experts_of_packed_elements_are_compared_by_bytes() {
     let dir = temp_dir();
     let bytes: Vec<u8> = (0..96).collect();
     let f4 = |shape: &'static [usize], bytes| TensorView::new(Dtype::F4, shape, bytes).unwrap();

@@ -101,7 +101,7 @@ fn other_options_apply_to_the_new_tensors() {
 }
 
 #[test]
-fn experts_of_other_files() {
+fn experts_of_other_formats_and_ranks_are_converted() {
     let dir = temp_dir();
     let fixture = Mixture::named("mixtral");
     model(dir.path(), &fixture.split.with_extension("bin"), "pytorch_model.bin");
@@ -126,7 +126,7 @@ fn experts_of_other_files() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_with_the_option_that_says_it() {
+fn an_unknown_order_is_refused_with_the_option_that_sets_it() {
     let dir = temp_dir();
     let fixture = Mixture::named("qwen3_moe");
     model(dir.path(), &fixture.split, "model.safetensors");

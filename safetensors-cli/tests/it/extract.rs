@@ -46,7 +46,7 @@ fn a_slice_becomes_an_array_of_its_own_shape() {
 }
 
 #[test]
-fn a_slice_of_packed_elements_is_of_whole_bytes() {
+fn a_slice_of_packed_elements_needs_whole_bytes() {
     let dir = temp_dir();
     let path = dir.at("model.safetensors");
     let view = TensorView::new(Dtype::F4, &[8], &[1, 2, 3, 4]).unwrap();
@@ -150,7 +150,7 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_regular_file_is_left_alone_and_links_are_followed() {
+fn irregular_outputs_are_not_replaced_and_links_are_followed() {
     use std::os::unix::fs::{FileTypeExt, symlink};
 
     let dir = temp_dir();
@@ -227,7 +227,7 @@ fn a_name_of_another_kind_of_file_is_refused() {
 }
 
 #[test]
-fn codes_that_cannot_be_read_are_written_only_if_asked_for() {
+fn codes_that_cannot_be_read_are_written_only_by_option() {
     let dir = temp_dir();
     let codes = TensorView::new(Dtype::I8, &[2, 2], &[1, 2, 3, 4]).unwrap();
     let scales = array(&[2, 1], &[0.5_f32, 1.0]);

@@ -19,7 +19,7 @@ fn check(rows: &[String], expected: [&str; 4]) {
 }
 
 #[test]
-fn floats_and_quantised_weights_take_what_each_dtype_takes_and_integers_stay() {
+fn the_memory_of_floats_depends_on_the_dtype_and_of_integers_not() {
     let dir = temp_dir();
     let values = [0.5_f32; 32 * 64];
     let ids = [1_i64; 1000];
@@ -69,7 +69,7 @@ fn a_length_adds_the_cache_of_the_settings() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_that_is_not_there_is_told() {
+fn missing_memory_is_reported() {
     let dir = temp_dir();
     let path = dir.at("huge.safetensors");
     let header =

@@ -22,7 +22,7 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
 }
 
 #[test]
-fn quantised_tensors_are_numbers_unless_codes_are_asked_for() {
+fn quantised_tensors_are_numbers_by_default() {
     let dir = with(&["gguf/quantised.gguf", "gguf/quantised.safetensors"]);
     let commands = [
         &["show", "quantised.gguf", "of.Q8_0"][..],
@@ -103,7 +103,7 @@ fn gguf(tensors: &[(&str, &[u64], u32, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn types_that_are_not_known_are_listed_and_hinder_no_other_tensor() {
+fn unknown_types_are_listed_and_leave_other_tensors_readable() {
     let dir = temp_dir();
     let ones = 1_f32.to_le_bytes();
     let file = gguf(&[("a", &[3, 2], 142, &[7; 64]), ("b", &[1], 0, &ones)]);
@@ -193,7 +193,7 @@ fn browse_shows_quantised_tensors_with_their_types_and_sizes() {
 }
 
 #[test]
-fn convert_dequantises_when_it_is_asked_to() {
+fn convert_dequantises_by_option() {
     let dir = with(&["gguf/quantised.gguf"]);
     let convert = |args: &[&str]| {
         dir.run(&[&["convert", "quantised.gguf", "out.safetensors", "--force"], args].concat())
@@ -265,7 +265,7 @@ fn the_parts_of_a_split_gguf_file_are_one_input() {
 }
 
 #[test]
-fn a_part_of_a_split_gguf_file_stands_for_all_parts() {
+fn a_part_of_a_split_gguf_file_opens_all_parts() {
     let parts = ["00001", "00002", "00003"].map(|part| format!("gguf/split-{part}-of-00003.gguf"));
     let dir = with(&parts.each_ref().map(String::as_str));
     let part = "split-00002-of-00003.gguf";

@@ -23,7 +23,7 @@ fn run(dir: &Path, line: &str) -> String {
 }
 
 #[test]
-fn the_chapter_for_operators_shows_what_the_commands_print() {
+fn the_operators_chapter_shows_the_output_of_its_commands() {
     let dir = temp_dir();
     let values: Vec<f32> = (0..32_u8).map(|i| f32::from(i) / 8.0).collect();
     let options = quick().metadata([("format", "pt")]);

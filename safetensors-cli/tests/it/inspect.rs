@@ -66,7 +66,7 @@ fn layers(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_tree_of_some_depth_counts_what_is_deeper() {
+fn a_tree_with_a_depth_counts_deeper_tensors() {
     let dir = temp_dir();
     layers(dir.path());
     let shown = |depth: &str| {
@@ -309,7 +309,7 @@ fn hostile_names_are_escaped_and_stay_on_their_lines() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_an_error_and_nothing_else() {
+fn an_unreadable_file_is_an_error_without_output() {
     let dir = temp_dir();
     dir.write("bad.safetensors", b"not a safetensors file");
     for name in ["bad.safetensors", "missing.safetensors"] {

@@ -26,7 +26,7 @@ fn merge(dir: &Path, fixture: &Merge, more: &[&str]) -> assert_cmd::assert::Asse
 }
 
 #[test]
-fn every_kind_is_what_the_reference_makes_of_it() {
+fn every_kind_of_adapter_equals_the_reference() {
     for fixture in Merge::all() {
         let dir = temp_dir();
         let adapters = match fixture.paths().len() {
@@ -48,7 +48,7 @@ fn every_kind_is_what_the_reference_makes_of_it() {
 }
 
 #[test]
-fn a_scale_and_parts_of_ranks() {
+fn a_scaled_adapter_is_merged_into_parts_of_ranks() {
     let (dir, fixture) = (temp_dir(), Merge::named("exact-integers"));
     let adapter = format!("{}:0.5", text(&fixture.paths()[0]));
     let model = text(&fixture.model());
@@ -208,7 +208,7 @@ fn the_summary_counts_the_changed_tensors_that_are_written() {
 }
 
 #[test]
-fn a_sum_that_is_too_large_is_what_overflow_says() {
+fn the_overflow_option_determines_sums_that_are_too_large() {
     let dir = temp_dir();
     let out = dir.at("out.safetensors");
     for (dtype, largest) in [(Dtype::F8_E4M3, 448.0), (Dtype::F16, 65504.0)] {
@@ -230,7 +230,7 @@ fn a_sum_that_is_too_large_is_what_overflow_says() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error_and_nothing_is_written() {
+fn adapters_that_do_not_fit_are_refused_before_writing() {
     let (dir, fixture) = (temp_dir(), Merge::named("linear"));
     let (model, adapter) = (text(&fixture.model()), text(&fixture.paths()[0]));
     let other = Quantized::named("gptq-v1-4bits");
@@ -263,7 +263,7 @@ fn what_does_not_fit_is_an_error_and_nothing_is_written() {
 }
 
 #[test]
-fn a_larger_vocabulary_is_padded_if_asked_for() {
+fn a_larger_vocabulary_is_padded_by_option() {
     let dir = temp_dir();
     let adapter = one_module(dir.path(), "lm_head", [3, 2], 1.0);
     let tensors = [("lm_head.weight", [2, 2], Dtype::F32)];

@@ -4,8 +4,6 @@
 #[cfg(feature = "remote")]
 mod addresses;
 #[cfg(unix)]
-mod beside;
-#[cfg(unix)]
 mod browse;
 mod completions;
 mod convert;
@@ -64,6 +62,8 @@ mod show;
 mod sign;
 #[cfg(target_os = "linux")]
 mod signals;
+#[cfg(unix)]
+mod small_files;
 mod stats;
 mod stdin;
 mod stored;

@@ -113,7 +113,7 @@ fn coordinates_name_their_dimension_and_tied_names_have_the_same_bytes() {
 }
 
 #[test]
-fn shards_and_a_file_that_is_replaced_whole() {
+fn a_manifest_of_shards_names_them_and_never_replaces_the_index() {
     let dir = temp_dir();
     let index = sharded(dir.path());
     let found = refs(dir.path(), &["model.safetensors.index.json"]);
@@ -154,7 +154,7 @@ fn a_path_may_look_like_a_template() {
 }
 
 #[test]
-fn what_zarr_cannot_have_is_refused() {
+fn tensors_that_zarr_cannot_hold_are_refused() {
     let dir = temp_dir();
     let one = array(&[1], &[1_u8]);
     for (names, expected) in [

@@ -4,7 +4,7 @@ use crate::fixtures::*;
 use crate::page::data;
 
 #[test]
-fn what_cannot_be_drawn_is_an_error() {
+fn other_endings_and_empty_checkpoints_are_refused() {
     let dir = temp_dir();
     small_file(dir.path(), "model.safetensors");
     for name in ["map.svg", "map.PNG", "map"] {

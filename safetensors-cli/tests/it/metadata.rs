@@ -210,7 +210,7 @@ fn a_change_that_ends_between_two_files_is_completed_by_the_next() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
+fn a_change_is_made_in_place_without_room_for_a_copy() {
     let dir = temp_dir();
     let path = dir.at("m.safetensors");
     let weight = vec![0.5_f32; 100_000];
@@ -248,7 +248,7 @@ fn where_there_is_no_room_for_a_copy_a_change_in_place_is_made() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_change_that_cannot_be_told_is_told_to_be_made() {
+fn a_change_that_cannot_be_printed_is_reported_as_done() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "m.safetensors");
     let rewritten = "error: m.safetensors is rewritten, but this could not be printed: ";

@@ -35,7 +35,7 @@ fn modelspec_is_written_and_checked() {
 }
 
 #[test]
-fn modelspec_is_checked_together_with_what_the_file_has() {
+fn modelspec_is_checked_together_with_existing_entries() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     let required =

@@ -23,7 +23,7 @@ pub(crate) fn output(dir: &Path, args: impl Words) -> String {
 }
 
 #[test]
-fn inspect_shows_what_is_in_a_file() {
+fn inspect_shows_tensors_aliases_and_unreadable_types() {
     let dir = with(&["pytorch/tied.pt", "pytorch/refused/complex128.pt"]);
     let shown = output(dir.path(), "inspect tied.pt");
     assert!(shown.contains("lm_head.weight  F32    [4, 3]        1          12  48 B"), "{shown}");
@@ -155,7 +155,7 @@ fn a_directory_with_one_file_of_another_format_opens_as_it() {
 }
 
 #[test]
-fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
+fn a_pytorch_file_does_not_replace_shards_without_an_index() {
     let dir = with(&["pytorch/tied.pt"]);
     dir.run("inspect .").success();
     fs::rename(dir.at("tied.pt"), dir.at("pytorch_model.bin")).unwrap();
@@ -166,7 +166,7 @@ fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
 }
 
 #[test]
-fn verify_says_what_it_checked() {
+fn verify_prints_its_checks() {
     let dir = with(&["pytorch/tied.pt", "gguf/plain.gguf", "stored.npz"]);
     dir.run("verify tied.pt").success().stdout(
         "tied.pt: ok, 5 tensors, 44 parameters, 176 B; PyTorch: its structure and the places of \
@@ -228,7 +228,7 @@ fn errors_name_the_file_and_the_tensor() {
 }
 
 #[test]
-fn what_cannot_be_read_is_listed_and_the_exit_code_says_so() {
+fn unreadable_tensors_are_listed_and_change_the_exit_code() {
     let dir = with(&["pytorch/refused/arrays.pt"]);
     let shown = output(dir.path(), "inspect --flat arrays.pt");
     for row in
@@ -299,7 +299,7 @@ pub(crate) fn assert_tensors_equal(dir: &Path, file: &str, expected: &str, says:
 }
 
 #[test]
-fn torchscript_is_converted_and_what_is_left_out_is_counted() {
+fn torchscript_is_converted_and_skipped_values_are_counted() {
     let dir = with(&["pytorch/script.pt", "pytorch/frozen.pt", "pytorch/training.pt"]);
     for (file, says) in [("script", "19 tensors equal, "), ("frozen", "4 tensors equal, ")] {
         let out = format!("{file}.safetensors");

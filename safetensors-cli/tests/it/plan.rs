@@ -31,7 +31,7 @@ pub(crate) fn llama(dir: &Path, name: &str) {
 }
 
 #[test]
-fn the_names_tell_the_rules() {
+fn the_names_of_tensors_determine_the_rules() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     let shown = "\
@@ -85,7 +85,7 @@ fn a_plan_is_saved_and_read() {
 }
 
 #[test]
-fn what_cannot_be_divided_says_how_it_could() {
+fn the_error_of_an_indivisible_tensor_suggests_a_rule() {
     let dir = temp_dir();
     llama(dir.path(), "a.safetensors");
     small_file(dir.path(), "b.safetensors");

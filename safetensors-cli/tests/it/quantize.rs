@@ -99,7 +99,7 @@ fn weights_are_quantised_and_described() {
 }
 
 #[test]
-fn patterns_say_what_is_quantised() {
+fn patterns_select_the_quantised_weights() {
     let dir = temp_dir();
     model(dir.path(), "model");
     let casts = ["--cast", "*.up.*=keep", "--cast", "*embed*=quantize", "--cast", "*.odd.*=f16"];
@@ -120,7 +120,7 @@ fn patterns_say_what_is_quantised() {
 
 /// Programs read the codes of linear layers only.
 #[test]
-fn what_is_no_linear_layer_stays() {
+fn only_linear_layers_are_quantised() {
     let dir = temp_dir();
     let numbers = vec![1.0_f32; 2048];
     let tensor = |shape: &'static [usize]| array(shape, &numbers[..shape.iter().product()]);
@@ -217,7 +217,7 @@ fn a_name_of_a_tied_weight_may_be_kept() {
 }
 
 #[test]
-fn what_is_refused() {
+fn unsuitable_requests_to_quantise_are_refused() {
     let dir = temp_dir();
     model(dir.path(), "model");
     let gptq = Quantized::named("gptq-v1-4bits").directory;
@@ -247,7 +247,7 @@ fn what_is_refused() {
 }
 
 #[test]
-fn quantised_weights_are_quantised_anew() {
+fn quantised_weights_are_quantised_again() {
     let dir = temp_dir();
     for (name, how) in
         [("gptq-v1-4bits", Quantization::Fp8Block128), ("ct-nvfp4", Quantization::Int8Channel)]

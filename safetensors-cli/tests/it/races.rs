@@ -77,7 +77,7 @@ pub(crate) fn lock(dir: &Path) -> fs::File {
 
 #[cfg(unix)]
 #[test]
-fn a_save_waits_for_another_or_fails_as_it_is_told() {
+fn a_save_waits_for_another_or_fails_with_no_wait() {
     let dir = temp_dir();
     let from = version(dir.path(), 1);
     let d = dir.path().join("d");
@@ -101,7 +101,7 @@ fn a_save_waits_for_another_or_fails_as_it_is_told() {
 /// A save of shards over a single file ends while `verify` looks for the index of the shards.
 #[cfg(target_os = "linux")]
 #[test]
-fn verify_finds_the_index_that_takes_the_place_of_a_file_meanwhile() {
+fn verify_finds_an_index_that_replaces_a_file_at_the_same_time() {
     let dir = temp_dir();
     let from = version(dir.path(), 0);
     let d = dir.path().join("d");
@@ -155,7 +155,7 @@ fn read_during(dir: &Path, f: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn processes_that_save_at_once_leave_one_whole_checkpoint() {
+fn concurrent_saves_leave_one_complete_checkpoint() {
     let dir = temp_dir();
     let d = dir.path().join("d");
     let from = [0, 1].map(|i| version(dir.path(), i));

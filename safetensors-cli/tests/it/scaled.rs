@@ -211,7 +211,7 @@ fn settings_that_still_describe_quantised_weights_are_named() {
 
 /// Codes under a config.json of plain weights, and plain weights under one of codes.
 #[test]
-fn settings_that_do_not_describe_what_is_copied_are_named() {
+fn settings_that_do_not_match_the_copied_tensors_are_named() {
     let dir = temp_dir();
     let fixture = Quantized::named("gptq-v1-4bits");
     let directory = |name: &str| {
@@ -258,7 +258,7 @@ const KEEP: &str = "; --keep-quantized copies the tensors as they are stored\n";
 
 /// One tensor of FP8 has no scales, so nothing shows which weights have which.
 #[test]
-fn codes_that_cannot_be_told_are_copied_or_left_out() {
+fn unclear_codes_are_copied_or_dropped() {
     let dir = temp_dir();
     let out = dir.at("out.safetensors");
     let codes = |shape| TensorView::new(Dtype::F8_E4M3, shape, &[0x38, 0x38, 0x40, 0x40]).unwrap();
@@ -322,7 +322,7 @@ fn codes_that_cannot_be_told_are_copied_or_left_out() {
 }
 
 #[test]
-fn an_output_that_says_nothing_of_codes_has_them_only_if_that_is_asked_for() {
+fn an_output_without_settings_gets_codes_only_by_option() {
     let dir = temp_dir();
     let fixture = Quantized::named("gptq-v1-4bits");
     let model = fixture.model();

@@ -61,7 +61,7 @@ encoder.layer.0…5                                       96  10,646,784   42.6 
 
 /// People look for NaN, and a name that is shortened to another layer's is useless.
 #[test]
-fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
+fn statistics_at_80_by_24_show_nan_and_distinct_layers() {
     let dir = temp_dir();
     let layer = |i: usize| format!("model.layers.{i}.self_attention.query_projection.weight");
     let (sound, broken) = ([1.5_f32, -0.25], [f32::NAN, 1234.5]);
@@ -117,7 +117,7 @@ fn no_table_is_wider_than_its_terminal() {
 }
 
 #[test]
-fn differences_at_80_columns_say_what_differs() {
+fn differences_at_80_columns_show_the_kind_of_difference() {
     let dir = temp_dir();
     let name = |i: usize| format!("model.layers.{i}.self_attention.query_projection.weight");
     let values = vec![0.5_f32; 150_000];
@@ -146,7 +146,7 @@ fn differences_at_80_columns_say_what_differs() {
 }
 
 #[test]
-fn a_pipe_gets_tabs_and_whole_names_unless_the_variable_says_that_a_person_reads() {
+fn a_pipe_gets_tabs_and_full_names_unless_columns_is_set() {
     let dir = temp_dir();
     minilm(dir.path());
     long(dir.path());

@@ -80,7 +80,7 @@ fn one_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
-fn json_stays_one_document_that_holds_those_of_single_paths() {
+fn json_of_several_paths_has_the_documents_of_single_paths() {
     let dir = temp_dir();
     inputs(dir.path());
     for command in ["inspect", "digest"] {

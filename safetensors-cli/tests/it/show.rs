@@ -100,7 +100,7 @@ fn every_dtype_is_shown() {
 }
 
 #[test]
-fn of_many_values_only_the_ends_are_shown_unless_all_are_asked_for() {
+fn only_the_ends_of_many_values_are_shown_by_default() {
     let dir = temp_dir();
     let values: Vec<u16> = (0..2000).collect();
     let view = array(&[40, 50], &values);
@@ -154,7 +154,7 @@ w  U8  [1048576, 1048576]
 }
 
 #[test]
-fn what_is_wrong_with_a_slice_is_shown_at_its_place() {
+fn the_error_of_a_slice_marks_its_position() {
     let dir = temp_dir();
     small_file(dir.path(), "model.safetensors");
     let show = |args: &[&str]| {

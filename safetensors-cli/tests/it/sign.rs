@@ -19,7 +19,7 @@ fn model() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn what_was_signed_verifies() {
+fn a_signed_model_verifies() {
     let (dir, _) = model();
     let (key, public) = (fixture("p256.pem"), fixture("p256.pub"));
     let signed = "2 files, ";
@@ -186,7 +186,7 @@ fn only_a_signature_is_replaced() {
 }
 
 #[test]
-fn what_the_signature_leaves_out_is_said() {
+fn verify_names_files_that_the_signature_does_not_cover() {
     let (dir, model) = model();
     let [key, public] = ["p256.pem", "p256.pub"].map(fixture);
     let sign = ["sign", "model", "--key", &key, "--ignore", "sub", "--ignore", "later"];
@@ -198,7 +198,7 @@ fn what_the_signature_leaves_out_is_said() {
 }
 
 #[test]
-fn wrong_usage() {
+fn wrong_usage_of_sign_and_verify_is_refused() {
     let (dir, _) = model();
     let public = fixture("p256.pub");
     for (arguments, problem) in [

@@ -5,7 +5,7 @@ use safetensors_core::save::Order;
 use crate::fixtures::*;
 
 #[test]
-fn one_line_a_tensor() {
+fn stats_prints_one_line_a_tensor() {
     let dir = temp_dir();
     let path = dir.at("model.safetensors");
     let floats = [f32::NAN, 1.0, 3.0, 0.0, f32::NEG_INFINITY];
@@ -35,7 +35,7 @@ none    I64    [0, 2]      –        –       –         –         –     
 }
 
 #[test]
-fn json_and_filter() {
+fn stats_has_json_and_a_filter() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     let json = run("stats --json -f mask --bins 2", &path, "").json();
@@ -170,7 +170,7 @@ fn a_number_that_is_no_percentile_is_wrong_usage() {
 }
 
 #[test]
-fn an_outlier_is_shown_beside_the_histogram() {
+fn an_outlier_is_marked_next_to_the_histogram() {
     let dir = temp_dir();
     let path = dir.at("model.safetensors");
     let mut values: Vec<f32> = (0..6000).map(|i| i as f32 / 1000.0).collect();

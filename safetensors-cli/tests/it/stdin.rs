@@ -122,7 +122,7 @@ fn a_pipe_that_is_named_is_converted_to_a_new_file() {
 }
 
 #[test]
-fn what_cannot_be_copied_says_why() {
+fn the_error_of_a_failed_copy_has_the_reason() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     let nowhere = dir.at("nowhere");

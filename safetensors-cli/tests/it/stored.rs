@@ -50,7 +50,7 @@ fn every_command_shows_numbers_and_on_request_codes() {
 }
 
 #[test]
-fn a_pattern_that_matches_only_scales_says_which_option_takes_them() {
+fn a_pattern_that_matches_only_scales_suggests_stored() {
     let dir = temp_dir();
     weight(dir.path());
     let error = "error: codes.safetensors: --filter '*_scale' matches only codes and scales, which \

@@ -75,7 +75,7 @@ fn a_pipe_that_is_closed_from_the_start_is_quiet() {
 }
 
 #[test]
-fn verify_into_a_closed_pipe_still_tells_by_its_exit_code() {
+fn verify_into_a_closed_pipe_still_sets_its_exit_code() {
     let dir = temp_dir();
     let good = small_file(dir.path(), "good.safetensors");
     let bad = dir.at("bad.safetensors");

@@ -74,7 +74,7 @@ fn every_change_restores_a_torn_header_first() {
 }
 
 #[test]
-fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
+fn readers_and_dry_runs_leave_a_torn_header_and_name_the_remedy() {
     for (args, rest) in [
         ("inspect", ""),
         ("verify", ""),
@@ -101,7 +101,7 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
 }
 
 #[test]
-fn a_torn_file_without_its_backup_says_what_is_left_to_do() {
+fn a_torn_file_without_its_backup_has_an_error_with_a_remedy() {
     for args in ["inspect", "verify", "metadata clear", "digest --record"] {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());

@@ -54,7 +54,7 @@ fn the_settings_of_an_optimizer_travel() {
 }
 
 #[test]
-fn what_a_conversion_leaves_out_is_a_warning() {
+fn values_that_a_conversion_skips_are_a_warning() {
     let (dir, path) = (temp_dir(), fixture("training/values"));
     let warning = format!("warning: {}: skipped: 7 values: \"big\", ", path.display());
     for options in [&["-n"][..], &[]] {

@@ -123,7 +123,7 @@ fn run_with_a_delta(run: &Path) {
 }
 
 #[test]
-fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
+fn an_epoch_saved_as_a_delta_is_shown_verified_and_applied() {
     let dir = temp_dir();
     run_with_a_delta(&dir.at("run"));
     let run = |args: &[&str]| dir.run(args);
@@ -160,7 +160,7 @@ fn an_epoch_that_is_a_delta_is_shown_verified_and_applied() {
 
 /// Each part of an epoch that differs from the manifest, with the message of `verify` about it.
 #[test]
-fn verify_says_which_epochs_are_not_complete_and_why() {
+fn verify_names_incomplete_epochs_with_the_reason() {
     let dir = temp_dir();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn_run");
     let epoch = dir.at("run/checkpoints/epoch-14");

@@ -3,7 +3,7 @@
 use crate::fixtures::*;
 
 #[test]
-fn help_and_version() {
+fn help_and_version_are_printed() {
     for args in [&["--help"][..], &["verify", "--help"], &["verify", "-h"], &["help", "inspect"]] {
         let help = contains("Examples:").and(contains("Exit codes:"));
         safetensors().args(args).assert().success().stdout(help).stderr("");
@@ -35,7 +35,7 @@ fn wrong_usage_exits_2_with_usage() {
 }
 
 #[test]
-fn an_option_for_a_whole_number_says_which_ones_it_takes() {
+fn the_error_of_an_integer_option_has_its_range() {
     for (args, range) in [
         (&["inspect", "a", "--depth", "8k"][..], "from 1 on"),
         (&["inspect", "a", "--depth", "0"], "from 1 on"),
@@ -80,7 +80,7 @@ fn commands_that_people_expect_get_a_hint() {
 }
 
 #[test]
-fn a_file_in_place_of_a_command_gets_a_hint() {
+fn a_file_instead_of_a_command_gets_a_hint() {
     let dir = temp_dir();
     small_file(dir.path(), "model");
     for (args, meant) in [
@@ -103,7 +103,7 @@ fn a_file_in_place_of_a_command_gets_a_hint() {
 
 /// The kinds of PATH are in one line, also in the short help.
 #[test]
-fn the_help_of_each_path_says_what_it_may_be() {
+fn the_help_of_each_path_lists_its_kinds() {
     for command in ["inspect", "browse", "verify", "show", "stats", "diff", "plan", "digest", "map"]
     {
         let help = safetensors().args([command, "-h"]).assert().success().out();
@@ -159,7 +159,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
 }
 
 #[test]
-fn colours_are_there_if_they_are_asked_for() {
+fn colours_are_printed_on_request() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     let run = |variables: &[(&str, &str)], args: &[&str]| {
@@ -252,7 +252,7 @@ fn addresses_need_a_feature() {
 
 /// Rare commands and options are in a separate section, and are explained like everything else.
 #[test]
-fn rare_commands_and_options_stand_below_the_others() {
+fn rare_commands_and_options_are_in_a_later_section() {
     let dir = temp_dir();
     let short = |command: &str| dir.run(format!("{command} -h").trim_start()).quiet().out();
     for (command, rare) in [("", &["manifest", "manual"][..]), ("delta", &["squash", "follow"])] {

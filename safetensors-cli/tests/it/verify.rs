@@ -50,7 +50,7 @@ fn directories_are_searched_and_shards_checked_once() {
 }
 
 #[test]
-fn what_an_index_leaves_out_is_a_warning() {
+fn tensors_and_files_missing_from_an_index_are_warnings() {
     let dir = temp_dir();
     let index = sharded(dir.path());
     small_file(dir.path(), "model-00001-of-00002.safetensors");
@@ -101,7 +101,7 @@ fn strict_holds_files_to_the_text() {
 }
 
 #[test]
-fn json_tells_all_outcomes() {
+fn json_has_all_outcomes() {
     let dir = temp_dir();
     small_file(dir.path(), "good.safetensors");
     dir.write("bad.safetensors", b"bad");
@@ -207,7 +207,7 @@ fn five_shards(dir: &Path) {
 }
 
 #[test]
-fn all_faults_of_all_shards_are_told_in_one_run() {
+fn one_run_reports_all_faults_of_all_shards() {
     let dir = temp_dir();
     five_shards(dir.path());
     let b = dir.read("b.safetensors");
@@ -244,7 +244,7 @@ fn all_faults_of_all_shards_are_told_in_one_run() {
 }
 
 #[test]
-fn every_changed_tensor_of_every_shard_is_told() {
+fn every_changed_tensor_of_every_shard_is_reported() {
     let dir = temp_dir();
     five_shards(dir.path());
     for name in ["a.safetensors", "e.safetensors"] {
@@ -274,7 +274,7 @@ fn shards_without_digests_are_one_warning() {
 }
 
 #[test]
-fn nan_and_infinity_are_faults_where_they_are_asked_for() {
+fn nan_and_infinity_are_faults_by_option() {
     let dir = temp_dir();
     let mut long = vec![0.5_f32; 700_000];
     long[650_001] = f32::NEG_INFINITY;
@@ -386,7 +386,7 @@ fn errors_escape_hostile_names() {
 }
 
 #[test]
-fn booleans_that_are_none_are_found_where_data_are_read() {
+fn invalid_booleans_are_reported_if_data_are_read() {
     let dir = temp_dir();
     let path = dir.at("f.safetensors");
     let header = format!("{:<64}", r#"{"f":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#);

@@ -48,7 +48,7 @@ fn a_file_of_another_format_is_not_sound_under_the_name_of_a_safetensors_file() 
 }
 
 #[test]
-fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_for() {
+fn a_safetensors_file_is_ok_under_any_name_unless_a_format_is_given() {
     let dir = temp_dir();
     for (name, format) in [
         ("model", None),
@@ -83,7 +83,7 @@ fn a_safetensors_file_is_sound_under_every_name_unless_another_format_is_asked_f
 
 /// The first bytes determine it, with any name.
 #[test]
-fn a_file_of_a_format_that_is_not_read_is_named_for_what_it_is() {
+fn files_of_unsupported_formats_are_named() {
     let dir = temp_dir();
     let mut nemo = b"./\0".to_vec();
     nemo.resize(257, 0);

@@ -71,7 +71,7 @@ fn a_link_that_leads_nowhere_is_not_passed_over() {
 
 #[cfg(unix)]
 #[test]
-fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
+fn an_unreadable_directory_is_a_separate_failure() {
     use std::os::unix::fs::PermissionsExt;
 
     let dir = temp_dir();
@@ -104,7 +104,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
 
 #[cfg(unix)]
 #[test]
-fn a_fifo_that_is_found_is_refused_and_not_waited_for() {
+fn a_fifo_in_a_directory_is_refused_without_waiting() {
     let dir = temp_dir();
     let fifo = dir.at("fifo.safetensors");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -114,7 +114,7 @@ fn a_fifo_that_is_found_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn names_in_upper_case_are_found() {
+fn files_with_names_in_upper_case_are_verified() {
     let dir = temp_dir();
     small_file(dir.path(), "X.SAFETENSORS");
     dir.write("bad.SafeTensors", "no header");

@@ -27,7 +27,7 @@ pub(super) fn is_plain(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-pub(super) fn is_beside(name: &str) -> bool {
+pub(super) fn is_other_file(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     is_plain(name) && ![FILE_SUFFIX, INDEX_SUFFIX].iter().any(|suffix| lower.ends_with(suffix))
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_of_several() {
+    fn names_of_several_shards_are_recognised() {
         for name in [
             "model-00001-of-00002.safetensors",
             "a-b-00010-of-00010.fp16.safetensors",

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_pattern_and_no_others() {
+    fn a_pattern_matches_only_its_names() {
         assert_eq!(FilePattern::default(), "model{suffix}.safetensors".parse().unwrap());
         let pattern = FilePattern::default();
         for name in [

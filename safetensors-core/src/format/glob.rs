@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives() {
+    fn alternatives_match_each_of_them() {
         let cases: [(&str, &[&str], &[&str]); 4] = [
             ("w{,_scale}", &["w", "w_scale"], &["w_", "_scale"]),
             ("{a,{b,c}d}", &["a", "bd", "cd"], &["ad", "b", "d"]),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_matches_whole_names() {
+    fn a_pattern_matches_entire_names() {
         for (pattern, name, is_match) in [
             ("config.json", "config.json", true),
             ("config.json", "a/config.json", false),

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_whose_length_looks_like_another_format_is_a_header() {
+    fn a_header_with_a_length_like_another_format_is_a_header() {
         for length in [0x0008_8b1f_u64, 0x03_1208, 0x7d_0280, 0x00a1_6181] {
             assert_eq!(
                 OtherFormat::detect(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()),

@@ -28,7 +28,7 @@ use crate::file::io::hidden::{attempt_directory, attempt_of, is_attempt};
 use crate::file::io::identity::unless_missing;
 use crate::file::io::lock::DirectoryLock;
 use crate::file::io::unfinished::{Owned, Steps};
-use crate::file::io::{FileSource, SafeTensors, beside, failpoint};
+use crate::file::io::{FileSource, SafeTensors, failpoint, next_to};
 use crate::file::save::AtomicFile;
 use crate::file::save::atomic::{sync, sync_directory};
 use crate::file::save::directories::NewDirectories;
@@ -355,7 +355,7 @@ fn marks(attempt: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn read_manifest(attempt: &Path) -> Result<Option<Manifest>> {
-    let Some(json) = beside::read(attempt, MANIFEST, MOST)? else { return Ok(None) };
+    let Some(json) = next_to::read(attempt, MANIFEST, MOST)? else { return Ok(None) };
     let manifest = serde_json::from_slice(&json);
     manifest.map(Some).map_err(|error| Error::io(error.into(), &attempt.join(MANIFEST)))
 }

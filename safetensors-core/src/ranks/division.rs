@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_divide_is_refused() {
+    fn indivisible_tensors_are_refused() {
         let refused = |text: &str, dtype, shape: &[usize], world_size| {
             text.parse::<Division>().unwrap().check(dtype, shape, world_size).unwrap_err()
         };

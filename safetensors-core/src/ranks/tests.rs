@@ -70,7 +70,7 @@ fn prepare(is_divided: bool) -> TempDir {
 /// Whatever step of the last rank fails, the directory opens as the old checkpoint or as the new
 /// one, and the rank can save again.
 #[test]
-fn a_failing_or_killed_last_rank() {
+fn a_failing_or_killed_last_rank_leaves_the_old_or_the_new_checkpoint() {
     for is_divided in [true, false] {
         let setup = || {
             let directory = prepare(is_divided);
@@ -123,7 +123,7 @@ fn a_failing_or_killed_last_rank() {
 
 /// A rank that fails before the last one changes nothing, and can save again.
 #[test]
-fn a_failing_or_killed_first_rank() {
+fn a_failing_or_killed_first_rank_changes_nothing() {
     let act = |directory: &TempDir| save_rank(directory.path(), 0, "new", 2);
     let check = |directory: TempDir, interrupted: Option<Interrupted>, result: Result<_>| {
         let path = directory.path();
@@ -198,7 +198,7 @@ fn attempts_that_cannot_be_renamed() {
 }
 
 #[test]
-fn a_directory_without_locks() {
+fn ranks_save_into_a_directory_without_locks() {
     let directory = prepare(true);
     without("locks", || {
         save_rank(directory.path(), 1, "new", 2).unwrap();

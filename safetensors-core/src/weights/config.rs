@@ -42,7 +42,7 @@ pub(super) struct Config {
 
 impl Config {
     /// Reads the first file that has settings, `config.json` or [another](settings_files).
-    pub(super) fn beside(tensors: &dyn Tensors) -> Result<Self> {
+    pub(super) fn next_to(tensors: &dyn Tensors) -> Result<Self> {
         let mut model = Value::Null;
         for (file, method) in [("config.json", "")].into_iter().chain(FILES) {
             let Some((path, bytes)) = tensors.read_beside(file, MOST_SETTINGS)? else { continue };

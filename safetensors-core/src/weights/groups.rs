@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_neighbours_are_found() {
+    fn groups_of_neighbours_are_recognised() {
         assert!(matches!(Groups::each(vec![0, 0, 1, 1, 2]), Groups::Neighbours(2)));
         assert!(matches!(Groups::each(vec![0, 0]), Groups::Neighbours(2)));
         assert!(matches!(Groups::each(vec![0, 1, 0]), Groups::Each(_)));

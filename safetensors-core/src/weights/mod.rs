@@ -1,20 +1,20 @@
 //! Quantised weights as tensors store them.
 //!
-//! [`Known::weights`] finds the weights of a checkpoint, [`Known::of_tensor`] the weight of a
-//! tensor. Every way to read asks here, so that none takes codes for numbers. Begin with
-//! `schemes/mod.rs`, a row for each scheme, and `recognise.rs`.
+//! [`TensorFacts::weights`] finds the weights of a checkpoint, [`TensorFacts::of_tensor`] the
+//! weight of a tensor. Every way to read asks here, so that none takes codes for numbers. Begin
+//! with `schemes/mod.rs`, a row for each scheme, and `recognise.rs`.
 //!
 //! | files | are about |
 //! |---|---|
 //! | `schemes/` | the tensors, settings and form of each scheme |
-//! | `recognise.rs`, `known.rs`, `config.rs` | the scheme of a module; the table of a checkpoint |
+//! | `recognise.rs`, `facts.rs`, `config.rs` | the scheme of a module; the table of a checkpoint |
 //! | `codes.rs`, `groups.rs`, `weight.rs` | bits as integers; scales of groups; the formula |
 //! | `matrix/`, `panel.rs`, `reading.rs` | the numbers of any part of a weight |
 
 mod codes;
 mod config;
+mod facts;
 mod groups;
-mod known;
 mod matrix;
 mod model;
 mod panel;
@@ -29,7 +29,7 @@ mod weight;
 pub(crate) use codes::{Codes, Order};
 pub use config::settings_files;
 pub(crate) use config::{KEYS, MOST_SETTINGS, bad_config, is_of_mlx, model_types};
-pub(crate) use known::Known;
+pub(crate) use facts::TensorFacts;
 pub(crate) use matrix::Stored;
 pub(crate) use model::Weight;
 pub(crate) use schemes::{LAYERS, TENSOR_NAMES, bare};

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use serde_json::Value;
 
 use super::config::Config;
-use super::known::{Beside, Known, LookedAt};
+use super::facts::{Companions, LookedAt, TensorFacts};
 use super::matrix::{LONGEST, Stored};
 use super::panel::Panels;
 use super::tensors::Tensors;
@@ -43,7 +43,7 @@ pub(super) struct Model<'a> {
     pub(super) metadata: &'a Metadata,
     /// The rows and columns that share a scale, if not set elsewhere.
     pub(super) block: [usize; 2],
-    known: &'a Known,
+    facts: &'a TensorFacts,
     pub(super) tensors: &'a dyn Tensors,
     failed: OnceCell<Error>,
 }
@@ -68,12 +68,12 @@ const NOTES: &[&str] = &[
 const MOST: u64 = 1 << 16;
 
 impl<'a> Model<'a> {
-    pub(super) fn new(known: &'a Known, tensors: &'a dyn Tensors) -> Self {
-        let block = known.config.block().unwrap_or([128, 128]);
-        let config = &known.config;
+    pub(super) fn new(facts: &'a TensorFacts, tensors: &'a dyn Tensors) -> Self {
+        let block = facts.config.block().unwrap_or([128, 128]);
+        let config = &facts.config;
         let metadata = tensors.metadata();
         let failed = OnceCell::new();
-        Self { config, metadata, block, known, tensors, failed }
+        Self { config, metadata, block, facts, tensors, failed }
     }
 
     pub(super) fn checked<T>(self, found: Result<T>) -> Result<T> {
@@ -87,11 +87,11 @@ impl<'a> Model<'a> {
             if stored.byte_len > MOST || !NOTES.iter().any(|end| stored.name.ends_with(end)) {
                 return None;
             }
-            self.known.get(self.tensors, position)?.note.get().is_none().then_some(position)
+            self.facts.get(self.tensors, position)?.note.get().is_none().then_some(position)
         });
         let positions: Vec<_> = all.collect();
         for (&position, note) in positions.iter().zip(self.tensors.read(&positions)?) {
-            if let Some(looked_at) = self.known.get(self.tensors, position) {
+            if let Some(looked_at) = self.facts.get(self.tensors, position) {
                 _ = looked_at.note.set(note);
             }
         }
@@ -103,11 +103,11 @@ impl<'a> Model<'a> {
     }
 
     fn looked_at(&self, name: &str) -> Option<&'a LookedAt> {
-        self.known.get(self.tensors, self.tensors.position(name)?)
+        self.facts.get(self.tensors, self.tensors.position(name)?)
     }
 
-    pub(super) fn beside(&self, make: impl FnOnce() -> Beside) -> &'a Beside {
-        self.known.beside.get_or_init(make)
+    pub(super) fn companions(&self, make: impl FnOnce() -> Companions) -> &'a Companions {
+        self.facts.companions.get_or_init(make)
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = Stored> {
@@ -124,7 +124,7 @@ impl<'a> Model<'a> {
     /// Reads a small tensor. A failure fails the entire search.
     fn described(&self, name: &str) -> Option<&'a TensorBuf> {
         let position = self.tensors.position(name)?;
-        let LookedAt { stored, note, .. } = self.known.get(self.tensors, position)?;
+        let LookedAt { stored, note, .. } = self.facts.get(self.tensors, position)?;
         if note.get().is_none() && stored.byte_len <= MOST {
             match self.tensors.read(&[position]) {
                 Ok(read) => read.into_iter().for_each(|read| _ = note.set(read)),

@@ -1,12 +1,12 @@
 //! Finds the weights of a checkpoint, and the weight with its codes in a tensor.
 
-use super::known::{Known, LookedAt};
+use super::facts::{LookedAt, TensorFacts};
 use super::model::{Model, Weight};
 use super::schemes;
 use super::tensors::Tensors;
 use crate::format::error::Result;
 
-impl Known {
+impl TensorFacts {
     pub(crate) fn weights(&self, tensors: &dyn Tensors) -> Result<Vec<Weight>> {
         if self.has_none.get().is_some() {
             return Ok(Vec::new());

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_has_a_limit() {
+    fn spare_memory_has_a_limit() {
         let (spare, len) = (Spare::default(), MOST_KEPT / 4);
         (0..9).for_each(|_| spare.put(Vec::with_capacity(len)));
         let kept: usize = lock(&spare.0).iter().map(Vec::capacity).sum();

@@ -256,7 +256,7 @@ fn any_number_of_dimensions() {
 /// The largest dimensions with a size that can still be computed, in a tensor without bytes.
 #[cfg(target_pointer_width = "64")]
 #[test]
-fn huge_dimensions_beside_a_zero() {
+fn huge_dimensions_are_accepted_next_to_a_zero() {
     for (dtype, shape) in
         [("U8", [usize::MAX, 0]), ("F4", [0, usize::MAX]), ("F64", [(1 << 61) - 1, 0])]
     {

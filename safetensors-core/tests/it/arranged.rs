@@ -71,7 +71,7 @@ fn names_are_used_up_and_others_stay() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn arrangements_that_do_not_fit_are_errors() {
     let tensors: [(&str, &[usize], i16); 3] =
         [("m", &[2, 3], 0), ("n", &[3, 2], 0), ("v", &[3], 0)];
     let fails = |arranged: Arranged| open(&tensors, &[("tied", "v")]).arranged([("new", arranged)]);

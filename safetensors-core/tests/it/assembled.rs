@@ -132,7 +132,7 @@ proptest! {
 
 /// A part of a tensor is read from the pieces that have it, and of these no other bytes.
 #[test]
-fn only_what_is_needed_is_read() {
+fn only_needed_bytes_are_read() {
     // Two columns of 512 × 256 bytes each, in two files, and then two rows.
     let (rows, columns) = (1024, 512);
     let values: Vec<u8> = (0..rows * columns).map(|i| (i % 251) as u8).collect();
@@ -174,7 +174,7 @@ fn only_what_is_needed_is_read() {
 }
 
 #[test]
-fn what_does_not_make_up_a_tensor_is_refused() {
+fn pieces_that_do_not_cover_a_tensor_are_refused() {
     let refused = |dtype, shape: &[usize], pieces| -> Error {
         let sources = vec![("one".into(), vec![0_u8; 12]), ("two".into(), vec![0; 12])];
         open(sources, (dtype, shape), pieces).unwrap_err()
@@ -274,7 +274,7 @@ impl ReadAt for Odd {
 }
 
 #[test]
-fn what_a_source_says_and_hears_is_passed_on() {
+fn properties_and_hints_of_the_sources_are_passed_on() {
     let odd = || Odd { bytes: vec![7; 8], ..Odd::default() };
     let pieces = || {
         vec![

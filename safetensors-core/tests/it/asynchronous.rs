@@ -244,7 +244,7 @@ fn progress_counts_bytes_and_can_cancel() {
 }
 
 #[test]
-fn a_dropped_future_leaves_nothing_behind_and_what_is_fetched_stays() {
+fn a_dropped_future_leaves_nothing_behind_and_fetched_bytes_stay() {
     let server = server(sharded());
     let store = server.store();
     let checkpoint = block_on(Checkpoint::open_async(&store, "gpt", &Limits::default())).unwrap();

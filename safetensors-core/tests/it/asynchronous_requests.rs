@@ -234,7 +234,7 @@ fn an_index_that_is_replaced_while_its_files_are_opened_is_opened_again() {
 }
 
 #[test]
-fn an_index_of_parts_is_refused_where_others_may_lie_unseen() {
+fn an_index_of_parts_is_refused_if_the_store_cannot_list_files() {
     let options =
         SaveOptions::new().metadata([("DCP_SHARDING_INFO", r#"{"w": {"saved_offsets": [0]}}"#)]);
     let view = TensorView::from_slice(&[2], &[1_u8, 2]).unwrap();

@@ -177,7 +177,7 @@ fn layouts_of_files_without_and_with_padding() {
 }
 
 #[test]
-fn checkpoint_paths_are_found_by_name_and_in_directories() {
+fn checkpoint_paths_are_recognised_by_name_and_in_directories() {
     assert_eq!(
         CheckpointPath::from_name("a/b.safetensors"),
         Some(CheckpointPath::File("a/b.safetensors".into()))

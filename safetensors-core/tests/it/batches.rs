@@ -120,7 +120,7 @@ fn everything_is_checked_before_the_first_batch() {
 }
 
 #[test]
-fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
+fn scales_are_applied_and_missing_scales_fail_before_the_first_batch() {
     let (_dir, path) = place("a.safetensors");
     let fine = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     // The codes of 1 and 2.

@@ -136,7 +136,7 @@ fn a_snapshot_without_links_and_a_store_for_all_repositories() {
 }
 
 #[test]
-fn what_is_asked_for_is_done_to_the_blob() {
+fn requested_changes_are_made_to_the_blob() {
     let cache = Cache::new();
     let path = cache.snapshot().join("model.safetensors");
     let edit = Edit::open(&path).unwrap().set_metadata([("a", "b")]).change_cached(true);

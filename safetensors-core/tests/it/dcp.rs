@@ -151,7 +151,7 @@ fn a_store_without_listings_and_one_of_bytes_have_no_parts() {
 }
 
 #[test]
-fn one_rank_is_a_whole_checkpoint() {
+fn one_rank_is_a_complete_checkpoint() {
     let directory = tempdir().unwrap();
     let tensors = [Divided::new("w", &[2, 2], &[(0, &[0, 0], &[2, 2])])];
     save_parts(directory.path(), &tensors);
@@ -216,7 +216,7 @@ impl Store for Switching {
 }
 
 #[test]
-fn files_that_are_replaced_meanwhile_are_opened_again() {
+fn files_that_are_replaced_during_an_open_are_opened_again() {
     let store = |tensors: &[Divided]| -> MemoryStore {
         let directory = tempdir().unwrap();
         save_parts(directory.path(), tensors);
@@ -282,7 +282,7 @@ fn everything_else_opens_as_before() {
 }
 
 #[test]
-fn gaps_and_overlaps_are_found() {
+fn gaps_and_overlaps_are_refused() {
     for boxes in [
         // A gap in the middle, one at a corner, an overlap, one that hides a gap.
         &[(0, &[0, 0][..], &[1, 4][..]), (1, &[2, 0], &[2, 4])][..],

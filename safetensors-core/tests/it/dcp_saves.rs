@@ -21,7 +21,7 @@ fn plan(checkpoint: &Checkpoint, ranks: usize) -> RankPlan {
 }
 
 #[test]
-fn what_ranks_save_opens_as_whole_tensors() {
+fn parts_saved_by_ranks_open_as_whole_tensors() {
     let (directory, path) = place("whole.safetensors");
     save_whole(&path, &sample());
     let checkpoint = Checkpoint::open(&path).unwrap();

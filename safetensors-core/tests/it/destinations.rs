@@ -225,7 +225,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
 }
 
 #[test]
-fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
+fn a_source_that_is_replaced_during_a_rewrite_stops_it() {
     let dir = tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     let several = ShardOptions::new().max_shard_size(2.into());

@@ -68,7 +68,7 @@ fn numbered(tensors: &[(&str, &[usize])]) -> Checkpoint<Vec<u8>> {
 
 /// A matrix of 2 x 1 for gate and for up each, which turn up in a stack in this order.
 #[test]
-fn options_say_the_order_of_another_architecture() {
+fn options_set_the_order_of_an_unknown_architecture() {
     let split = || {
         numbered(&[
             ("e.experts.0.gate_proj.weight", &[2, 1]),

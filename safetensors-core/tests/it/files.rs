@@ -69,7 +69,7 @@ fn a_source_has_the_name_that_it_is_given() {
 }
 
 #[test]
-fn positions_are_those_of_the_iterator() {
+fn positions_equal_the_order_of_the_iterator() {
     let dir = tempdir().unwrap();
     let values: Vec<u8> = (0..8).collect();
     let names = ["h.0.w", "h.1.w", "h.2.w", "embed", "head"];

@@ -373,7 +373,7 @@ fn rows(table: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_call_of_a_method_of_a_higher_part_is_found() {
+fn a_call_of_a_method_of_a_higher_part_is_reported() {
     let file = |code: &str| File { code: code.to_owned(), uses: Vec::new() };
     let lower = "struct A;\nimpl A {\n    fn own(&self) {\n        self.above();\n    }\n}\n";
     let upper = "impl<T: Fn<()>> A<T> {\n    fn above(&self) {}\n    fn own(&self) {}\n}\n";

@@ -189,7 +189,7 @@ fn a_read_only_shard_is_not_removed_either() {
 }
 
 #[test]
-fn a_read_only_shard_is_found_before_data_is_written() {
+fn a_read_only_shard_is_refused_before_data_is_written() {
     let directory = tempdir().unwrap();
     save_in_shards(directory.path(), 4, SaveOptions::new()).unwrap();
     set_mode(&directory.path().join("model-00002-of-00003.safetensors"), 0o444);

@@ -78,7 +78,7 @@ fn the_file_may_have_the_names() {
 }
 
 #[test]
-fn what_is_not_known_is_never_guessed() {
+fn unclear_parameter_names_are_never_guessed() {
     let file = |groups| checkpoint(&NAMES, Some((GROUPS, groups)));
     let two = || PyTorchTraining::new().parameters(["a", "b"]);
     let found = problem(PyTorchTraining::new().state(&checkpoint(&NAMES, None)));

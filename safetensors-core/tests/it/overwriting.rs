@@ -104,7 +104,7 @@ fn one_of_several_saves_at_the_same_time_succeeds() {
 }
 
 #[test]
-fn a_checkpoint_of_several_files_stays_whole() {
+fn a_checkpoint_of_several_files_is_not_overwritten() {
     let dir = tempdir().unwrap();
     let options =
         |bytes: u64| ShardOptions::new().max_shard_size(bytes.into()).save_options(options());
@@ -132,7 +132,7 @@ fn a_checkpoint_that_appears_during_a_sharded_save_stays() {
 
 /// A file next to the tensors stays, too, in every store.
 #[test]
-fn a_file_beside_the_tensors_that_exists_stays() {
+fn an_existing_file_next_to_the_tensors_stays() {
     let options = ShardOptions::new().save_options(options()).beside("config.json", "new");
     let (dir, path) = place("config.json");
     fs::write(&path, "old").unwrap();
@@ -148,7 +148,7 @@ fn a_file_beside_the_tensors_that_exists_stays() {
 }
 
 #[test]
-fn a_file_beside_the_tensors_has_a_plain_name_of_its_own() {
+fn a_file_next_to_the_tensors_needs_a_plain_unused_name() {
     for name in [
         "",
         ".",

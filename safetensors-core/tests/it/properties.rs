@@ -146,7 +146,7 @@ proptest! {
     #![proptest_config(config(500))]
 
     #[test]
-    fn what_is_saved_comes_back(
+    fn saved_tensors_are_read_back(
         tensors in btree_map(any::<String>().prop_filter("reserved", |name| name != "__metadata__"), tensor(), 0..12),
         metadata in btree_map(any::<String>(), any::<String>(), 0..5),
         keep_order in any::<bool>(),

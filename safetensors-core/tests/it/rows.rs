@@ -136,7 +136,7 @@ fn check<S: ReadAt>(tensor: LazyTensor<'_, S>, numbers: &[usize], options: [&Loa
 }
 
 #[test]
-fn rows_are_those_of_the_whole_tensor_in_every_store_and_of_every_kind() {
+fn rows_equal_the_whole_tensor_in_every_store_and_for_every_kind() {
     let tensors = tensors();
     assert!(tensors.len() > 90);
     let numbers: [&[usize]; 6] =
@@ -222,7 +222,7 @@ fn rows_from_far_away_come_with_one_call() {
 
 /// So many rows that several threads read them, with rows of a piece each, and longer ones.
 #[test]
-fn large_rows_in_parallel_are_those_that_are_read_alone() {
+fn large_rows_read_in_parallel_equal_rows_read_alone() {
     for (rows, columns, step) in [(2048, 1024, 3), (6, 700_000, 1)] {
         let values: Vec<u16> = (0..rows * columns).map(|i| (i * 7 + i / columns) as u16).collect();
         let table = TensorBuf::from_vec(vec![rows, columns], values).unwrap();
@@ -255,7 +255,7 @@ fn large_rows_in_parallel_are_those_that_are_read_alone() {
 }
 
 #[test]
-fn errors_name_the_tensor_and_what_is_wrong_with_the_rows() {
+fn errors_name_the_tensor_and_the_wrong_row() {
     let bytes = [0_u8; 24];
     let ints = [1_i32, 2, 3, 4, 5, -6].map(i32::to_le_bytes).concat();
     let tensors = [
@@ -328,7 +328,7 @@ impl ReadAt for Vast {
 
 /// Where addresses have 32 bits, too.
 #[test]
-fn what_lies_beyond_4_gib_is_read_by_slices() {
+fn slices_read_beyond_4_gib() {
     let (wide, all) = (1_u64 << 31, 3 << 31);
     let json = format!(r#"{{"t":{{"dtype":"U8","shape":[3,{wide}],"data_offsets":[0,{all}]}},"#)
         + &format!(r#""s":{{"dtype":"U8","shape":[2],"data_offsets":[{all},{}]}}}}"#, all + 2);

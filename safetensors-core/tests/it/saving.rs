@@ -115,7 +115,7 @@ fn the_bytes_of_a_small_file() {
 }
 
 #[test]
-fn by_descending_dtype_then_name_unless_the_given_order_is_kept() {
+fn tensors_are_ordered_by_alignment_and_name_unless_kept() {
     let tensors = [
         ("z", zeros(Dtype::U8, &[3])),
         ("y", zeros(Dtype::F16, &[3])),
@@ -185,7 +185,7 @@ fn other_alignments_are_refused() {
 }
 
 #[test]
-fn a_tensor_in_pieces_is_whole() {
+fn a_tensor_written_in_pieces_is_complete() {
     let source = Pieces::new(6, &[&[1], &[], &[2, 3, 4], &[], &[5, 6]]);
     let other = Pieces::new(0, &[]);
     let boxed: [(&str, Box<dyn TensorSource>); 2] =

@@ -377,7 +377,7 @@ fn the_first_of_many_broken_shards() {
 }
 
 #[test]
-fn files_in_memory_have_the_bytes_of_those_on_the_disk() {
+fn files_in_memory_equal_files_on_the_disk() {
     let data: Vec<_> = ["a", "b", "c"].map(|name| (name, [3_u8; 300])).into();
     let tensors = || {
         let view = |bytes| TensorView::from_slice(&[300], bytes).unwrap();

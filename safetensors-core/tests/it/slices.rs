@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn errors_say_what_is_out_of_bounds() {
+fn errors_have_the_dimension_and_index_out_of_bounds() {
     let view = TensorView::new(Dtype::U8, &[2, 3], &[0; 6]).unwrap();
     type Check = fn(&ErrorKind) -> bool;
     let cases: [(Vec<Index>, Check); 5] = [
@@ -260,7 +260,7 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
 /// Slices that are so large that several threads read them in parts: rows, columns, every other
 /// column, and one of several planes.
 #[test]
-fn large_slices_in_parallel_are_those_that_are_read_alone() {
+fn large_slices_read_in_parallel_equal_slices_read_alone() {
     let value = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16;
     let data: Vec<u8> = (0..6 << 20).flat_map(|i| value(i).to_le_bytes()).collect();
     let view = TensorView::new(Dtype::U16, &[3, 1024, 2048], &data).unwrap();

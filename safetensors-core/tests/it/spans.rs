@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use safetensors_core::framework::{Framework, Samples, Support};
 use safetensors_testing::process::is_alone;
-use safetensors_testing::spans::{Listener, Told};
+use safetensors_testing::spans::{Listener, RecordedSpan};
 
 use crate::support::*;
 
 #[test]
-fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
+fn each_kind_of_work_has_a_span_with_bytes_and_time() {
     // Threads need a subscriber of the whole process.
-    if !is_alone(each_kind_of_work_is_told_with_its_bytes_and_its_time) {
+    if !is_alone(each_kind_of_work_has_a_span_with_bytes_and_time) {
         return;
     }
     let listener = Listener::of_this_process();
@@ -31,15 +31,17 @@ fn each_kind_of_work_is_told_with_its_bytes_and_its_time() {
         ("open", header.data_start()),
         ("read", 2 << 23),
     ] {
-        let [told] = &listener.named(name)[..] else { panic!("{:?}", listener.named(name)) };
-        assert_eq!((told.bytes, &told.parent), (bytes, &None), "{name}");
-        assert!(told.time.unwrap() > Duration::ZERO, "{name}");
+        let [recorded] = &listener.named(name)[..] else { panic!("{:?}", listener.named(name)) };
+        assert_eq!((recorded.bytes, &recorded.parent), (bytes, &None), "{name}");
+        assert!(recorded.time.unwrap() > Duration::ZERO, "{name}");
     }
     let reading = Some(listener.named("read").remove(0).id);
     let (of_read, alone): (Vec<_>, Vec<_>) =
-        listener.named("convert").into_iter().partition(|told| told.parent == reading);
-    assert!(of_read.len() > 2 && of_read.iter().map(|told| told.bytes).sum::<u64>() == 2 << 23);
-    assert!(of_read.iter().all(|told| told.time.is_some()));
+        listener.named("convert").into_iter().partition(|recorded| recorded.parent == reading);
+    assert!(
+        of_read.len() > 2 && of_read.iter().map(|recorded| recorded.bytes).sum::<u64>() == 2 << 23
+    );
+    assert!(of_read.iter().all(|recorded| recorded.time.is_some()));
     let [alone] = &alone[..] else { panic!("{alone:?}") };
     assert_eq!((alone.bytes, &alone.parent), (2 << 20, &None));
 }
@@ -67,8 +69,8 @@ impl Framework for Bufs {
 
 /// Each sample is opened and read by a thread, which works for the span of the program.
 #[test]
-fn samples_are_told_as_other_files() {
-    if !is_alone(samples_are_told_as_other_files) {
+fn samples_have_spans_like_other_files() {
+    if !is_alone(samples_have_spans_like_other_files) {
         return;
     }
     let dir = tempdir().unwrap();
@@ -85,10 +87,14 @@ fn samples_are_told_as_other_files() {
         each.unwrap();
     });
     for name in ["open", "read"] {
-        let told = listener.named(name);
-        assert_eq!(told.len(), 5, "{name}: {told:?}");
-        let is_of_epoch = |told: &Told| told.parent == epoch.id() && told.time.is_some();
-        assert!(told.iter().all(|told| is_of_epoch(told) && told.bytes > 0), "{told:?}");
+        let recorded = listener.named(name);
+        assert_eq!(recorded.len(), 5, "{name}: {recorded:?}");
+        let is_of_epoch =
+            |recorded: &RecordedSpan| recorded.parent == epoch.id() && recorded.time.is_some();
+        assert!(
+            recorded.iter().all(|recorded| is_of_epoch(recorded) && recorded.bytes > 0),
+            "{recorded:?}"
+        );
     }
-    assert!(listener.named("read").iter().all(|told| told.bytes == 1000));
+    assert!(listener.named("read").iter().all(|recorded| recorded.bytes == 1000));
 }

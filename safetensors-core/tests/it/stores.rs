@@ -154,7 +154,7 @@ fn a_function_supplies_files_that_are_nowhere() {
 }
 
 #[test]
-fn an_index_on_the_disk_that_has_no_version_says_why() {
+fn a_directory_named_like_an_index_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let index = dir.path().join(INDEX);
     fs::create_dir(&index).unwrap();

@@ -226,7 +226,7 @@ fn only_types_that_depend_on_parameters_get_bounds() {
 }
 
 #[test]
-fn the_path_of_the_crate_is_that_of_the_dependency() {
+fn the_path_of_the_crate_follows_the_dependency() {
     let input: DeriveInput = parse_quote!(
         struct S {
             w: Array1<f32>,

@@ -150,7 +150,7 @@ fn labels_without_an_order_are_refused() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn inconsistent_labels_are_refused() {
     let file = written(|w| {
         w.add("t", &array![0.0, 1.0, 2.0]).unwrap();
         w.add("table", &array![[0.0, 1.0]]).unwrap();

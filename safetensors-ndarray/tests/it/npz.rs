@@ -126,7 +126,7 @@ fn patch(archive: &mut [u8], from: &str, to: &str) {
 }
 
 #[test]
-fn arrays_of_types_that_safetensors_lacks_are_skipped_if_asked_for() {
+fn arrays_of_types_that_safetensors_lacks_are_skipped_by_option() {
     let (dir, path) = place("a.npz");
     let u = array![[1.0, 2.0]];
     let arrays: [(&str, DynArray); 4] = [
@@ -173,7 +173,7 @@ fn a_name_that_occurs_twice_is_refused_by_its_name() {
 }
 
 #[test]
-fn errors_say_what_was_expected_and_what_was_found() {
+fn errors_have_the_expected_and_the_found_value() {
     let (dir, path) = place("a.npz");
     npz::save(&path, [("velocity", array_source(&array![[1.0, 2.0]]))], Compression::Stored)
         .unwrap();

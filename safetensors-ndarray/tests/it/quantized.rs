@@ -128,7 +128,7 @@ fn ways_without_an_option_refuse_codes_unless_their_own_type_names_them() {
 }
 
 #[test]
-fn a_weight_that_is_stored_under_other_names_is_refused_by_its_own() {
+fn a_quantised_weight_is_refused_by_its_own_name() {
     let gptq = Quantized::named("gptq-v1-4bits");
     let weight = &gptq.open().quantized_weights().unwrap()[0];
     let error = Reader::open(gptq.model()).unwrap().read::<f32, Ix2>(&weight.name).unwrap_err();

@@ -84,7 +84,7 @@ fn packed(shape: &[usize], byte: u8) -> DynArray {
 }
 
 #[test]
-fn equality_is_that_of_dtype_shape_and_elements() {
+fn arrays_with_equal_dtype_shape_and_elements_are_equal() {
     let tensor = DynArray::from(array![[1.0_f32, 2.0], [3.0, 4.0]]);
     let fortran = array![[1.0_f32, 3.0], [2.0, 4.0]].reversed_axes();
     assert_eq!(tensor, DynArray::from(fortran));
@@ -134,7 +134,7 @@ fn reading_one_tensor_names_it_and_its_file_in_errors() {
 }
 
 #[test]
-fn a_type_or_ndim_that_does_not_fit_is_found_before_reading() {
+fn a_wrong_type_or_ndim_is_reported_before_reading() {
     let file = serialize([("w", array_source(&array![1_u8]))], &SaveOptions::new()).unwrap();
     let archive = SafeTensors::from_source(NotingSource::new(file)).unwrap();
     let reads = || archive.source().take_reads().len();

@@ -111,7 +111,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_slice_is_that_of_ndarray(
+    fn any_slice_equals_ndarrays(
         shape in prop::collection::vec(0..7_usize, 0..5),
         parts in prop::collection::vec(part(), 0..7),
         dtype in 0..5,
@@ -170,7 +170,7 @@ fn converted_and_of_any_type() {
 }
 
 #[test]
-fn what_ndarray_would_panic_at_is_an_error() {
+fn slices_that_would_panic_in_ndarray_are_errors() {
     let reader = reader(&Array2::<i32>::zeros((3, 4)).into_dyn());
     for (slice, dim, len, wanted) in [
         (s![3, ..].as_ref(), 0, 3, "3"),
@@ -206,7 +206,7 @@ fn what_ndarray_would_panic_at_is_an_error() {
 }
 
 #[test]
-fn a_whole_array_into_one_that_is_there() {
+fn a_whole_array_is_read_into_an_existing_one() {
     let array = Array3::from_shape_fn((2, 3, 4), |(i, j, k)| (100 * i + 10 * j + k) as u16);
     let reader = reader(&array.clone().into_dyn());
     for mut here in [Array3::<u16>::zeros((2, 3, 4)), Array3::zeros((2, 3, 4).f())] {
@@ -219,7 +219,7 @@ fn a_whole_array_into_one_that_is_there() {
 }
 
 #[test]
-fn rows_by_their_numbers_are_arrays_in_the_order_asked_for() {
+fn rows_are_arrays_in_the_requested_order() {
     let table = Array2::from_shape_fn((1000, 16), |(row, column)| (16 * row + column) as f32);
     let reader = reader(&table.clone().into_dyn());
     let numbers = [700, 3, 700, 0, 4];

@@ -29,7 +29,7 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
-fn views_lie_in_the_files_bytes() {
+fn views_borrow_the_bytes_of_the_file() {
     let archive = SafeTensors::parse(file()).unwrap();
     let view = archive.view("floats").unwrap();
     if cfg!(target_endian = "big") {
@@ -55,7 +55,7 @@ fn views_lie_in_the_files_bytes() {
 }
 
 #[test]
-fn what_is_no_such_array_is_an_error_that_says_why() {
+fn an_unsuitable_view_is_an_error_with_the_reason() {
     let archive = SafeTensors::parse(file()).unwrap();
     let error = archive.tensor("floats").unwrap().as_array::<f64, Ix2>().unwrap_err();
     assert_eq!(error.to_string(), r#"tensor "floats": expected dtype F64, found F32"#);

@@ -72,7 +72,7 @@ proptest! {
     })]
 
     #[test]
-    fn any_layout_is_written_whole_and_step_by_step(
+    fn any_layout_is_written_at_once_and_step_by_step(
         shape in prop::collection::vec(0..7_usize, 0..4),
         fortran in any::<bool>(),
         order in prop::collection::vec(0..4_usize, 4),

@@ -20,7 +20,7 @@ use crate::tensors::{self, Tensor};
 const NAME: &str = "model.safetensors";
 
 /// Files next to the edited one, by name.
-type Beside = Vec<(std::ffi::OsString, Vec<u8>)>;
+type Neighbours = Vec<(std::ffi::OsString, Vec<u8>)>;
 
 /// Checks one input.
 pub fn run(input: &[u8]) {
@@ -54,7 +54,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(planned.unwrap(), outcome);
     let new = fs::read(&calm).unwrap();
     changes.are_in(&new, &old);
-    assert_eq!(beside(&calm), []);
+    assert_eq!(neighbours(&calm), []);
 
     interrupt(&mut input, &path, &changes, outcome, &old, &new);
 }
@@ -163,7 +163,7 @@ fn interrupt(
     assert!(whole || (outcome == Edited::InPlace && !only_fails), "torn: {interrupted:?}");
     assert_eq!(is_torn(path).unwrap(), !whole);
 
-    let mut left = beside(path);
+    let mut left = neighbours(path);
     if !whole && input.flag() {
         // So much of the header had been written, and its first bytes as they are.
         let data_start = 8 + u64::from_le_bytes(old[..8].try_into().unwrap()) as usize;
@@ -199,7 +199,7 @@ fn interrupt(
 }
 
 /// Files of an earlier edit are put next to a newer file, which must stay unchanged.
-fn stale(input: &mut Input<'_>, path: &Path, left: &Beside) {
+fn stale(input: &mut Input<'_>, path: &Path, left: &Neighbours) {
     restore_header(path).unwrap();
     let edit = Edit::open(path).unwrap().in_place(input.flag()).durable(false);
     edit.set_metadata(tensors::metadata(input, 2)).set_metadata([("newer", "1")]).apply().unwrap();
@@ -211,7 +211,7 @@ fn stale(input: &mut Input<'_>, path: &Path, left: &Beside) {
 }
 
 /// Damages the files next to the file, and returns whether anything has changed.
-fn damage(input: &mut Input<'_>, path: &Path, left: &mut Beside) -> bool {
+fn damage(input: &mut Input<'_>, path: &Path, left: &mut Neighbours) -> bool {
     let mut is_damaged = false;
     for (name, bytes) in left {
         let before = bytes.clone();
@@ -237,12 +237,12 @@ fn damage(input: &mut Input<'_>, path: &Path, left: &mut Beside) -> bool {
 }
 
 /// Returns the other entries in the directory of a file.
-fn beside(path: &Path) -> Beside {
+fn neighbours(path: &Path) -> Neighbours {
     let entries = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap());
-    let mut beside: Beside = entries
+    let mut neighbours: Neighbours = entries
         .filter(|entry| entry.file_name() != NAME)
         .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
         .collect();
-    beside.sort();
-    beside
+    neighbours.sort();
+    neighbours
 }

@@ -178,7 +178,7 @@ const LARGE: usize = 128 << 10;
 
 /// Files of each format: every kind of part alone, shared parts in large files, and mixtures.
 #[test]
-fn what_is_opened_costs_what_it_weighs() {
+fn opening_takes_memory_and_steps_in_proportion_to_the_files() {
     let mut wrong = Vec::new();
     for format in formats() {
         let mut opened = 0;
@@ -207,7 +207,7 @@ fn what_is_opened_costs_what_it_weighs() {
 /// Prints the worst files of each format, or of `FORMAT` alone, up to 1 MiB.
 #[test]
 #[ignore = "takes minutes"]
-fn table() {
+fn prints_the_worst_files_of_each_format() {
     println!(
         "| format | files | over the limit | worst share of the limit | by | worst peak / file from \
          128 KiB on | longest |"

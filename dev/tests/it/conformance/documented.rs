@@ -48,7 +48,7 @@ fn dtype(name: &str) -> Option<Dtype> {
 
 /// The adapters' own pages have the same table in other words.
 #[test]
-fn the_adapters_say_what_the_root_package_says() {
+fn adapters_document_the_dtypes_like_the_root_package() {
     let candle = include_str!("../../../../safetensors-candle/src/lib.rs");
     let burn = include_str!("../../../../safetensors-burn/src/lib.rs");
     for (framework, text) in [("candle", candle), ("burn", burn)] {
@@ -63,7 +63,7 @@ fn the_adapters_say_what_the_root_package_says() {
 }
 
 #[test]
-fn a_column_of_a_table() {
+fn a_column_of_a_table_is_parsed() {
     let text = "| | one | two |\n|---|---|---|\n| load | ✓ | ✓ |\n\
         | U8, F32 | ✓ (stored) | as F64, if it fits |\n\n| I8 | ✓ | ✓ |";
     assert_eq!(column(text, "one"), [(Dtype::U8, Support::Exact), (Dtype::F32, Support::Exact)]);

@@ -59,7 +59,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_way_has_whole_tensors() {
+fn every_way_to_read_has_whole_tensors() {
     for save in [of_pytorch, ours] {
         let directory = tempfile::tempdir().unwrap();
         save(directory.path());
@@ -108,7 +108,7 @@ fn check_every_way(path: &Path) {
 }
 
 #[test]
-fn no_way_takes_a_part_for_a_whole_tensor() {
+fn no_way_to_read_takes_a_part_for_a_whole_tensor() {
     for save in [of_pytorch, ours] {
         let directory = tempfile::tempdir().unwrap();
         save(directory.path());

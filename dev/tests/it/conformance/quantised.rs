@@ -198,7 +198,7 @@ fn every_way_reads_every_scheme_as_its_reference_does_or_refuses_it() {
 }
 
 #[test]
-fn every_way_reads_what_public_tools_write_or_refuses_it_by_name() {
+fn every_way_reads_files_of_public_tools_or_names_the_scheme() {
     for case in Case::all() {
         let directory = tempfile::tempdir().unwrap();
         let fixture = case.write(directory.path());

@@ -60,7 +60,7 @@ fn known_files_have_the_bytes_that_the_reference_states() {
 /// `test_indexing`, `test_roundtrip`: each tensor is found by its name, equals the saved one, and
 /// begins at a multiple of its element size, C64 included.
 #[test]
-fn what_is_saved_is_found_by_name_and_aligned() {
+fn saved_tensors_are_found_by_name_and_aligned() {
     let mut random = random_numbers(5);
     let data: Vec<u8> = (0..8 * 7_usize.pow(4)).map(|i| i as u8).collect();
     for _ in 0..200 {
@@ -93,7 +93,7 @@ fn what_is_saved_is_found_by_name_and_aligned() {
 
 /// `test_serialization_fp4_misaligned`, `test_serialization_fp4_invalid`.
 #[test]
-fn a_view_needs_whole_bytes_and_all_of_them() {
+fn a_view_needs_exactly_the_bytes_of_its_shape() {
     let data = [0, 1];
     let ours = |shape: &[usize]| {
         TensorView::new(Dtype::F4, shape, &data).map(drop).map_err(Error::into_kind)

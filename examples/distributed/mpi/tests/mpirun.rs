@@ -84,7 +84,7 @@ fn row(output: &str, name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn the_logits_and_the_bytes_of_several_numbers_of_ranks() {
+fn logits_are_equal_and_each_byte_is_read_once_for_any_number_of_ranks() {
     let directory = write("1");
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let total: u64 = checkpoint.tensors().map(|tensor| tensor.byte_len()).sum();
@@ -125,7 +125,7 @@ fn the_logits_and_the_bytes_of_several_numbers_of_ranks() {
 }
 
 #[test]
-fn a_broken_file_of_one_rank_is_an_error_of_all() {
+fn a_broken_file_on_one_rank_fails_all_ranks() {
     let (good, broken) = (write("1"), write("1"));
     let mut files: Vec<_> = Checkpoint::open(broken.path())
         .unwrap()
@@ -162,7 +162,7 @@ fn a_rank_that_fails_alone_ends_all() {
 }
 
 #[test]
-fn other_tensors_of_one_rank_are_found_before_anything_is_sent() {
+fn different_tensors_on_one_rank_are_reported_before_sending() {
     let (good, other) = (write("1"), tempdir().unwrap());
     let checkpoint = Checkpoint::open(good.path()).unwrap();
     let norm = checkpoint.tensor("model.norm.weight").unwrap().read().unwrap();
@@ -174,7 +174,7 @@ fn other_tensors_of_one_rank_are_found_before_anything_is_sent() {
 
 /// The checks of the program can fail.
 #[test]
-fn other_values_of_one_rank_are_found() {
+fn different_values_on_one_rank_are_reported() {
     let (good, other) = (write("1"), write("2"));
     all_fail(&with_other(good.path(), other.path()), &["logit ", "within 1e-4"]);
 

@@ -33,7 +33,7 @@ fn deltas_are_put_in_order() {
 }
 
 #[test]
-fn what_is_no_chain_is_named() {
+fn deltas_that_form_no_chain_are_refused() {
     let refused = |links: &[(&str, &str)]| chain(links).unwrap_err().to_string();
     let message = |links| refused(links).split_once("json: ").unwrap().1.to_owned();
     assert_eq!(refused(&[]), "expected at least one delta");
@@ -85,7 +85,7 @@ fn train(scratch: &Scratch, steps: u8) -> Vec<String> {
 }
 
 #[test]
-fn a_chain_of_64_is_verified_link_by_link_and_made_one() {
+fn a_chain_of_64_is_verified_by_link_and_squashed() {
     let scratch = Scratch::new(&step(0));
     let names = train(&scratch, 64);
     let open = || names.iter().map(|name| Delta::open(scratch.path(name)).unwrap());
@@ -139,7 +139,7 @@ fn each_link_is_checked() {
 }
 
 #[test]
-fn neighbours_of_two_trainings_are_told_by_their_digests() {
+fn digests_distinguish_deltas_of_two_trainings() {
     let scratch = Scratch::new(&step(0));
     train(&scratch, 2);
     // Another training has published its first version under the same name.

@@ -79,7 +79,7 @@ fn only_the_files_of_the_old_version_are_replaced() {
 
 /// The base was opened before another writer has replaced it, as a training does.
 #[test]
-fn what_another_writer_has_saved_in_the_meantime_is_not_undone() {
+fn a_concurrent_save_of_another_writer_is_not_undone() {
     for most in [u64::MAX, 2] {
         let scratch = scratch("delta");
         let out = scratch.path("out");
@@ -100,7 +100,7 @@ fn base_of_others() -> Tensors {
 
 /// It may be the index of a checkpoint.
 #[test]
-fn what_is_not_known_to_be_a_delta_is_not_replaced() {
+fn a_directory_with_an_unclear_index_is_not_replaced() {
     let scratch = scratch("delta");
     for index in ["{", r#"{"metadata":{"delta_encoding":"xor"}}"#, ""] {
         fs::write(scratch.path("delta").join(INDEX), index).unwrap();
@@ -115,7 +115,7 @@ fn what_is_not_known_to_be_a_delta_is_not_replaced() {
 }
 
 #[test]
-fn what_appears_while_files_are_written_stays() {
+fn files_that_appear_during_a_write_stay() {
     let scratch = scratch("delta");
     let appearing = |name: &str| {
         let path = scratch.path(name);
@@ -138,7 +138,7 @@ fn what_appears_while_files_are_written_stays() {
 }
 
 #[test]
-fn only_what_is_beside_the_tensors_is_copied() {
+fn only_other_files_of_the_model_are_copied() {
     let scratch = scratch("delta");
     let base = scratch.path("base");
     let copied = ["config.json", "model_index.json", "tokenizer.model", "tokenizer/params.json"];

@@ -29,7 +29,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_bytes_are_those_of_slime_and_modelexpress() {
+fn bytes_equal_slime_and_modelexpress() {
     let scratch = Scratch::new(&old());
     let xor = scratch.make("xor", &new(), &quick()).unwrap();
     assert_eq!(hex(&content(&xor, "a.w")), "0000a07f0000000000000000");
@@ -41,7 +41,7 @@ fn the_bytes_are_those_of_slime_and_modelexpress() {
 }
 
 #[test]
-fn the_checksums_are_those_of_slime_and_modelexpress() {
+fn checksums_equal_slime_and_modelexpress() {
     let scratch = Scratch::new(&old());
     let expected = [
         (ChecksumFormat::Adler32, "0c4c02c1", "183503de"),

@@ -112,7 +112,7 @@ fn other_tensors_and_other_metadata_come_back() {
 
 /// Other programs read it then.
 #[test]
-fn where_nothing_but_bytes_differs_the_delta_is_in_the_shared_format() {
+fn a_delta_of_bytes_alone_uses_the_shared_format() {
     let scratch = Scratch::new(&old());
     let mut new = old();
     new.get_mut("noise").unwrap().2.fill(0);
@@ -127,7 +127,7 @@ fn where_nothing_but_bytes_differs_the_delta_is_in_the_shared_format() {
 }
 
 #[test]
-fn a_sharded_base_is_saved_anew_and_one_that_comes_back_keeps_its_files() {
+fn a_sharded_base_becomes_one_file_unless_the_result_is_the_base() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let base = write(&path("base"), &old(), 250);
@@ -150,7 +150,7 @@ fn a_sharded_base_is_saved_anew_and_one_that_comes_back_keeps_its_files() {
 
 /// The change of the tensor `x` by each link of a chain.
 #[test]
-fn a_later_link_may_remove_what_an_earlier_one_added() {
+fn a_later_link_may_remove_a_tensor_that_an_earlier_one_added() {
     let kept = || bytes("kept", [1, 2, 3]);
     let x =
         |dtype, shape: &[usize], value: u8| ("x".into(), (dtype, shape.to_vec(), vec![value; 8]));
@@ -339,7 +339,7 @@ fn hostile_entries_are_named() {
 /// The size of a delta's result is known before a byte is decompressed, and making one has the same
 /// limit.
 #[test]
-fn whole_tensors_are_not_larger_than_their_bytes_and_the_base_explain() {
+fn entire_tensors_are_limited_by_their_compressed_bytes_and_the_base() {
     const LEN: usize = (64 << 20) + 1;
     let scratch = Scratch::new(&Tensors::from([bytes("w", [1])]));
     // The header of a frame with a window of 1 KiB that promises `LEN` bytes, and no block.
@@ -372,7 +372,7 @@ fn whole_tensors_are_not_larger_than_their_bytes_and_the_base_explain() {
 
 /// Whole tensors are checked without a base, too.
 #[test]
-fn a_whole_tensor_with_another_checksum_is_found_by_itself() {
+fn an_entire_tensor_with_a_wrong_checksum_is_refused_without_the_base() {
     let scratch = Scratch::new(&Tensors::from([bytes("w", [1])]));
     let mut parts = Parts::new("xor-or-whole", &[("a", &frame(&[5; 4]), &[6; 4])]);
     parts.metadata[format!("{KEY}added")] = r#"["a","U8",[4]]"#.into();

@@ -14,7 +14,7 @@ fn refused(error: &Error) -> &ErrorKind {
 }
 
 #[test]
-fn a_follower_applies_what_it_lacks() {
+fn a_follower_applies_missing_versions() {
     let publisher = Publisher::new();
     assert_eq!(publisher.poll().unwrap(), None);
     assert_eq!(publisher.follower().version().unwrap(), None);
@@ -48,7 +48,7 @@ fn a_follower_applies_what_it_lacks() {
 }
 
 #[test]
-fn files_beside_the_tensors_stay_unless_a_full_version_brings_others() {
+fn other_files_stay_unless_a_full_version_brings_new_ones() {
     let publisher = Publisher::new();
     publisher.run(1, 0);
     fs::write(publisher.version(0).join("tokenizer.json"), "t").unwrap();
@@ -72,7 +72,7 @@ fn files_beside_the_tensors_stay_unless_a_full_version_brings_others() {
 }
 
 #[test]
-fn what_is_half_published_is_waited_for() {
+fn incomplete_versions_are_waited_for() {
     let publisher = Publisher::new();
     publisher.run(1, 3);
     let hidden = publisher.directory.path().join("hidden");
@@ -187,7 +187,7 @@ fn a_truncated_frame_changes_nothing() {
 }
 
 #[test]
-fn a_publisher_that_begins_anew_is_followed_from_its_full_version() {
+fn a_restarted_publisher_is_followed_from_its_full_version() {
     let publisher = Publisher::new();
     publisher.run(1, 2);
     assert!(publisher.poll().unwrap().is_some());
@@ -219,7 +219,7 @@ fn a_publisher_that_begins_anew_is_followed_from_its_full_version() {
 }
 
 #[test]
-fn a_delta_that_differs_only_in_what_its_index_says_is_another_version() {
+fn a_delta_with_another_index_is_another_version() {
     let publisher = Publisher::new();
     publisher.run(1, 0);
     let base = Checkpoint::open(publisher.version(0)).unwrap();
@@ -277,7 +277,7 @@ fn deltas_of_other_tensors_are_not_applied() {
 }
 
 #[test]
-fn what_is_here_and_of_no_use_is_replaced() {
+fn an_unusable_local_version_is_replaced() {
     let publisher = Publisher::new();
     publisher.run(1, 1);
     assert!(publisher.poll().unwrap().is_some());
@@ -319,7 +319,7 @@ fn what_is_here_and_of_no_use_is_replaced() {
 }
 
 #[test]
-fn only_what_a_follower_has_put_there_is_replaced() {
+fn a_follower_replaces_only_its_own_files() {
     let publisher = Publisher::new();
     publisher.run(1, 1);
     write(&publisher.served(), &tensors(9, 9), u64::MAX);
@@ -343,7 +343,7 @@ fn only_what_a_follower_has_put_there_is_replaced() {
 }
 
 #[test]
-fn a_base_may_be_given() {
+fn a_follower_starts_from_a_given_base() {
     let publisher = Publisher::new();
     let base = publisher.directory.path().join("base");
     write(&base, &tensors(1, 4), u64::MAX);

@@ -13,7 +13,7 @@ use crate::support::{files, quick, read, write};
 /// Of the files in the directory, a version replaces and removes only the files of the version
 /// before.
 #[test]
-fn what_others_put_next_to_the_version_stays() {
+fn files_of_others_next_to_the_version_stay() {
     let publisher = Publisher::new();
     publisher.run(1, 1);
     assert!(publisher.poll().unwrap().is_some());
@@ -51,7 +51,7 @@ fn what_others_put_next_to_the_version_stays() {
 
 /// A process may be killed between any two of its steps.
 #[test]
-fn files_of_two_versions_are_told_apart() {
+fn files_of_two_versions_are_distinguished() {
     let publisher = Publisher::new();
     publisher.run(1, 0);
     let state = publisher.served().join(".safetensors-follow.json");

@@ -30,7 +30,7 @@ fn a_call_that_fails_changes_nothing() {
 }
 
 #[test]
-fn a_publisher_may_begin_anew_at_any_moment() {
+fn a_publisher_may_restart_at_any_moment() {
     // Two runs of a publisher, and a follower that is behind in the first.
     let (one, other) = (Publisher::new(), Publisher::new());
     one.run(1, 1);

@@ -84,7 +84,7 @@ fn frames_that_are_damaged() {
 }
 
 #[test]
-fn one_frame_and_nothing_else() {
+fn bytes_after_the_frame_are_refused() {
     let skippable = b"\x50\x2a\x4d\x18\x02\0\0\0ab";
     let one = frame(&XOR);
     let end = one.len();
@@ -99,7 +99,7 @@ fn one_frame_and_nothing_else() {
 }
 
 #[test]
-fn contents_of_another_size() {
+fn contents_of_another_size_are_refused() {
     for other in [&XOR[..7], &[&XOR[..], &[0]].concat(), &[0; 100_000]] {
         let message = refused(&with_frame(frame(other)));
         let found = other.len();
@@ -181,7 +181,7 @@ fn checksums_that_are_wrong() {
 }
 
 #[test]
-fn a_delta_of_another_base() {
+fn a_delta_of_another_base_is_refused() {
     let mut parts = sound();
     parts.frames = vec![("x", frame(&XOR))];
     parts.checksums = [("x".into(), "0".repeat(32))].into();
@@ -291,7 +291,7 @@ fn differences_that_are_no_rows_of_bytes() {
 
 /// The damage that `verify` finds without the base.
 #[test]
-fn damage_is_found_without_the_base() {
+fn verify_detects_damage_without_the_base() {
     let scratch = Scratch::new(&base());
     let verify = |parts: &Parts| {
         scratch.write_delta("delta", parts);

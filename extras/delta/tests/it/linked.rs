@@ -74,7 +74,7 @@ fn a_linked_delta_needs_neither_file_by_its_old_name() {
 }
 
 #[test]
-fn what_cannot_be_a_smaller_delta_makes_none() {
+fn no_delta_is_made_if_it_would_not_be_smaller() {
     let files = Files::new();
     let small = [1.0_f32];
     let view = TensorView::from_slice(&[1], &small).unwrap();
@@ -169,7 +169,7 @@ fn a_base_that_is_missing_or_changed_is_an_error() {
 }
 
 #[test]
-fn a_base_lies_in_the_directory_of_the_delta() {
+fn a_base_is_in_the_directory_of_the_delta() {
     let files = Files::new();
     let (base, new) = (files.path("1.safetensors"), files.path("2.safetensors"));
     for version in ["", ".", "..", "a/b", "/a", "a/", "./a"] {

@@ -98,7 +98,7 @@ fn a_delta_for_a_reader_is_one_that_it_takes() {
 }
 
 #[test]
-fn what_no_reader_would_open_is_not_made() {
+fn a_delta_that_no_reader_would_open_is_not_made() {
     let scratch = Scratch::new(&base());
     let limits = Limits::default();
     let mut deep = base();

@@ -1,4 +1,4 @@
-//! [`Reader`]: the values of a MessagePack file, in order, counted and limited.
+//! [`RecordReader`]: the values of a MessagePack file, in order, counted and limited.
 
 use std::io::BufReader;
 
@@ -26,14 +26,14 @@ pub(super) enum Value {
 }
 
 /// Does not count the bytes of tensors.
-pub(super) type Reader<S> = Counted<BufReader<Cursor<S>>>;
+pub(super) type RecordReader<S> = Counted<BufReader<Cursor<S>>>;
 
-pub(super) fn open<S: ReadAt>(cursor: Cursor<S>, limit: u64) -> Reader<S> {
+pub(super) fn open<S: ReadAt>(cursor: Cursor<S>, limit: u64) -> RecordReader<S> {
     let kind = |offset, problem| ErrorKind::BadRecord { offset, problem };
     Counted::limited(BufReader::new(cursor), limit, Wording { kind, ended: "the file ends here" })
 }
 
-impl<S: ReadAt> Reader<S> {
+impl<S: ReadAt> RecordReader<S> {
     pub(super) fn left(&self) -> u64 {
         self.inner.get_ref().input.source.byte_len().saturating_sub(self.position())
     }

@@ -7,7 +7,7 @@ use data_encoding::BASE32_DNSSEC;
 use safetensors_core::framework::PARAM_IDS_KEY;
 use safetensors_core::{ReadAt, shape};
 
-use super::reader::{self, Reader, Value};
+use super::reader::{self, RecordReader, Value};
 use super::{MOST_DIMS, dtype_of};
 use crate::budget::{Budget, Depth, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,7 +36,7 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
 }
 
 struct Record<'a, S: ReadAt> {
-    reader: Reader<S>,
+    reader: RecordReader<S>,
     builder: Builder,
     ids: BTreeMap<String, u64>,
     path: Vec<String>,

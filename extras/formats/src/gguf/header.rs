@@ -7,7 +7,7 @@ use safetensors_core::ReadAt;
 
 use super::listed::Listed;
 use super::metadata::{self, SHAPE};
-use super::reader::Reader;
+use super::reader::GgufReader;
 use super::{companions, model, places, split};
 use crate::budget::Budget;
 use crate::error::{ErrorKind, Result};
@@ -23,7 +23,7 @@ pub(crate) fn open<S: ReadAt>(
     let input = Arc::new(input);
     let limits = budget.limits();
     let cursor = Cursor { input: Arc::clone(&input), at: 0 };
-    let mut reader = Reader::new(cursor, limits.directory_bytes);
+    let mut reader = GgufReader::new(cursor, limits.directory_bytes);
     check_start(&mut reader)?;
     let tensors = count(&mut reader, limits.members)?;
     let keys = count(&mut reader, limits.members)?;
@@ -55,7 +55,7 @@ pub(crate) fn open<S: ReadAt>(
     builder.build(Format::Gguf, Container::File(input), budget)
 }
 
-fn check_start(reader: &mut Reader<impl ReadAt>) -> Result<()> {
+fn check_start(reader: &mut GgufReader<impl ReadAt>) -> Result<()> {
     if &reader.array()? != b"GGUF" {
         return Err(reader.problem("it does not begin with GGUF"));
     }
@@ -67,7 +67,7 @@ fn check_start(reader: &mut Reader<impl ReadAt>) -> Result<()> {
     }
 }
 
-fn count(reader: &mut Reader<impl ReadAt>, limit: usize) -> Result<u64> {
+fn count(reader: &mut GgufReader<impl ReadAt>, limit: usize) -> Result<u64> {
     let count = reader.u64()?;
     if count > limit as u64 {
         let found = usize::try_from(count).unwrap_or(usize::MAX);
@@ -76,7 +76,7 @@ fn count(reader: &mut Reader<impl ReadAt>, limit: usize) -> Result<u64> {
     Ok(count)
 }
 
-fn list(reader: &mut Reader<impl ReadAt>, count: u64) -> Result<Vec<Listed>> {
+fn list(reader: &mut GgufReader<impl ReadAt>, count: u64) -> Result<Vec<Listed>> {
     let mut listed = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..count {

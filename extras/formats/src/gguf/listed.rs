@@ -6,7 +6,7 @@ use safetensors_core::{Dtype, ReadAt, shape};
 
 use super::kinds::Type;
 use super::metadata::SHAPE;
-use super::reader::Reader;
+use super::reader::GgufReader;
 use crate::Options;
 use crate::error::Result;
 use crate::tensor_file::{Data, Place, Reason, Scales, Stored, Tensor};
@@ -27,9 +27,9 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>) -> Result<Self> {
+    pub(super) fn read<S: ReadAt>(reader: &mut GgufReader<S>) -> Result<Self> {
         let name = reader.name()?;
-        let read = |reader: &mut Reader<S>| -> Result<_> {
+        let read = |reader: &mut GgufReader<S>| -> Result<_> {
             let dims = reader.u32()?;
             if dims as usize > MOST_DIMS {
                 let problem = format!("{dims} dimensions, over the limit of {MOST_DIMS}");

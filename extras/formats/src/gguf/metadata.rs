@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use safetensors_core::ReadAt;
 use serde_json::Value;
 
-use super::reader::Reader;
+use super::reader::GgufReader;
 use crate::budget::Depth;
 use crate::error::Result;
 
@@ -24,7 +24,7 @@ pub(super) struct Keys {
     pub(super) alignment: u64,
 }
 
-pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys> {
+pub(super) fn read<S: ReadAt>(reader: &mut GgufReader<S>, count: u64) -> Result<Keys> {
     let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
     for _ in 0..count {
         let key = reader.name()?;
@@ -53,7 +53,7 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
 
 /// `None` for an array of more than `left` values, which counts down.
 fn value<S: ReadAt>(
-    reader: &mut Reader<S>,
+    reader: &mut GgufReader<S>,
     kind: u32,
     depth: Depth,
     left: &mut u32,

@@ -1,4 +1,4 @@
-//! [`Reader`]: the numbers and texts of a header.
+//! [`GgufReader`]: the numbers and texts of a header.
 
 use std::io::BufReader;
 
@@ -15,9 +15,9 @@ const WORDING: Wording = Wording {
     ended: "the file ends inside the header",
 };
 
-pub(super) type Reader<S> = Counted<BufReader<Cursor<S>>>;
+pub(super) type GgufReader<S> = Counted<BufReader<Cursor<S>>>;
 
-impl<S: ReadAt> Reader<S> {
+impl<S: ReadAt> GgufReader<S> {
     pub(super) fn new(cursor: Cursor<S>, limit: u64) -> Self {
         let inner = match cursor.input.source.requests() {
             None => BufReader::new(cursor),

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_swapped_each_by_itself() {
+    fn bytes_are_swapped_within_each_number() {
         for (dtype, expected) in [
             (Dtype::I8, [1, 2, 3, 4, 5, 6, 7, 8]),
             (Dtype::F16, [2, 1, 4, 3, 6, 5, 8, 7]),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_whose_orders_are_the_same() {
+    fn c_and_fortran_order_differ_only_for_several_long_dimensions() {
         for same in [&[][..], &[7], &[1, 7, 1], &[0, 3], &[2, 3, 0]] {
             assert!(!differs(same), "{same:?}");
         }

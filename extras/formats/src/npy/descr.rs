@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_types_are_read() {
         for (dtype, plain) in TYPES {
             for order in [ByteOrder::Little, ByteOrder::Big] {
                 let written = encode(dtype, order).unwrap();

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_those_of_numpy() {
+    fn headers_equal_numpys() {
         // np.save(f, np.zeros((2, 3), dtype='<f4'))
         let expected =
             b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_headers_are_read() {
         for shape in [vec![], vec![7], vec![0, 3], vec![usize::MAX], vec![1; 40_000]] {
             for order in [Order::C, Order::Fortran] {
                 for byte_order in [ByteOrder::Little, ByteOrder::Big] {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn unreadable_headers_are_refused_with_the_reason() {
         for (text, reason) in [
             ("{'descr': '<U7', 'fortran_order': False, 'shape': (), }", "no dtype in the format"),
             ("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (), }", "fields"),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_end_early_or_are_no_arrays_say_so() {
+    fn truncated_and_foreign_files_are_refused_with_the_reason() {
         let whole = Header::new(Dtype::F32, &[2]).encode().unwrap();
         for len in 0..whole.len() {
             let error = Header::read(&mut &whole[..len], &Limits::default()).unwrap_err();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn literals_are_what_python_makes_of_them() {
+    fn literals_parse_as_in_python() {
         let text = |text: &str| Value::Text(text.into());
         for (literal, value) in [
             (" (1, 2)\n", Value::Tuple(integers(&["1", "2"]))),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_where_and_what() {
+    fn an_error_has_the_position_and_the_expected_value() {
         let error = parse("{'fortran_order': Falsehood}", false).unwrap_err();
         let expected = "the .npy header, at its byte 18: expected a string, an integer, True, \
                         False, None, '(', '[' or '{', found \"Falsehood\"";

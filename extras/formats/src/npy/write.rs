@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_held_to_its_length() {
+    fn a_tensor_must_write_exactly_its_length() {
         let mut file = Vec::new();
         write_data(&mut file, &Gives(3)).unwrap();
         assert_eq!(file, [7, 7, 7]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_writer_is_given_as_it_is() {
+    fn an_error_of_the_writer_is_returned_unchanged() {
         let error = write(&mut [0_u8; 100][..], &Gives(3)).unwrap_err();
         assert!(
             matches!(error.kind(), core::ErrorKind::Io(error) if error.kind() == io::ErrorKind::WriteZero)

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widths_are_those_of_the_dtypes() {
+    fn widths_equal_the_dtypes() {
         for row in &KINDS {
             let Some(dtype) = row.dtype else { continue };
             let elements = if dtype == Dtype::F4 { 2 } else { 1 };

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_of_any_length() {
+    fn integers_of_any_length_are_read() {
         for (bytes, number) in [
             (&[][..], Some(0)),
             (&[255], Some(-1)),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_protocol_0() {
+    fn texts_of_protocol_0_are_unescaped() {
         assert_eq!(raw_unicode(b"a\\u00e9\xe9\\U0001f600b").unwrap(), "aéé😀b");
         assert_eq!(raw_unicode(b"\\"), Some("\\".into()));
         for wrong in [&b"\\u12"[..], b"\\ud800", b"\\U00110000"] {

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_range_of_units_is_made() {
+    fn any_range_of_units_is_computed() {
         let all: Vec<u8> = (0..60).collect();
         for unit in [1, 3, 4, 7, 60] {
             let units = 60 / unit;

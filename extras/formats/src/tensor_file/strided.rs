@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_is_refused() {
+    fn overflowing_placements_are_refused() {
         let most = u64::MAX;
         assert!(Placement::new(&[u32::MAX as usize, 2], &[1 << 33, 1], 0, 4, most / 4).is_none());
         assert!(Placement::new(&[2], &[most], 1, 1, most).is_none());

@@ -67,7 +67,7 @@ fn a_record_has_the_names_numbers_and_ids_of_its_module() {
 }
 
 #[test]
-fn a_record_is_told_by_its_content_and_becomes_a_safetensors_file() {
+fn a_record_is_recognised_by_its_content_and_becomes_safetensors() {
     let bytes = std::fs::read(fixture("full.mpk")).unwrap();
     assert_eq!(Format::detect(&bytes).unwrap(), Some(Format::Burn));
     assert_eq!(Format::from_name("model.mpk"), Some(Format::Burn));
@@ -147,7 +147,7 @@ fn other_layouts_of_tensors_are_read_or_refused_by_name() {
 }
 
 #[test]
-fn modules_have_fields_named_as_those_of_parameters_and_tensors() {
+fn modules_may_have_fields_named_like_a_parameters_fields() {
     let one = |byte: u8| tensor(&[byte], &[1], text("U8"));
     let weight = map(&[("id", text("10")), ("param", one(1))]);
     let item = map(&[

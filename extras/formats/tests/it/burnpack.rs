@@ -174,7 +174,7 @@ fn numbers_and_ids_come_along() {
 }
 
 #[test]
-fn what_burn_cannot_read_is_refused_before_anything_is_written() {
+fn tensors_that_burn_cannot_read_are_refused_before_writing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.bpk");
     let refused = |rewrite: Rewrite<'_>| {
@@ -258,7 +258,7 @@ fn a_save_that_stops_leaves_the_old_file() {
 }
 
 #[test]
-fn what_other_versions_write_is_read() {
+fn files_of_other_versions_are_read() {
     let named = |store: &str| cbor!({"Bool" => store}).unwrap();
     let content = cbor!({
         "tensors" => {

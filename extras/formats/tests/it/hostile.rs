@@ -224,7 +224,7 @@ fn hostile_archives_are_refused_with_the_reason() {
 }
 
 #[test]
-fn limits_bound_what_an_archive_may_list() {
+fn limits_bound_the_members_of_an_archive() {
     let one = array("|u1", false, "(1,)", &[1]);
     let names: Vec<_> = (0..100).map(|i| format!("{i}.npy")).collect();
     let members: Vec<_> = names.iter().map(|name| (name.as_str(), &*one)).collect();
@@ -248,7 +248,7 @@ fn limits_bound_what_an_archive_may_list() {
 }
 
 #[test]
-fn two_arrays_of_one_name_are_told_apart_by_position_only() {
+fn two_arrays_of_one_name_can_be_read_only_by_position() {
     let (one, two) = (array("|u1", false, "()", &[1]), array("|u1", false, "()", &[2]));
     let archive = open(zip(Stored, &[("a.npy", &one), ("a", &two), ("folder/", b"")])).unwrap();
     assert!(archive.names().eq(["a", "a"]));

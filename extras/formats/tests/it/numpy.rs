@@ -14,7 +14,7 @@ use safetensors_formats::{ErrorKind, Format, Options, npy as formats};
 use serde_json::Value;
 
 #[test]
-fn arrays_of_every_type_and_layout_are_what_numpy_says() {
+fn arrays_of_every_type_and_layout_equal_numpys() {
     let expected = Checkpoint::open(fixture("expected.safetensors")).unwrap();
     let (mut dtypes, mut layouts) = (Vec::new(), Vec::new());
     for tensor in expected.tensors() {
@@ -50,7 +50,7 @@ fn arrays_of_every_type_and_layout_are_what_numpy_says() {
 }
 
 #[test]
-fn what_is_written_is_what_numpy_writes() {
+fn written_files_equal_numpys() {
     let mut written = 0;
     for entry in fs::read_dir(fixture("npy")).unwrap() {
         let path = entry.unwrap().path();

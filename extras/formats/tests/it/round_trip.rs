@@ -72,7 +72,7 @@ proptest! {
     #![proptest_config(config(300))]
 
     #[test]
-    fn an_array_in_any_layout_is_read_as_what_it_is(
+    fn arrays_of_any_layout_are_read_correctly(
         (dtype, shape, bytes) in tensor(), fortran: bool, big: bool, deflated: bool
     ) {
         let order = if fortran { Order::Fortran } else { Order::C };
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_comes_back(
+    fn written_archives_are_read_back(
         tensors in btree_map("\\PC{0,12}|[ -~]{0,8}|[/.\\\\:\0\n]{1,3}", tensor(), 0..6),
         deflated: bool
     ) {
@@ -141,7 +141,7 @@ fn an_archive_holds_many_members_found_by_name() {
 }
 
 #[test]
-fn a_missing_array_names_those_that_may_have_been_meant() {
+fn the_error_of_a_missing_array_suggests_similar_names() {
     let mut writer = Writer::new(Cursor::new(Vec::new()));
     for name in ["wind.velocity", "pressure"] {
         writer.add(name, &TensorBuf::from_vec(vec![], vec![1_u8]).unwrap()).unwrap();
@@ -171,7 +171,7 @@ fn a_tensor_that_fails_ends_the_archive() {
 }
 
 #[test]
-fn what_cannot_be_written_leaves_the_archive_as_it_was() {
+fn a_failed_write_leaves_the_archive_unchanged() {
     let mut writer = Writer::new(Cursor::new(Vec::new()));
     let one = TensorBuf::from_vec(vec![], vec![1_u8]).unwrap();
     writer.add("a", &one).unwrap();
@@ -235,7 +235,7 @@ fn a_full_disk_is_an_error_wherever_it_is_full() {
 }
 
 #[test]
-fn an_archive_that_is_given_up_has_no_end() {
+fn an_abandoned_archive_has_no_directory_at_its_end() {
     let mut out = Cursor::new(Vec::new());
     let mut writer = Writer::new(&mut out);
     writer.add("a", &TensorBuf::from_vec(vec![3], vec![1_u8, 2, 3]).unwrap()).unwrap();

@@ -139,14 +139,14 @@ pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 
     longest.filter(|file| file.is_idle).map_or(0, |file| file.len)
 }
 
-struct Left {
+struct UnfinishedDownload {
     path: PathBuf,
     len: u64,
     changed: Option<SystemTime>,
     is_idle: bool,
 }
 
-impl Left {
+impl UnfinishedDownload {
     fn move_to(&self, path: &Path) -> io::Result<()> {
         if self.is_idle {
             return fs::rename(&self.path, path);
@@ -160,7 +160,7 @@ impl Left {
     }
 }
 
-fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
+fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<UnfinishedDownload>> {
     let is_of_blob = |name: &str| {
         let between = name.strip_prefix(etag.as_str()).and_then(|rest| rest.strip_suffix(SUFFIX));
         between.is_some_and(|id| id.is_empty() || id.starts_with('.'))
@@ -175,7 +175,7 @@ fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
             let changed = metadata.modified().ok();
             let age = changed.and_then(|time| time.elapsed().ok());
             let is_idle = age.is_some_and(|age| age > PATIENCE);
-            Some(Left { path, len: metadata.len(), changed, is_idle })
+            Some(UnfinishedDownload { path, len: metadata.len(), changed, is_idle })
         })
         .collect();
     files.sort_by_key(|file| std::cmp::Reverse(file.len));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_checked_is_begun_again() {
+    fn a_download_without_a_digest_starts_again() {
         for is_idle in [false, true] {
             let dir = tempfile::tempdir().unwrap();
             let (repo, etag, blobs) = repo(dir.path(), "no-digest", is_idle);

@@ -91,7 +91,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_are_relative_and_replace_what_was_there() {
+    fn links_are_relative_and_replace_existing_files() {
         let dir = tempfile::tempdir().unwrap();
         let blob = blob(dir.path());
         let pointer = dir.path().join("snapshots/c/a/b.safetensors");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_system_without_links_has_the_file_in_place_of_one() {
+    fn only_a_system_without_links_gets_a_copy() {
         use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let dir = tempfile::tempdir().unwrap();
         let blob = blob(dir.path());

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 
 use super::{Cache, CachedRepo, joined};
 use crate::error::{ErrorKind, Result, is_wrong};
@@ -92,7 +92,7 @@ impl CachedRepo {
     pub(super) fn check_links(&self, path: &Path) -> Result<()> {
         let Some(dir) = &self.local else { return Ok(()) };
         let Ok(inside) = path.strip_prefix(dir) else { return Ok(()) };
-        inside.ancestors().skip(1).try_for_each(|parent| beside::find(dir, parent).map(drop))
+        inside.ancestors().skip(1).try_for_each(|parent| next_to::find(dir, parent).map(drop))
     }
 
     /// There may be no other copy.
@@ -128,7 +128,7 @@ fn own(name: &str, end: &str) -> String {
 }
 
 fn record(dir: &Path, name: &str) -> Option<Record> {
-    let text = beside::read(dir, own(name, ".metadata"), LONGEST).ok()??;
+    let text = next_to::read(dir, own(name, ".metadata"), LONGEST).ok()??;
     let mut lines = str::from_utf8(&text).ok()?.lines();
     Some(Record {
         commit: lines.next()?.into(),

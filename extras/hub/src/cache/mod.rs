@@ -62,7 +62,7 @@ pub(crate) use space::free_bytes;
 #[cfg(feature = "download")]
 pub use verify::Verification;
 
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 
 use crate::environment::Environment;
 use crate::error::{Error, Result, is_absent};
@@ -144,7 +144,7 @@ impl CachedRepo {
         if revision.is_commit() {
             return Ok(Some(revision.clone()));
         }
-        let Some(text) = beside::read(&self.dir.join("refs"), revision.as_str(), LONGEST_REF)?
+        let Some(text) = next_to::read(&self.dir.join("refs"), revision.as_str(), LONGEST_REF)?
         else {
             return Ok(None);
         };

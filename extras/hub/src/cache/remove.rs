@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn pruning_keeps_what_a_branch_leads_to_and_what_is_not_of_the_cache() {
+    fn pruning_keeps_snapshots_of_branches_and_foreign_files() {
         let dir = tempfile::tempdir().unwrap();
         let repo = cache(dir.path());
         let all = ["both", "new", "old", "x.01234567.incomplete"];

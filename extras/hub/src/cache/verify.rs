@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 use serde::Deserialize;
 
 use super::scan::broken_links_below;
@@ -88,7 +88,7 @@ impl CachedRepo {
     /// By file name. An unreadable list is ignored.
     fn listed_digests(&self, snapshot: &CachedSnapshot) -> HashMap<String, Etag> {
         let name = format!("{}.json", snapshot.commit);
-        let json = beside::read(&self.dir.join("trees"), name, MOST).ok().flatten();
+        let json = next_to::read(&self.dir.join("trees"), name, MOST).ok().flatten();
         let listed = json.and_then(|json| serde_json::from_slice::<Tree>(&json).ok());
         let files = listed.filter(|tree| tree.format_version == 1).map(|tree| tree.files);
         let digest = |(name, file): (String, TreeFile)| {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_blobs_are_found() {
+    fn damaged_blobs_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let blobs = [(GIT, "abc"), ("e.00000000.incomplete", "xy")];
         let repo = repo(dir.path(), &blobs, &[]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn blobs_whose_names_are_no_digests_are_not_verified() {
+    fn blobs_without_a_digest_as_name_are_not_verified() {
         let dir = tempfile::tempdir().unwrap();
         let repo = repo(dir.path(), &[(GIT, "abc"), ("W-1-2", "x"), (".x y", "z")], &[]);
         assert_eq!(found(&repo), (1, vec![], vec![".x y".into(), "W-1-2".into()]));

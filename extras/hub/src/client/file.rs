@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_that_the_cdn_does_not_send_whole_is_asked_for_in_parts() {
+    fn only_files_too_large_for_one_answer_are_requested_in_parts() {
         for byte_len in [0, 1, LARGEST_WHOLE] {
             assert_eq!(next_request(0..byte_len, byte_len), 0..byte_len);
         }

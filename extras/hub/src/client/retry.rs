@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_never_reached_is_given_up_soon() {
+    fn an_unreachable_server_is_soon_abandoned() {
         let stop = AtomicBool::new(false);
         let pause = Duration::from_millis(50);
         let patience = Patience { pause, connect_timeout: 4 * pause, ..patience(6) };

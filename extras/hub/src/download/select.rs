@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checkpoint_is_what_core_would_open() {
+    fn the_selected_checkpoint_is_the_one_that_core_opens() {
         let (file, index) = ("model.safetensors", "model.safetensors.index.json");
         let is_file = |name: &str| Some(FoundCheckpoint::File(name.into()));
         assert_eq!(find("", &["a.json", index, file]).unwrap(), is_file(file));

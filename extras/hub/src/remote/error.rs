@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lose_what_may_be_secret() {
+    fn credentials_and_queries_are_removed_from_addresses() {
         for (address, shown) in [
             ("s3://bucket/a", "s3://bucket/a"),
             ("http://u:p@h", "http://h"),

@@ -25,10 +25,10 @@ pub(super) struct HubFiles {
     /// `None` without a cache, as for a bucket.
     cached: Option<CachedRepo>,
     slots: Arc<Slots>,
-    state: Mutex<State>,
+    state: Mutex<RepoState>,
 }
 
-struct State {
+struct RepoState {
     repo: RepoId,
     revision: Revision,
     names: Option<Arc<[String]>>,
@@ -50,7 +50,7 @@ impl HubFiles {
             client,
             cached,
             slots: Arc::default(),
-            state: Mutex::new(State { repo, revision, names: None }),
+            state: Mutex::new(RepoState { repo, revision, names: None }),
         })
     }
 

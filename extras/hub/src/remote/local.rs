@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_addresses_of_files_mean() {
+    fn addresses_of_files_become_local_paths() {
         for (address, expected) in [
             ("file:///a/b.safetensors", &b"/a/b.safetensors"[..]),
             ("file://localhost/a/", b"/a/"),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn unsupported_addresses_of_files_are_refused() {
         for (address, words) in [
             ("file://", "expected file:///path"),
             ("file://localhost", "expected file:///path"),

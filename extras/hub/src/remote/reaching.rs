@@ -86,13 +86,13 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(200);
 
     #[derive(Clone, Debug)]
-    struct Told(Arc<Mutex<Option<HttpErrorKind>>>);
+    struct FakeService(Arc<Mutex<Option<HttpErrorKind>>>);
 
     #[async_trait::async_trait]
-    impl HttpService for Told {
+    impl HttpService for FakeService {
         async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
             match *self.0.lock().unwrap() {
-                Some(kind) => Err(HttpError::new(kind, std::io::Error::other("told"))),
+                Some(kind) => Err(HttpError::new(kind, std::io::Error::other("fake"))),
                 None => Ok(HttpResponse::new(Bytes::new().into())),
             }
         }
@@ -105,38 +105,38 @@ mod tests {
     }
 
     #[test]
-    fn only_a_server_that_was_never_reached_is_given_up() {
-        let told = Told(Arc::default());
-        let tell = |kind| *told.0.lock().unwrap() = kind;
+    fn only_a_server_that_was_never_reached_is_abandoned() {
+        let service = FakeService(Arc::default());
+        let answer = |kind| *service.0.lock().unwrap() = kind;
         let unreached = Some(HttpErrorKind::Connect);
 
-        tell(unreached);
-        let client = HttpClient::new(Reaching::new(told.clone(), PATIENCE));
+        answer(unreached);
+        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
         for _ in 0..2 {
             assert_eq!(ask(&client), unreached);
             sleep(PATIENCE);
             assert_eq!(ask(&client), Some(HttpErrorKind::Unknown));
         }
-        tell(None);
+        answer(None);
         assert_eq!(ask(&client), None);
         for _ in 0..3 {
-            tell(unreached);
+            answer(unreached);
             assert_eq!(ask(&client), unreached);
             sleep(PATIENCE);
         }
 
         // A request long after one that failed has the whole time again.
-        tell(unreached);
-        let client = HttpClient::new(Reaching::new(told.clone(), PATIENCE));
+        answer(unreached);
+        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
         assert_eq!(ask(&client), unreached);
         sleep(3 * PATIENCE);
         assert_eq!(ask(&client), unreached);
 
         // An answer that breaks off is an answer.
         let broken = Some(HttpErrorKind::Interrupted);
-        let client = HttpClient::new(Reaching::new(told.clone(), PATIENCE));
+        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
         for kind in [unreached, broken, unreached, unreached] {
-            tell(kind);
+            answer(kind);
             assert_eq!(ask(&client), kind);
             sleep(PATIENCE / 2);
         }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_takes_no_more_or_says_no_more_is_given_up() {
+    fn a_server_that_stops_receiving_or_sending_is_abandoned() {
         let wait = || sleep(Duration::from_secs(20));
         let takes_no_more = sent(move |stream| {
             read(stream, 2, Duration::ZERO);

@@ -27,7 +27,7 @@ fn fails(repo: &str, wanted: &DownloadOptions, parts: &[&str]) -> Error {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_about_access_suggest_a_remedy() {
     let server = start();
     let cache = tempfile::tempdir().unwrap();
     let open = options(&server, cache.path());

@@ -123,7 +123,7 @@ fn every_address_is_read_from_the_cache_or_from_the_hub() {
 }
 
 #[test]
-fn the_cache_is_asked_file_by_file_at_the_commit_of_today() {
+fn cached_files_are_read_one_by_one_at_the_current_commit() {
     let repo = Repo::new(shards(600_000));
     let server = Server::start([(REPO, repo.clone())]);
     let home = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ fn open(server: &Server, path: &str) -> HubFile {
 }
 
 #[test]
-fn a_file_is_known_before_a_byte_is_read() {
+fn length_and_version_of_a_file_need_no_byte_of_it() {
     let server = Server::start([(REPO, single(LEN))]);
     let whole = tensor_file("w", LEN);
     let file = open(&server, "model.safetensors");
@@ -61,7 +61,7 @@ fn ranges_are_exact() {
 }
 
 #[test]
-fn an_address_that_expires_is_asked_for_again_by_one_of_many_threads() {
+fn one_of_many_threads_renews_an_expired_address() {
     let server = Server::start([(REPO, single(LEN))]);
     server.expire_after(10);
     let whole = tensor_file("w", LEN);
@@ -107,7 +107,7 @@ fn a_file_that_changes_is_an_error() {
 }
 
 #[test]
-fn a_server_without_ranges_is_not_asked_for_the_whole_file_again_and_again() {
+fn a_server_without_ranges_gets_one_request_for_the_entire_file() {
     let server = Server::start([(REPO, single(6 << 20))]);
     let whole = tensor_file("w", 6 << 20);
     server.fault(Origin::Cdn, "", usize::MAX, Kind::NoRange);

@@ -100,7 +100,7 @@ fn an_etag_that_is_no_digest_never_makes_one_file_the_blob_of_another() {
 }
 
 #[test]
-fn a_list_of_another_commit_than_the_one_asked_for_is_an_error() {
+fn a_list_of_another_commit_is_an_error() {
     let (server, mut repo, [first, next]) = server();
     repo.refs.insert(first.clone(), next);
     server.set(REPO, repo);

@@ -66,7 +66,7 @@ fn of_a_sharded_model_only_its_files_come() {
 
 /// A copy is no load, which would refuse it.
 #[test]
-fn a_delta_comes_as_what_it_is() {
+fn a_delta_is_downloaded_without_being_applied() {
     let index = r#"{"metadata": {"delta_encoding": "xor"}, "weight_map": {
         "w": "model-00000-of-00001.safetensors"}}"#;
     let file = ("model-00000-of-00001.safetensors", tensor_file("w", 30));
@@ -82,7 +82,7 @@ fn a_delta_comes_as_what_it_is() {
 }
 
 #[test]
-fn what_is_there_is_not_downloaded_again() {
+fn cached_files_are_not_downloaded_again() {
     let (server, cache) = served(single(1000));
     let wanted = options(&server, cache.path());
     let first = download(REPO, &wanted).unwrap();
@@ -105,7 +105,7 @@ fn what_is_there_is_not_downloaded_again() {
 }
 
 #[test]
-fn a_commit_needs_no_request_and_offline_none_is_made() {
+fn a_cached_commit_needs_no_request() {
     let (server, cache) = served(Repo::new(shards(1000)));
     let wanted = options(&server, cache.path()).include("config.json");
     let offline = |options: &DownloadOptions| download(REPO, &options.clone().offline(true));
@@ -214,7 +214,7 @@ fn revisions_are_branches_tags_and_pull_requests() {
 }
 
 #[test]
-fn files_of_all_sizes_come_whole() {
+fn files_of_all_sizes_are_complete() {
     let sizes = [0, 1, 2, (128 << 10) - 1, 128 << 10, (1 << 20) + 1];
     let names: Vec<String> = sizes.iter().map(|size| format!("dir/{size}.safetensors")).collect();
     let files = names.iter().zip(sizes).map(|(name, size)| (name.as_str(), vec![7; size]));

@@ -78,7 +78,7 @@ fn a_connection_that_breaks_again_and_again_still_makes_progress() {
 
 /// However many retries there are, a server that cannot be reached is given up soon.
 #[test]
-fn a_server_that_cannot_be_reached_is_given_up_soon() {
+fn an_unreachable_hub_is_soon_abandoned() {
     let cache = tempfile::tempdir().unwrap();
     let patience = Duration::from_millis(600);
     let full = support::FullQueue::new();
@@ -112,7 +112,7 @@ fn a_server_that_was_reached_is_waited_for() {
 }
 
 #[test]
-fn a_silent_server_is_given_up() {
+fn a_silent_server_is_abandoned() {
     let silence = Duration::from_secs(5);
     let begin = Instant::now();
     let (_, result) = attempt(|server| {
@@ -124,7 +124,7 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
-fn what_is_sent_in_place_of_a_range_is_looked_at() {
+fn wrong_answers_to_a_range_request_are_detected() {
     // The range is asked for after the first body breaks.
     let broken = |kind: Kind, times: usize| {
         attempt(|server| {
@@ -180,7 +180,7 @@ fn a_wrong_length_is_an_error() {
 }
 
 #[test]
-fn an_expired_address_is_asked_for_again() {
+fn an_expired_address_is_renewed() {
     // Good for no request at all: every answer of the CDN is 403.
     let (_, result) = attempt(|server| server.expire_after(0));
     let error = result.unwrap_err();
@@ -256,7 +256,7 @@ fn a_redirect_that_leads_nowhere_ends() {
 }
 
 #[test]
-fn an_answer_that_lacks_what_identifies_the_file_says_so() {
+fn an_answer_without_etag_or_commit_is_refused() {
     let answers = [
         (200, vec![], "ETag"),
         (302, vec![("Location", "http://elsewhere.invalid/x".to_owned())], "ETag"),
@@ -274,7 +274,7 @@ fn an_answer_that_lacks_what_identifies_the_file_says_so() {
 }
 
 #[test]
-fn without_a_server_the_error_says_how_to_use_the_cache() {
+fn an_unreachable_server_error_suggests_offline_mode_if_cached() {
     let cache = tempfile::tempdir().unwrap();
     let server = Server::start([(REPO, single(10))]);
     let closed = client(&server).endpoint("http://127.0.0.1:9").retries(1);

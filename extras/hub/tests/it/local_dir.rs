@@ -112,9 +112,7 @@ fn a_file_that_no_download_left_is_not_lost() {
         for error in errors {
             let Some(ErrorKind::LocalChanges { files }) = error.other() else { panic!("{error}") };
             assert_eq!(files, &["config.json"]);
-            assert!(
-                error.to_string().ends_with("lost: \"config.json\"; overwrite(true) replaces them")
-            );
+            assert!(error.to_string().ends_with("would be lost: \"config.json\""));
         }
         assert_eq!(server.bytes(Origin::Cdn), 0);
     };
@@ -143,7 +141,7 @@ fn a_file_that_no_download_left_is_not_lost() {
 }
 
 #[test]
-fn an_index_is_not_replaced_before_a_shard_that_was_changed_is_found() {
+fn a_locally_changed_shard_is_reported_before_the_index_is_replaced() {
     let mut next = shards(2000);
     next[1].1.push(b' ');
     let (server, dir) = served(Repo::new(shards(1000)).commit("next", next));

@@ -190,7 +190,7 @@ fn wrong_bytes_never_get_the_name_of_the_file() {
 }
 
 #[test]
-fn a_range_that_fails_for_good_is_an_error_and_the_bytes_before_it_are_kept() {
+fn a_range_that_always_fails_is_an_error_and_earlier_bytes_are_kept() {
     let (server, cache) = served(single(LEN));
     server.fault(Origin::Cdn, "", 7, Kind::Slow(Duration::ZERO));
     server.fault(Origin::Cdn, "", usize::MAX, Kind::Status(500, Vec::new()));

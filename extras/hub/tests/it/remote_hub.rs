@@ -67,7 +67,7 @@ fn a_repository_opens_at_one_commit() {
 }
 
 #[test]
-fn a_private_repository_is_read_with_a_token_which_the_cdn_never_gets() {
+fn a_private_repository_needs_a_token_and_the_cdn_never_gets_it() {
     let server = Server::start([(REPO, single(LEN).access(Access::Private))]);
     let options = remote(&server);
     let checkpoint = options.open(&format!("hf://{REPO}")).unwrap();
@@ -98,7 +98,7 @@ fn signed_addresses_that_expire_and_servers_that_fail_are_overcome() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error() {
+fn missing_repositories_revisions_and_files_are_errors() {
     let server = Server::start([(REPO, Repo::new([("config.json", b"{}".to_vec())]))]);
     for (address, words) in [
         (format!("hf://{REPO}/model.safetensors"), "no such file"),

@@ -95,7 +95,7 @@ fn child_of(server: &Server, cache: &Path) -> std::process::Command {
 }
 
 #[test]
-fn what_an_earlier_attempt_left_is_not_trusted() {
+fn the_rest_of_an_earlier_attempt_is_checked() {
     let server = Server::start([(REPO, single(LEN))]);
     let whole = tensor_file("w", LEN);
     let etag = etag(&whole);
@@ -137,7 +137,7 @@ fn etag(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn cancelling_keeps_what_is_there() {
+fn cancelling_keeps_the_downloaded_bytes() {
     let (server, cache) = served(Repo::new(shards(LEN)));
     let calls = Arc::new(AtomicUsize::new(0));
     let calls_by = calls.clone();
@@ -293,7 +293,7 @@ mod full_disk {
     }
 
     #[test]
-    fn a_disk_that_becomes_full_is_an_error_that_says_so() {
+    fn a_full_disk_is_reported_as_such() {
         let server = Server::start([(REPO, single(LEN))]);
         let Some(text) = on_small_disk(&server, 6, true) else { return };
         assert!(text.contains("DiskFull") && text.contains("are kept"), "{text}");

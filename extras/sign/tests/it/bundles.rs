@@ -26,7 +26,7 @@ fn payload(bundle: &Value) -> Vec<u8> {
 }
 
 #[test]
-fn any_change_of_what_is_signed_is_found() {
+fn any_change_of_the_signed_content_is_detected() {
     let bundle: Value = serde_json::from_str(&text("p256.sig")).unwrap();
     let original = payload(&bundle);
     let mut wrong = 0;

@@ -24,7 +24,7 @@ fn verify(model: &Path) -> Result<Report, Error> {
 }
 
 #[test]
-fn what_differs_is_named() {
+fn changed_added_and_missing_files_are_named() {
     let dir = model();
     let at = |name: &str| dir.path().join(name);
     verify(dir.path()).unwrap();
@@ -72,7 +72,7 @@ fn letters_of_another_case_are_another_name() {
 }
 
 #[test]
-fn unsigned_files_are_allowed_where_that_is_said() {
+fn unsigned_files_are_allowed_only_by_option() {
     let dir = model();
     for name in [".git/config", ".github/a", ".gitignore", "later/x", "a/d"] {
         let path = dir.path().join(name);
@@ -118,7 +118,7 @@ fn one_file_is_a_model_too() {
 }
 
 #[test]
-fn a_signature_appears_whole_and_replaces_nothing() {
+fn a_signature_is_written_atomically_and_replaces_nothing() {
     let dir = model();
     let signature = dir.path().join("model.sig");
     signer().sign(dir.path(), &signature).unwrap();
@@ -214,7 +214,7 @@ fn a_directory_that_changes_is_not_signed() {
 
 /// The next signature would name the file of a lock, which is gone when it is in place.
 #[test]
-fn what_a_killed_signature_left_is_removed_and_not_signed() {
+fn leftovers_of_a_killed_signature_are_removed_and_not_signed() {
     let dir = model();
     let signature = dir.path().join("model.sig");
     let left = [".safetensors.lock", ".model.sig.aB3dE6.tmp"].map(|name| dir.path().join(name));

@@ -103,7 +103,7 @@ fn keys_that_cannot_be_used_are_refused_by_name() {
 }
 
 #[test]
-fn a_key_on_which_openssl_wrote_the_curve_is_read() {
+fn a_key_after_openssls_curve_parameters_is_read() {
     let curve = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n";
     let key = format!("{curve}{}", text("p256.sec1.pem")).replace('\n', "\r\n");
     assert!(Signer::parse(&key).is_ok());

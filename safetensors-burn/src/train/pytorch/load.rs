@@ -79,8 +79,8 @@ pub fn load_pytorch_optimizer<S: ReadAt>(
 ) -> Result<OptimizerRecord> {
     let state = training.state(checkpoint)?;
     let module = Parameters::new(module);
-    let plan = Plan::new(&state, checkpoint, &module);
-    let record = plan.and_then(Plan::read);
+    let plan = OptimizerPlan::new(&state, checkpoint, &module);
+    let record = plan.and_then(OptimizerPlan::read);
     record.map_err(|error| checkpoint.in_first_path(error))
 }
 
@@ -92,7 +92,7 @@ struct Owner<'a> {
     stored: StoredParameter,
 }
 
-struct Plan<'a, S> {
+struct OptimizerPlan<'a, S> {
     state: &'a OptimizerState,
     checkpoint: &'a Checkpoint<S>,
     /// The name in the checkpoint and how it stores the value; the name in the record, and the id
@@ -103,7 +103,7 @@ struct Plan<'a, S> {
     mismatches: Vec<Mismatch>,
 }
 
-impl<'a, S: ReadAt> Plan<'a, S> {
+impl<'a, S: ReadAt> OptimizerPlan<'a, S> {
     fn new(
         state: &'a OptimizerState,
         checkpoint: &'a Checkpoint<S>,

@@ -109,7 +109,7 @@ fn one_fused_tensor_serves_tied_layers() {
 }
 
 #[test]
-fn values_shared_by_whole_and_transposed_parameters_are_read_once() {
+fn values_shared_with_transposed_parameters_are_read_once() {
     // In the file two names are one tensor: an embedding, and the weight of a linear layer.
     #[derive(Module, Debug)]
     struct Head {

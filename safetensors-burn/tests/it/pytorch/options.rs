@@ -55,7 +55,7 @@ fn parts_go_through_shards() {
 }
 
 #[test]
-fn names_of_enum_variants_are_left_out() {
+fn names_of_enum_variants_are_omitted() {
     #[derive(Module, Debug)]
     struct Block {
         norm: Normalization,

@@ -37,7 +37,7 @@ const ENCODER_ON_SAVE: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn encoders_whose_norms_come_last_or_first() {
+fn encoders_load_with_norms_last_or_first() {
     encoder("encoder", false, &[(r"\.norm(\d)\.", ".norm_$1.")], &[(r"\.norm_(\d)\.", ".norm$1.")]);
     // burn numbers these norms the other way round.
     encoder(
@@ -62,7 +62,7 @@ fn encoder(name: &str, norm_first: bool, on_load: &[(&str, &str)], on_save: &[(&
 }
 
 #[test]
-fn decoders_whose_norms_come_last_or_first() {
+fn decoders_load_with_norms_last_or_first() {
     decoder("decoder", false, &[(r"\.norm(\d)\.", ".norm_$1.")], &[(r"\.norm_(\d)\.", ".norm$1.")]);
     decoder(
         "decoder_norm_first",

@@ -73,7 +73,7 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
 }
 
 #[test]
-fn exact_loading_refuses_only_what_is_loaded() {
+fn exact_loading_ignores_dtypes_of_unused_tensors() {
     let (_dir, path) = place("model.safetensors");
     let linear = LinearConfig::new(1, 1).init(&Device::default());
     let mut tensors = state(&linear);
@@ -138,7 +138,7 @@ fn parameters_without_a_value_are_not_initialized_to_be_loaded() {
 }
 
 #[test]
-fn enum_variants_may_be_left_out_of_names() {
+fn enum_variants_may_be_omitted_from_names() {
     #[derive(Module, Debug)]
     enum Block {
         Plain(Linear),
@@ -200,7 +200,7 @@ struct Mlp {
 
 /// A module with stacks finds them in a file of single experts.
 #[test]
-fn stacked_experts_of_a_file_with_single_ones() {
+fn stacked_experts_load_from_a_file_with_single_ones() {
     let fixture = Mixture::named("qwen3_moe");
     let device = Device::default();
     let zeros = |shape: [usize; 3]| initialized(Tensor::zeros(shape, &device));

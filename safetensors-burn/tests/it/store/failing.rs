@@ -59,7 +59,7 @@ fn a_wrong_kind_is_an_error() {
 }
 
 #[test]
-fn missing_and_unused_tensors() {
+fn missing_and_unused_tensors_are_errors_unless_allowed() {
     let (_dir, path) = place("model.safetensors");
     changed(&path, "encoder.bias", None);
     let error = refused(&mut CheckpointStore::from_file(&path));
@@ -131,7 +131,7 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
 
 /// Fails in the last step, which loads the mask.
 #[test]
-fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
+fn a_failed_load_in_steps_names_the_loaded_parameters() {
     let (dir, path) = place("model.safetensors");
     saved(&dir, &Model::new(2));
     let mut bytes = std::fs::read(&path).unwrap();

@@ -79,7 +79,7 @@ fn ids_follow_their_tensors_under_other_names_and_in_shards() {
 
 /// Two modules that are loaded from one file have no parameter in common.
 #[test]
-fn a_module_keeps_its_ids_unless_those_of_the_file_are_asked_for() {
+fn a_module_keeps_its_ids_unless_it_takes_the_files() {
     let model = Model::new(2);
     let with = in_memory(&model, CheckpointStore::from_bytes(None));
     let without = in_memory(&model, CheckpointStore::from_bytes(None).clear_metadata());

@@ -62,7 +62,7 @@ fn tensors_can_be_fetched_without_a_module() {
 }
 
 #[test]
-fn a_store_reads_its_file_anew_after_it_has_saved() {
+fn a_store_reads_its_file_again_after_a_save() {
     let dir = dir();
     let mut store = saved(&dir, &Model::new(2)).overwrite(true);
     let steps = |store: &mut CheckpointStore| data_of(store.get_tensor("steps").unwrap().unwrap());

@@ -75,7 +75,7 @@ struct Pair {
 
 /// The tensor is saved under a name outside of the part.
 #[test]
-fn tied_parameters_are_found_under_each_name() {
+fn tied_parameters_load_under_each_name() {
     let param = |value: f32| Param::from_data([value, value], &Device::default());
     let first = param(1.0);
     let (second, outer) = (first.clone(), first.clone());

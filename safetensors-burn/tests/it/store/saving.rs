@@ -24,7 +24,7 @@ impl<F: Fn() + Clone + Send + Sync + 'static> ModuleAdapter for Before<F> {
 }
 
 #[test]
-fn a_file_is_replaced_only_where_that_is_asked_for() {
+fn a_file_is_replaced_only_by_option() {
     let (dir, path) = place("model.safetensors");
     let (first, second) = (Model::new(2), Model::new(3));
     first.save_into(&mut CheckpointStore::from_file(&path)).unwrap();

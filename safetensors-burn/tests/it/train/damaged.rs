@@ -29,7 +29,7 @@ fn change_manifest(epochs: &Epochs, change: impl FnOnce(&mut serde_json::Value))
 }
 
 #[test]
-fn no_epoch() {
+fn a_missing_epoch_is_an_error_with_the_existing_ones() {
     let (_dir, epochs) = saved(4);
     let (model, ..) = epochs.checkpointers_without_module();
     let error = unwrap_error(model.restore(1));
@@ -41,7 +41,7 @@ fn no_epoch() {
 
 /// As a copy that was interrupted, or a directory of another program.
 #[test]
-fn no_manifest() {
+fn an_epoch_without_a_manifest_is_refused() {
     let (_dir, epochs) = saved(1);
     fs::remove_file(epochs.path(1).join("manifest.json")).unwrap();
     let error = refused(&epochs);
@@ -50,7 +50,7 @@ fn no_manifest() {
 }
 
 #[test]
-fn a_manifest_of_something_else() {
+fn a_manifest_of_another_format_is_refused() {
     let (_dir, epochs) = saved(1);
     let path = epochs.path(1).join("manifest.json");
     let good = fs::read_to_string(&path).unwrap();
@@ -108,7 +108,7 @@ fn files_that_are_missing_or_have_another_length() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_not_opened() {
+fn a_fifo_is_not_opened() {
     for name in ["manifest.json", "optimizer.safetensors"] {
         let (_dir, epochs) = saved(1);
         let path = epochs.path(1).join(name);
@@ -122,7 +122,7 @@ fn what_is_no_file_is_not_opened() {
 
 /// Every byte of a file is covered by the digest of the header or of a tensor.
 #[test]
-fn a_changed_byte_is_found_wherever_it_is() {
+fn any_changed_byte_of_an_epoch_is_detected() {
     let (_dir, epochs) = saved(1);
     let path = epochs.path(1).join("optimizer.safetensors");
     let good = fs::read(&path).unwrap();
@@ -165,7 +165,7 @@ fn a_changed_byte_is_found_wherever_it_is() {
 
 /// burn's loop panics with `Debug` of the error that it got.
 #[test]
-fn an_epoch_of_another_model_is_found_before_the_launch_and_burn_panics_with_the_same_words() {
+fn check_refuses_an_epoch_of_another_model_with_the_message_of_restore() {
     let (_dir, epochs) = saved(1);
     epochs.check(1, &Model::new()).unwrap();
     let before = files(&epochs, 1);

@@ -47,7 +47,7 @@ fn model_delta(epochs: &Epochs, epoch: usize) -> std::path::PathBuf {
 }
 
 #[test]
-fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
+fn each_nth_epoch_is_complete_and_all_are_restored_bit_for_bit() {
     let (dir, epochs, contents, mut resumed) = run(5);
     for (epoch, base) in [(1, None), (2, Some(1)), (3, Some(1)), (4, None), (5, Some(4))] {
         assert_eq!(bases(&epochs, epoch), [base, base, None], "{epoch}");
@@ -74,7 +74,7 @@ fn each_nth_epoch_is_whole_and_all_are_restored_bit_for_bit() {
 
 /// `safetensors delta apply` makes this file for other programs.
 #[test]
-fn the_file_that_a_delta_stands_for_has_the_same_bytes() {
+fn an_applied_delta_has_the_bytes_of_a_full_save() {
     let (_dir, epochs) = empty();
     let mut run = begun();
     let whole = epochs.clone();
@@ -126,7 +126,7 @@ fn no_epoch_loses_its_base() {
 }
 
 #[test]
-fn what_would_not_be_smaller_is_whole() {
+fn an_epoch_is_saved_whole_if_a_delta_would_not_be_smaller() {
     let (_dir, epochs) = empty();
     let epochs = epochs.whole_every(5);
     for epoch in 1..=3 {
@@ -243,7 +243,7 @@ fn the_files_of_a_delta_and_its_base_are_not_edited() {
 
 /// The length and the digest of its header match the manifest, and it cannot be opened.
 #[test]
-fn an_epoch_whose_base_is_damaged_is_whole() {
+fn an_epoch_with_a_damaged_base_is_saved_whole() {
     let (_dir, epochs, _, mut last) = run(1);
     let path = epochs.path(1).join("model.safetensors");
     let header = || {
@@ -298,7 +298,7 @@ fn a_delta_that_is_missing_or_changed_is_an_error() {
 }
 
 #[test]
-fn what_is_made_of_deltas_can_lie_in_memory() {
+fn files_made_from_deltas_can_be_staged_in_memory() {
     let (dir, epochs, contents) = saved(2);
     let staging = dir.path().join("staging");
     fs::create_dir(&staging).unwrap();

@@ -40,7 +40,7 @@ fn an_epoch_appears_with_its_last_record() {
 }
 
 #[test]
-fn an_epoch_that_is_saved_again_is_replaced_as_a_whole() {
+fn an_epoch_that_is_saved_again_is_replaced_at_once() {
     let (_dir, epochs) = saved(5);
     let (first, second) = (Training::trained(1), Training::trained(2));
     let checkpointers = epochs.checkpointers_without_module();
@@ -191,7 +191,7 @@ fn a_reader_of_an_epoch_that_is_replaced_finds_a_complete_one() {
 }
 
 #[test]
-fn a_run_that_goes_back_can_delete_what_it_abandons() {
+fn a_resumed_run_can_delete_later_epochs() {
     assert!(empty().1.delete_after(0).unwrap().is_empty());
     let (_dir, epochs, _) = saved_to(5);
     fs::remove_file(epochs.path(4).join("model.safetensors")).unwrap();
@@ -203,7 +203,7 @@ fn a_run_that_goes_back_can_delete_what_it_abandons() {
 /// Also of epochs that no run saves or deletes any more.
 #[cfg(unix)]
 #[test]
-fn a_save_removes_what_killed_processes_left() {
+fn a_save_removes_leftovers_of_killed_processes() {
     let (_dir, epochs) = saved(2);
     let directory = epochs.path(2).parent().unwrap().to_owned();
     let others = [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp"];

@@ -95,7 +95,7 @@ type Make = fn(&Path);
 
 /// Such as `train/epoch-1/Loss.log`, which burn's own logger writes.
 #[test]
-fn what_is_not_ours_is_neither_replaced_nor_deleted() {
+fn foreign_files_are_neither_replaced_nor_deleted() {
     let make: [(&str, Make); 5] = [
         ("found a file", |path| fs::write(path, "notes").unwrap()),
         ("found a directory with \"Loss.log\"", |path| write(path, "Loss.log", "0.5,1")),

@@ -122,7 +122,7 @@ struct Counted {
 
 /// A parameter without a value has its device's dtype.
 #[test]
-fn another_kind_and_a_parameter_without_a_value() {
+fn another_kind_of_number_is_a_mismatch_without_a_value_too() {
     let (_dir, epochs) = empty();
     let device = Device::default();
     let linear = LinearConfig::new(3, 5).init(&device);
@@ -147,7 +147,7 @@ fn dtype_of(data: &TensorData) -> Dtype {
 
 /// The model is equal, and the state has other shapes.
 #[test]
-fn the_optimizer_of_another_model() {
+fn the_optimizer_of_another_model_is_refused() {
     let (_dir, epochs) = empty();
     let mut optimizer = AdamWConfig::new().init();
     Net::of_shape([5, 3], DType::F32).steps(&mut optimizer);
@@ -172,7 +172,7 @@ fn the_optimizer_of_another_model() {
 
 /// Each tensor of each of burn's optimizers is compared, so this fails if burn renames one.
 #[test]
-fn a_state_of_another_shape_or_dtype() {
+fn a_state_of_another_shape_or_dtype_is_refused() {
     for (optimizer_name, mut optimizer) in optimizers() {
         let net = Net::new(DType::F32).steps(&mut optimizer);
         let (_dir, epochs) = empty();
@@ -225,7 +225,7 @@ fn the_state_of_a_parameter_of_half_precision_may_be_f32() {
 
 /// burn makes the state of this many dimensions.
 #[test]
-fn another_rank() {
+fn a_state_with_another_number_of_dimensions_is_refused() {
     let mut optimizer = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
     let net = Net::new(DType::F32).steps(&mut optimizer);
     let key = format!("{}.__rank", net.matrix.id.val());

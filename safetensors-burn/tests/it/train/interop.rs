@@ -150,7 +150,7 @@ fn without_the_state_the_losses_are_others() {
 
 /// `dev/scripts/optimizer_interop.py` goes on from here, and compares the losses.
 #[test]
-fn a_training_for_pytorch() {
+fn a_training_is_saved_for_pytorch() {
     for kind in KINDS {
         let Some(dir) = interop_dir(kind) else { return };
         let mut training = Training::new(kind, LinearLayout::Row);

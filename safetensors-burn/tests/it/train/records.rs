@@ -20,7 +20,7 @@ fn records_come_back_bit_for_bit() {
 }
 
 #[test]
-fn names_are_those_of_the_parameters() {
+fn tensors_are_named_after_the_parameters() {
     let (_dir, epochs) = saved(1);
     let open = |name: &str| Safetensors::open(epochs.path(1).join(name)).unwrap();
     let names = |checkpoint: &Safetensors| -> Vec<String> {
@@ -134,7 +134,7 @@ fn scalars_keep_their_types_and_all_their_bits() {
 
 /// burn would panic when such a record is loaded into an optimizer.
 #[test]
-fn a_tensor_without_a_parameter_beside_others_is_an_error_that_names_it() {
+fn a_tensor_without_a_parameter_is_an_error_that_names_it() {
     let of_parameters = Writer::new(vec![pack("7.m", Some(7)), pack("ema", None)]);
     let of_numbers = Writer::new(vec![pack("ema", None)]).with_scalar("7.__rank", Scalar::UInt(1));
     for writer in [of_parameters, of_numbers] {

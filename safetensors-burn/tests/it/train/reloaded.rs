@@ -80,7 +80,7 @@ fn only_the_states_in_use_are_restored() {
 /// Without a module, the record is restored with all that it has. In the file, the parameters that
 /// have one state still have readable names.
 #[test]
-fn the_record_comes_back_whole() {
+fn a_record_with_other_ids_is_restored_completely() {
     let (_dir, epochs) = empty();
     let checkpointers = epochs.checkpointers_without_module();
     // This record has fewer tensors.

@@ -66,7 +66,7 @@ fn one_record_cannot_be_saved_again_without_the_others() {
 
 /// All records are saved, but the epoch cannot be put in place.
 #[test]
-fn an_epoch_that_cannot_be_put_in_place_is_saved_again_as_a_whole() {
+fn an_epoch_that_cannot_be_put_in_place_is_saved_again_completely() {
     let (_dir, epochs) = empty();
     let checkpointers = epochs.checkpointers_without_module();
     let [first, second] = [1, 2].map(Training::trained);

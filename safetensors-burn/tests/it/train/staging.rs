@@ -70,7 +70,7 @@ fn an_error_of_the_directory_keeps_its_kind() {
 
 /// A quantised tensor is refused by its name, as without the directory.
 #[test]
-fn what_was_staged_is_removed_after_an_error() {
+fn staged_files_are_removed_after_an_error() {
     let staging = tempdir().unwrap();
     let (_dir, epochs) = empty();
     let epochs = epochs.staging(staging.path());
@@ -85,7 +85,7 @@ fn what_was_staged_is_removed_after_an_error() {
 /// As after a kill: a hidden directory that no process holds.
 #[cfg(unix)]
 #[test]
-fn what_killed_processes_left_is_removed() {
+fn leftovers_of_killed_processes_are_removed_from_staging() {
     let staging = tempdir().unwrap();
     let left = staging.path().join(".safetensors-record.aB3dE6.tmp");
     fs::create_dir(&left).unwrap();

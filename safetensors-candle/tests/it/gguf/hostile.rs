@@ -82,7 +82,7 @@ fn a_file_that_becomes_shorter_is_an_error() {
 }
 
 #[test]
-fn what_candle_would_misread_is_refused() {
+fn content_that_candle_would_misread_is_refused() {
     let tensor = quantised(Q8_0, &[1, 32]);
     let alignment = Value::U64(64);
     let file = open(&written(&[("general.alignment", &alignment)], &[]));
@@ -116,7 +116,7 @@ fn a_tensor_without_dimensions_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn other_files_are_told() {
+fn files_of_other_formats_are_refused_by_name() {
     let tensor = TensorView::from_slice(&[1], &[1.0_f32]).unwrap();
     let bytes = serialize([("a", tensor)], &SaveOptions::new()).unwrap();
     for (bytes, name) in

@@ -33,7 +33,7 @@ const TYPES: [(&str, GgmlDType); 14] = [
 ];
 
 #[test]
-fn every_type_is_what_candle_reads() {
+fn every_type_is_read_like_candle() {
     let tensors = TYPES.map(|(name, dtype)| (name, quantised(dtype, &[3, 512])));
     let tensors = tensors.each_ref().map(|(name, tensor)| (*name, tensor));
     let bytes = written(&[], &tensors);
@@ -118,7 +118,7 @@ impl ReadAt for Unaligned {
 }
 
 #[test]
-fn large_tensors_come_whole_from_any_source() {
+fn large_tensors_are_read_completely_from_any_source() {
     // One is over the limit of a thread's buffer, and some are read by several threads.
     let tensors =
         [&[9000, 8192][..], &[3001, 8192], &[1, 32], &[7, 0]].map(|shape| of_bytes(Q4_0, shape));

@@ -24,7 +24,7 @@ const DTYPES: [Dtype; 10] = [
 ];
 
 #[test]
-fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {
+fn every_dtype_equals_candles_part_in_both_dimensions_for_every_rank() {
     let (_dir, path) = place("model.safetensors");
     let tensors = DTYPES.map(|dtype| (dtype.name(), patterned(dtype, &[12, 8, 3])));
     save_bufs(&path, &tensors);
@@ -58,7 +58,7 @@ fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {
 /// candle's backend does not look at the shape of a part. So some models ask with the shape of the
 /// whole tensor, others with the part's, and others without one.
 #[test]
-fn a_part_is_asked_for_with_the_whole_shape_or_with_its_own_or_without_one() {
+fn a_part_may_be_requested_with_either_shape_or_none() {
     let (dir, backend) = backend(&[("weight", crate::tensor_parallel::counting(&[4, 6]))]);
     let path = dir.path().join("model.safetensors");
     // SAFETY: nothing changes the file while it is mapped.
@@ -83,7 +83,7 @@ fn a_part_is_asked_for_with_the_whole_shape_or_with_its_own_or_without_one() {
 }
 
 #[test]
-fn what_is_missing_or_of_another_shape_is_candles_error() {
+fn a_missing_tensor_or_another_shape_is_candles_error() {
     let (_dir, backend) = backend(&[("weight", crate::tensor_parallel::counting(&[4, 6]))]);
     let builder = builder(&backend, DType::F32);
     let whole = Shard::default();

@@ -104,7 +104,7 @@ fn spans_have_the_shape_of_the_span() {
 }
 
 #[test]
-fn parts_are_widened_and_converted_as_whole_tensors_are() {
+fn parts_are_widened_and_converted_like_whole_tensors() {
     let tensors = [
         ("mask", patterned(Dtype::BOOL, &[4, 6])),
         ("seeds", TensorBuf::from_vec(vec![2, 1], vec![u64::MAX, 7]).unwrap()),

@@ -38,7 +38,7 @@ fn saved<'a>(path: &Path, state: impl Into<train::StateRef<'a>>) -> Vec<u8> {
 }
 
 #[test]
-fn the_file_has_the_state_of_the_call_whatever_the_training_does_meanwhile() {
+fn a_background_save_has_the_state_at_the_call() {
     let dir = tempfile::tempdir().unwrap();
     let [path, other] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
     let map = model(1);

@@ -100,7 +100,7 @@ fn a_delta_is_loaded_bit_for_bit_whatever_else_is_deleted() {
 }
 
 #[test]
-fn what_would_not_be_smaller_is_whole() {
+fn a_checkpoint_is_saved_whole_if_a_delta_would_not_be_smaller() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name| directory.path().join(name);
     let small = map([("w", var(&[3], 1))]);
@@ -116,7 +116,7 @@ fn what_would_not_be_smaller_is_whole() {
 }
 
 #[test]
-fn a_checkpoint_whose_base_is_damaged_is_whole() {
+fn a_checkpoint_with_a_damaged_base_is_saved_whole() {
     let run = Run::new();
     fs::write(run.path("damaged"), "no file of tensors").unwrap();
     step(&run.map, 1);

@@ -124,7 +124,7 @@ fn without_the_state_the_losses_are_others() {
 
 /// `dev/scripts/optimizer_interop.py` goes on from here, and compares the losses.
 #[test]
-fn a_training_for_pytorch() {
+fn a_training_is_saved_for_pytorch() {
     let Some(dir) = interop_dir("adamw") else { return };
     let params = ParamsAdamW { lr: 0.02, weight_decay: 0.1, ..ParamsAdamW::default() };
     let mut training = Training::new(params);
@@ -200,7 +200,7 @@ fn mismatches(checkpoint: &Checkpoint<Vec<u8>>, options: &StateOptions) -> Vec<M
 }
 
 #[test]
-fn a_state_that_does_not_fit_is_refused_whole() {
+fn a_state_that_does_not_fit_changes_nothing() {
     let whole = unchanged("adamw.safetensors");
     // Two weights that have changed places.
     let training = PyTorchTraining::new().parameters([NAMES[2], NAMES[1], NAMES[0], NAMES[3]]);

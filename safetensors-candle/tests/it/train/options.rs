@@ -105,7 +105,7 @@ fn missing_and_extra_tensors_are_reported_where_they_are_allowed() {
 }
 
 #[test]
-fn only_what_is_needed_is_read() {
+fn only_needed_tensors_are_read() {
     let (_dir, path) = place("a.safetensors");
     let large = TensorBuf::from_vec(vec![1 << 20], vec![1_u8; 1 << 20]).unwrap();
     let small = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();

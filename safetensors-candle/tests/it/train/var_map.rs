@@ -112,7 +112,7 @@ fn every_difference_is_listed_at_once_and_nothing_is_set() {
 }
 
 #[test]
-fn tensors_without_elements_and_every_dtype_of_variables() {
+fn empty_tensors_and_every_dtype_of_variables_are_restored() {
     let (_dir, path) = place("a.safetensors");
     let device = Device::Cpu;
     let dtypes = [

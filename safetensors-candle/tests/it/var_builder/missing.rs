@@ -23,7 +23,7 @@ fn missing(error: Error) -> String {
 }
 
 #[test]
-fn the_error_names_the_file_and_what_may_have_been_meant() {
+fn the_error_of_a_missing_name_has_the_file_and_similar_names() {
     let (_dir, path) = place("model.safetensors");
     let names =
         ["model.embed_tokens.weight", "model.layers.0.fc.weight", "model.layers.1.fc.weight"];
@@ -78,7 +78,7 @@ fn hidden_names_are_missing_and_are_not_suggested() {
 }
 
 #[test]
-fn unused_tensors_are_those_that_nobody_asked_for() {
+fn unused_tensors_were_never_requested() {
     let tensors = sorted(&[("a".into(), 1), ("b".into(), 2), ("c".into(), 3), ("d".into(), 4)]);
     let (backend, _) = backend(&tensors);
     let unused = |backend: &CheckpointBackend<'_>| -> Vec<String> {

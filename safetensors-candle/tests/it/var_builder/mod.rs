@@ -1,6 +1,6 @@
 //! The behaviour of a `VarBuilder` that candle's models rely on.
 
-mod candles_own;
+mod candle_builders;
 mod missing;
 mod numbers;
 mod prefetching;

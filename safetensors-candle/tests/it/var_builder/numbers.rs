@@ -55,7 +55,7 @@ fn weights_that_are_read_ahead_or_prefetched_are_numbers() {
 }
 
 #[test]
-fn a_refused_weight_fails_only_those_who_ask_for_it() {
+fn a_refused_weight_fails_only_its_own_requests() {
     let (backend, _) = backend(&tensors());
     assert_eq!(backend.prefetch("", DType::BF16).unwrap(), 2 * LAYERS, "scales and norms");
     let builder = backend.var_builder(DType::BF16, &Device::Cpu);

@@ -10,7 +10,7 @@ use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
 use super::spy::{PARTS, assert_values, backend, backend_with, builder, model, sorted};
 
 #[test]
-fn all_at_once_with_progress() {
+fn a_prefetch_reads_all_at_once_and_reports_progress() {
     let model = model(4);
     let told = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
     let telling = told.clone();
@@ -67,7 +67,7 @@ fn all_reads_of_a_model_count_as_one() {
 }
 
 #[test]
-fn a_prefix_is_whole_components() {
+fn a_prefix_matches_entire_components() {
     let model = model(11);
     let (backend, spy) = backend(&sorted(&model));
     let layer = builder(&backend).pp("model").pp("layers").pp(1);
@@ -109,7 +109,7 @@ fn a_cancelled_prefetch_keeps_nothing_and_breaks_nothing() {
 }
 
 #[test]
-fn only_what_the_dtype_can_hold() {
+fn only_tensors_that_fit_the_dtype_are_prefetched() {
     let mut tensors = sorted(&model(1));
     let ids = TensorBuf::from_vec(vec![2], vec![1_i64, 2]).unwrap();
     tensors.push(("ids".into(), ids));

@@ -86,7 +86,7 @@ fn the_bounds_hold_for_any_order() {
 }
 
 #[test]
-fn what_is_ahead_stays_within_the_bound() {
+fn bytes_read_ahead_stay_within_the_limit() {
     let model = model(16);
     // Without a bound, nothing is read ahead.
     for limit in [0, 5_000] {

@@ -90,7 +90,7 @@ fn a_name_that_is_hidden_is_not_waited_for() {
 }
 
 #[test]
-fn repeated_requests_share_memory_where_that_is_asked_for() {
+fn repeated_requests_share_memory_only_by_option() {
     let tensors = [weight("a", 64), weight("b", 64)];
     let (plain, spy) = backend(&tensors);
     let get = |backend: &_, name| builder(backend).get(64, name).unwrap();

@@ -53,7 +53,7 @@ fn builder(path: &PathBuf, dtype: DType) -> VarBuilder<'static> {
 }
 
 #[test]
-fn tensors_come_in_the_asked_dtype_under_the_asked_prefix() {
+fn tensors_are_returned_in_the_requested_dtype_below_the_prefix() {
     let (_dir, path) = checkpoint();
     let weight = builder(&path, DType::F64).pp("layer").pp(0).get((2, 3), "weight").unwrap();
     assert_eq!(weight.dtype(), DType::F64);
@@ -81,7 +81,7 @@ fn another_shape_is_candles_error_and_names_tensor_and_file() {
 }
 
 #[test]
-fn complex_numbers_are_asked_for_as_pairs() {
+fn complex_numbers_are_requested_as_pairs() {
     let (_dir, path) = checkpoint();
     let builder = builder(&path, DType::F32);
     assert_eq!(builder.get((2, 3, 2), "rope").unwrap().dims(), [2, 3, 2]);
@@ -91,7 +91,7 @@ fn complex_numbers_are_asked_for_as_pairs() {
 }
 
 #[test]
-fn small_floats_are_converted_unless_asked_for_as_they_are() {
+fn small_floats_are_converted_unless_requested_in_their_dtype() {
     let (_dir, path) = checkpoint();
     let scales =
         builder(&path, DType::BF16).get(2, "scales").unwrap().to_dtype(DType::F32).unwrap();
@@ -108,7 +108,7 @@ fn small_floats_are_converted_unless_asked_for_as_they_are() {
 }
 
 #[test]
-fn shape_and_presence_are_known_without_reading_data() {
+fn shape_and_presence_need_no_data() {
     let (_dir, path) = checkpoint();
     let builder = builder(&path, DType::F32);
     // From here on every read of data fails.
@@ -126,7 +126,7 @@ fn shape_and_presence_are_known_without_reading_data() {
 }
 
 #[test]
-fn our_errors_pass_through_candles_whole() {
+fn our_errors_pass_unchanged_through_candles() {
     let (_dir, path) = checkpoint();
     let error = builder(&path, DType::I64).get(1, "seeds").unwrap_err();
     let message = error.to_string();
@@ -156,7 +156,7 @@ fn exact_loading_refuses_to_widen() {
 }
 
 #[test]
-fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
+fn options_set_the_overflow_rule_and_the_progress_callback() {
     let (_dir, path) = place("model.safetensors");
     let values = [1e9_f32, 1.0];
     let bytes = values.map(f32::to_le_bytes).concat();

@@ -9,7 +9,7 @@ use safetensors_core::LoadOptions;
 use super::spy::{assert_values, backend, backend_with, builder, model, sorted};
 
 #[test]
-fn threads_with_layers_of_their_own() {
+fn threads_with_separate_layers_get_the_right_values() {
     let model = model(32);
     for limit in [0, 3_000, 30_000, 1 << 30] {
         let (backend, spy) = backend(&sorted(&model));

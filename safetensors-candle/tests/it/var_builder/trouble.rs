@@ -10,7 +10,7 @@ use super::spy::{assert_values, backend, builder, model, sorted};
 use crate::common::place;
 
 #[test]
-fn a_bad_tensor_fails_only_those_who_ask_for_it() {
+fn a_bad_tensor_fails_only_its_own_requests() {
     let model = model(12);
     let (backend, spy) = backend(&sorted(&model));
     let bad = "model.layers.7.mlp.down.weight";

@@ -10,7 +10,7 @@ use super::looks::Looks;
 use super::outline::Kind;
 use crate::commands::stats::{Facts, bars};
 use crate::input;
-use crate::input::other::{self, Shown};
+use crate::input::other::{self, DisplayedTensor};
 use crate::model::totals::Totals;
 use crate::terminal::text;
 
@@ -85,7 +85,7 @@ impl Lines<'_> {
     }
 }
 
-fn tensor(app: &App<'_>, node: usize, shown: Shown<'_>, lines: &mut Lines<'_>) {
+fn tensor(app: &App<'_>, node: usize, shown: DisplayedTensor<'_>, lines: &mut Lines<'_>) {
     let totals = app.outline.node(node).totals;
     let info = shown.info;
     lines.title(text::short(info.name()));

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use regex::{Regex, RegexBuilder};
 
-use crate::input::other::{self, Shown};
+use crate::input::other::{self, DisplayedTensor};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 
@@ -30,7 +30,7 @@ pub(super) struct Node<'a> {
 pub(super) enum Kind<'a> {
     Checkpoint,
     Module,
-    Tensor(Shown<'a>),
+    Tensor(DisplayedTensor<'a>),
 }
 
 /// All nodes, each module before its content.

@@ -96,7 +96,7 @@ mod tests {
 
     /// Runs this very test again in a pseudo-terminal, where it panics.
     #[test]
-    fn a_panic_is_told_on_the_restored_screen() {
+    fn a_panic_is_printed_on_the_restored_screen() {
         if std::env::var_os(RUNS_INSIDE).is_some() {
             guarded(|| {
                 let mut screen = Screen::enter().unwrap();
@@ -108,7 +108,7 @@ mod tests {
         let (mut pty, pts) = pty_process::blocking::open().unwrap();
         pty.resize(pty_process::Size::new(24, 80)).unwrap();
         let before = nix::sys::termios::tcgetattr(&pts).unwrap();
-        let name = "commands::browse::screen::tests::a_panic_is_told_on_the_restored_screen";
+        let name = "commands::browse::screen::tests::a_panic_is_printed_on_the_restored_screen";
         let mut command = pty_process::blocking::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture", "--test-threads=1"])
             .env(RUNS_INSIDE, "1")

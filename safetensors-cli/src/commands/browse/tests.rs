@@ -77,7 +77,7 @@ impl<'a> Test<'a> {
 }
 
 #[test]
-fn a_tree_and_details_on_a_wide_screen() {
+fn a_wide_screen_shows_the_tree_and_details() {
     let (_dir, checkpoint) = checkpoint(["a.w", "b.x.0", "b.x.1", "b.y"]);
     let mut test = Test::new(&checkpoint, 90, 11);
     for _ in 0..2 {
@@ -127,7 +127,7 @@ size        2 bytes
 }
 
 #[test]
-fn a_search_filters_and_leaves_what_was_found_selected() {
+fn a_search_filters_and_selects_its_result() {
     let (_dir, checkpoint) = checkpoint(["a.w", "b.x.Query", "b.x.key", "b.y.query", "c"]);
     let mut test = Test::new(&checkpoint, 90, 14);
     test.press(KeyCode::Char('/'));
@@ -181,7 +181,7 @@ fn a_query_that_was_never_drawn_is_searched_for() {
 }
 
 #[test]
-fn a_search_that_is_given_up_changes_nothing() {
+fn an_abandoned_search_changes_nothing() {
     let (_dir, checkpoint) = checkpoint(["a.w", "b.x", "b.y"]);
     let mut test = Test::new(&checkpoint, 90, 14);
     test.press(KeyCode::Down);

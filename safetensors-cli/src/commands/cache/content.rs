@@ -11,7 +11,7 @@ use safetensors_hub::RepoId;
 use safetensors_hub::cache::{Cache, CachedRepo, CachedSnapshot, Verification};
 use serde::Serialize;
 
-use super::{Place, Removal, Which};
+use super::{Place, Removal, ShowArgs};
 use crate::output::writing::Writing;
 use crate::terminal::colour::{Colour, paint};
 use crate::terminal::report::{report, warn, wrong_usage};
@@ -59,14 +59,14 @@ struct SizedRepo {
 #[derive(Serialize)]
 struct Verified {
     path: String,
-    state: State,
+    state: FilesState,
     repos: Vec<VerifiedRepo>,
 }
 
 #[derive(Serialize)]
 struct VerifiedRepo {
     repo: String,
-    state: State,
+    state: FilesState,
     bytes: u64,
     verified: usize,
     damaged: Vec<Damaged>,
@@ -88,7 +88,7 @@ struct Unverified {
 /// The state of files, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum FilesState {
     /// Each file has its digest.
     Ok,
     /// Some were not compared.
@@ -96,7 +96,7 @@ enum State {
     Damaged,
 }
 
-impl State {
+impl FilesState {
     fn new(found: &Verification) -> Self {
         match (found.damaged.is_empty(), found.unverified.is_empty()) {
             (false, _) => Self::Damaged,
@@ -147,8 +147,8 @@ fn byte_len(snapshot: &CachedSnapshot) -> u64 {
     files.filter_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
 }
 
-pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (cache, repos) = chosen(&which.place)?;
+pub(super) fn list(args: &ShowArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (cache, repos) = chosen(&args.place)?;
     let mut listed = Listed { path: lossy(cache.dir()), repos: Vec::new() };
     for repo in &repos {
         let snapshot = |snapshot: CachedSnapshot| ListedSnapshot {
@@ -170,7 +170,7 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
                 .collect(),
         });
     }
-    if which.json {
+    if args.json {
         json::write(&listed, out)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -215,8 +215,8 @@ pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let (cache, repos) = chosen(&which.place)?;
+pub(super) fn size(args: &ShowArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (cache, repos) = chosen(&args.place)?;
     let sized = |repo: &CachedRepo| -> anyhow::Result<_> {
         Ok(SizedRepo { repo: repo.id().to_string(), bytes: repo.byte_len()? })
     };
@@ -224,7 +224,7 @@ pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCo
     repos.sort_by_key(|repo| std::cmp::Reverse(repo.bytes));
     let bytes = repos.iter().map(|repo| repo.bytes).sum();
     let sized = Sized { path: lossy(cache.dir()), bytes, repos };
-    if which.json {
+    if args.json {
         json::write(&sized, out)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -295,21 +295,22 @@ fn summarise(
 }
 
 pub(super) fn verify(
-    which: &Which,
+    args: &ShowArgs,
     is_strict: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let (cache, repos) = chosen(&which.place)?;
-    let mut verified = Verified { path: lossy(cache.dir()), state: State::Ok, repos: Vec::new() };
+    let (cache, repos) = chosen(&args.place)?;
+    let mut verified =
+        Verified { path: lossy(cache.dir()), state: FilesState::Ok, repos: Vec::new() };
     let check = |repo: &&CachedRepo, _: &mut ()| -> safetensors_hub::Result<_> {
         Ok((repo.byte_len()?, repo.verify()?))
     };
     in_order(&repos, 0, check, |repo, checked| -> anyhow::Result<()> {
         let (bytes, found) = checked?;
-        if !which.json {
+        if !args.json {
             show(repo, bytes, &found, is_strict, out)?;
         }
-        let state = State::new(&found);
+        let state = FilesState::new(&found);
         let damaged = found.damaged.iter();
         let damaged =
             damaged.map(|(path, error)| Damaged { path: lossy(path), error: error.to_string() });
@@ -326,21 +327,21 @@ pub(super) fn verify(
         });
         Ok(())
     })?;
-    if which.json {
+    if args.json {
         json::write(&verified, out)?;
     } else if verified.repos.len() != 1 {
         let count = |state| verified.repos.iter().filter(|repo| repo.state == state).count() as u64;
         let checked = text::counted(verified.repos.len() as u64, "repo");
-        write!(out, "\n{checked} checked: {} intact", text::count(count(State::Ok)))?;
-        match count(State::Unverified) {
+        write!(out, "\n{checked} checked: {} intact", text::count(count(FilesState::Ok)))?;
+        match count(FilesState::Unverified) {
             0 => writeln!(out)?,
             some => writeln!(out, ", {} not verified", text::count(some))?,
         }
     }
     Ok(match verified.state {
-        State::Damaged => ExitCode::FAILURE,
-        State::Unverified if is_strict => ExitCode::FAILURE,
-        State::Ok | State::Unverified => ExitCode::SUCCESS,
+        FilesState::Damaged => ExitCode::FAILURE,
+        FilesState::Unverified if is_strict => ExitCode::FAILURE,
+        FilesState::Ok | FilesState::Unverified => ExitCode::SUCCESS,
     })
 }
 
@@ -353,15 +354,15 @@ fn show(
 ) -> anyhow::Result<()> {
     let stdout = std::io::stdout();
     let (id, size, unverified) = (repo.id(), text::size(bytes), found.unverified.len());
-    match State::new(found) {
-        State::Ok => writeln!(out, "{id}: {}, {size}", paint("ok", Colour::Green, &stdout))?,
-        State::Unverified => {
+    match FilesState::new(found) {
+        FilesState::Ok => writeln!(out, "{id}: {}, {size}", paint("ok", Colour::Green, &stdout))?,
+        FilesState::Unverified => {
             let state = paint("not verified", Colour::Yellow, &stdout);
             let files = text::counted((found.intact + unverified) as u64, "file");
             let some = text::count(unverified as u64);
             writeln!(out, "{id}: {state}: {some} of {files}, {size}")?;
         }
-        State::Damaged => {}
+        FilesState::Damaged => {}
     }
     // Standard error is not buffered. Its lines must not overtake earlier ones.
     out.flush()?;

@@ -42,7 +42,7 @@ Examples:
   safetensors cache list --json | jq -r '.repos[].snapshots[].path'
 
 Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
-    List(Which),
+    List(ShowArgs),
     /// Read every file, and compare its digest with the Hub's
     ///
     /// A damaged file gets a line on standard error. Remove it, and the next download replaces it.
@@ -59,7 +59,7 @@ Exit codes: 0 no file is damaged, 1 a file is damaged, or cannot be read, or, wi
 verified, 2 wrong usage.")]
     Verify {
         #[command(flatten)]
-        which: Which,
+        args: ShowArgs,
         /// Fail if a file is not verified
         #[arg(long)]
         strict: bool,
@@ -73,7 +73,7 @@ Examples:
   safetensors cache size --cache-dir /mnt/models --json
 
 Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
-    Size(Which),
+    Size(ShowArgs),
     /// Remove repositories from the cache
     ///
     /// The next download gets them again. On a terminal a question comes first; elsewhere --force
@@ -113,7 +113,7 @@ struct Place {
 
 /// The arguments of the commands that only show something.
 #[derive(Debug, clap::Args)]
-struct Which {
+struct ShowArgs {
     #[command(flatten)]
     place: Place,
     /// Print one JSON document
@@ -143,9 +143,9 @@ impl Run for Args {
     #[cfg(feature = "remote")]
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         match &self.command {
-            Command::List(which) => content::list(which, out),
-            Command::Verify { which, strict } => content::verify(which, *strict, out),
-            Command::Size(which) => content::size(which, out),
+            Command::List(args) => content::list(args, out),
+            Command::Verify { args, strict } => content::verify(which, *strict, out),
+            Command::Size(args) => content::size(args, out),
             Command::Rm(removal) => content::rm(removal, out),
             Command::Prune(removal) => content::prune(removal, out),
         }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 use safetensors_core::python_json;
 use safetensors_core::quantized::settings_files;
 use serde_json::{Map, Value};
@@ -159,7 +159,7 @@ pub(super) fn stale_settings(
         copied.extend(found.filter(|(_, entries)| !entries.is_empty()));
     }
     let mut warnings = Vec::new();
-    let there = || beside::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
+    let there = || next_to::read(directory, CONFIG, MOST).map_err(|error| ignored(error.into()));
     if !copied_names.contains(&CONFIG)
         && let Some(config) = there().ok().flatten()
     {
@@ -194,7 +194,7 @@ pub(super) fn stale_settings(
     }
     for name in settings_files().filter(|name| !copied_names.contains(name)) {
         let path = directory.join(name);
-        let Ok(Some(there)) = beside::read(directory, name, MOST) else { continue };
+        let Ok(Some(there)) = next_to::read(directory, name, MOST) else { continue };
         // They describe the codes that are copied.
         let mut describing = Vec::new();
         if !outdates_settings(sources, rewrite) {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_description_of_quantised_weights_is_found() {
+    fn every_description_of_quantised_weights_is_recognised() {
         for settings in [
             r#""quantization_config": {"quant_method": "fp8"}"#,
             r#""compression_config": {"format": "pack-quantized"}"#,

@@ -40,7 +40,7 @@ pub(super) fn run(
     sources.iter().for_each(Source::warn_of_notes);
     let bytes = writer.total_size();
     let count = text::counted(writer.tensors().len() as u64, "tensor");
-    let summary = format!("{count}, {}{}", text::size(bytes), told(&notes));
+    let summary = format!("{count}, {}{}", text::size(bytes), summary_of(&notes));
     let summary = summary + &report::merged(&adapters, &sources, &rewrite);
     if args.writing.dry_run {
         show(&writer, out)?;
@@ -102,7 +102,7 @@ fn directory_of(inputs: &[PathBuf]) -> anyhow::Result<&Path> {
     }
 }
 
-fn told(notes: &Notes) -> String {
+fn summary_of(notes: &Notes) -> String {
     let listed = |what: &str, names: &[String]| match names.len() as u64 {
         0 => String::new(),
         count => format!("; {} {what}: {}", text::count(count), text::some(names)),

@@ -28,7 +28,7 @@ pub(super) struct Making {
     /// default. modelexpress needs xor and adler32. Tensors that are added, removed, reshaped or
     /// cast are then an error. Changed metadata is an error of squash; make skips it with a warning
     #[arg(long = "for", value_name = "PROGRAM", value_enum)]
-    reader: Option<Reader>,
+    reader: Option<DeltaReader>,
     #[command(flatten)]
     writing: Writing,
 }
@@ -50,7 +50,7 @@ enum Checksums {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Reader {
+enum DeltaReader {
     Slime,
     Modelexpress,
 }
@@ -69,8 +69,8 @@ impl Making {
             Encoded::Overwrite => Encoding::Overwrite,
         });
         let options = match self.reader {
-            Some(Reader::Slime) => options.for_slime(),
-            Some(Reader::Modelexpress) => options.for_modelexpress(),
+            Some(DeltaReader::Slime) => options.for_slime(),
+            Some(DeltaReader::Modelexpress) => options.for_modelexpress(),
             None => options,
         };
         Unversioned(match self.checksums {

@@ -55,7 +55,7 @@ pub(super) struct Follow {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
     timeout: Option<Duration>,
     /// End once OUT has this version; later ones are ignored, and a newer OUT goes back to it
-    #[arg(long, value_name = "VERSION", value_parser = input::whole::<u64>(0..=u64::MAX))]
+    #[arg(long, value_name = "VERSION", value_parser = input::integer::<u64>(0..=u64::MAX))]
     until: Option<u64>,
     /// Apply what is there now, and end
     #[arg(long)]
@@ -89,7 +89,7 @@ impl Follow {
         let mut since = Instant::now();
         loop {
             if let Some(update) = self.poll(&follower)? {
-                self.told(&update, out)?;
+                self.report_update(&update, out)?;
                 since = Instant::now();
                 continue;
             }
@@ -119,7 +119,7 @@ impl Follow {
         })
     }
 
-    fn told(&self, update: &Update, out: &mut impl Write) -> anyhow::Result<()> {
+    fn report_update(&self, update: &Update, out: &mut impl Write) -> anyhow::Result<()> {
         if !update.is_checked {
             warn(format!(
                 "{}: no delta up to version {:06} has a digest of its base, so unchanged tensors \

@@ -12,7 +12,7 @@
 mod apply;
 mod arguments;
 mod follow;
-mod shown;
+mod summary;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use apply::Apply;
 use arguments::Making;
 use safetensors_delta::{Chain, Options};
-pub(crate) use shown::{Document, summary, write};
+pub(crate) use summary::{Document, summary, write};
 
 use super::Run;
 use crate::input::delta::Delta;
@@ -217,7 +217,7 @@ impl Make {
         let options = counted(options, bytes_of(&old));
         let tensors = new.tensors().map(|tensor| (tensor.name(), tensor));
         safetensors_delta::make(&old, tensors, &self.delta, &options).map_err(advise)?;
-        told(&destination, &self.delta, out)
+        report_delta(&destination, &self.delta, out)
     }
 }
 
@@ -230,7 +230,7 @@ impl Squash {
         let options = counted(options, bytes_of(&base));
         chain.squash(&base, to, &options).map_err(advise)?;
         warn_of_unchecked(&chain);
-        told(&destination, to, out)
+        report_delta(&destination, to, out)
     }
 }
 
@@ -358,7 +358,7 @@ fn permit(writing: Writing, old: Existing, content: &Content) -> anyhow::Result<
     permitted.map_err(|error| error.downcast().map_or_else(|error| error, advise))
 }
 
-fn told(at: &Destination, path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+fn report_delta(at: &Destination, path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
     at.tell(out, summary(&delta::open(path)?))
 }
 

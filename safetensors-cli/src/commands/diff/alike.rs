@@ -6,7 +6,7 @@ use safetensors_core::load::ExpertLayout::{Split, Stacked};
 use safetensors_core::load::{ExpertOptions, GateUp};
 
 use crate::input::Checkpoint;
-use crate::input::other::Shown;
+use crate::input::other::DisplayedTensor;
 
 /// Returns both sides with single experts, if one has them stacked and the other single, and with
 /// single projections where the other side has these.
@@ -44,7 +44,7 @@ fn separated(side: &Checkpoint, other: &Checkpoint) -> Vec<(String, Arranged)> {
         let [Some(gate), Some(up)] = names.each_ref().map(|name| other.get(name)) else { continue };
         let Some((rows, columns)) = gate.shape().split_first() else { continue };
         let both = [&[rows.saturating_mul(2)], columns].concat();
-        let is_fused = tensor.shape() == both && Shown::new(&tensor).stored.is_none();
+        let is_fused = tensor.shape() == both && DisplayedTensor::new(&tensor).stored.is_none();
         if is_fused && gate.shape() == up.shape() {
             for (half, name) in names.into_iter().enumerate() {
                 let rows = half * rows..(half + 1) * rows;

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changes_meanwhile_is_an_error() {
+    fn a_file_that_changes_during_a_comparison_is_an_error() {
         use std::fs::{File, OpenOptions};
         use std::time::{Duration, SystemTime};
 

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_same_value_is_equal() {
+    fn equal_values_have_no_difference() {
         let (a, b) = ([0.0, f64::NAN, f64::INFINITY], [-0.0, -f64::NAN, f64::INFINITY]);
         let equal = Difference { of: 3, ..Difference::default() };
         assert_eq!(distances(&a, &b, 0.0, 0.0), equal);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_and_tolerances() {
+    fn distances_count_only_above_the_tolerance() {
         let (a, b) = ([1.0, 100.0, -2.0], [1.5, 99.0, -2.0]);
         let exact = distances(&a, &b, 0.0, 0.0);
         assert_eq!((exact.values, exact.max_absolute), (2, 1.0));
@@ -187,7 +187,7 @@ mod tests {
 
     /// The lanes and the rest agree with the definition, pair by pair.
     #[test]
-    fn every_pair_counts_wherever_it_stands() {
+    fn every_pair_of_values_counts_at_any_position() {
         let special = [0.0, -0.0, 1.0, -1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 5e-324];
         let pairs: Vec<(f64, f64)> =
             special.into_iter().flat_map(|a| special.map(|b| (a, b))).collect();

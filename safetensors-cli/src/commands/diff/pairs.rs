@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-use crate::input::other::{self, Kind, Shown};
+use crate::input::other::{self, DisplayedTensor, Kind};
 use crate::input::renames::Renames;
 use crate::input::{Checkpoint, Tensor};
 use crate::model::order;
@@ -31,7 +31,7 @@ impl<'a> Pair<'a> {
     /// Both sides, if their values can be compared.
     pub(super) fn comparable(&self) -> Option<(Tensor<'a>, Tensor<'a>)> {
         let (a, b) = self.a.zip(self.b)?;
-        let is_read = [&a, &b].iter().all(|tensor| !Shown::new(tensor).is_unread());
+        let is_read = [&a, &b].iter().all(|tensor| !DisplayedTensor::new(tensor).is_unread());
         (shape(&a) == shape(&b) && is_read).then_some((a, b))
     }
 
@@ -91,9 +91,9 @@ pub(super) fn pairs<'a>(
 }
 
 pub(super) fn shape<'a>(tensor: &Tensor<'a>) -> &'a [usize] {
-    Shown::new(tensor).shape()
+    DisplayedTensor::new(tensor).shape()
 }
 
 pub(super) fn kind<'a>(tensor: &Tensor<'a>) -> Kind<'a> {
-    Shown::new(tensor).kind()
+    DisplayedTensor::new(tensor).kind()
 }

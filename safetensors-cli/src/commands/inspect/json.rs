@@ -8,7 +8,7 @@ use safetensors_core::quantized::QuantizedWeight;
 use serde::{Serialize, Serializer};
 
 use super::{File, Tensors};
-use crate::input::other::{self, Shown};
+use crate::input::other::{self, DisplayedTensor};
 use crate::input::{Checkpoint, Tensor};
 use crate::model::totals::{Parameters, Totals};
 use crate::terminal::text;
@@ -109,7 +109,7 @@ struct TensorEntry<'a> {
 
 impl<'a> TensorEntry<'a> {
     fn new(tensor: &Tensor<'a>, metadata: &Metadata, parameters: &Parameters<'_>) -> Self {
-        let shown = Shown::new(tensor);
+        let shown = DisplayedTensor::new(tensor);
         let ndim = tensor.shape().len();
         Self {
             name: tensor.name(),

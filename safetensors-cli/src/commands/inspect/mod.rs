@@ -59,7 +59,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         conflicts_with_all = ["flat", "json"],
-        value_parser = input::whole::<u64>(1..=u64::MAX)
+        value_parser = input::integer::<u64>(1..=u64::MAX)
     )]
     depth: Option<u64>,
     /// Show one line: tensors, parameters, size, and how they are stored
@@ -70,7 +70,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         conflicts_with_all = ["depth", "json"],
-        value_parser = input::whole::<u32>(1..=u32::MAX.into())
+        value_parser = input::integer::<u32>(1..=u32::MAX.into())
     )]
     top: Option<u32>,
     /// Show each file, with its header, padding and alignment

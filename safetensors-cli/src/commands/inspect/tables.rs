@@ -10,7 +10,7 @@ use safetensors_core::quantized::QuantizedWeight;
 
 use super::{Dtypes, File, Tensors};
 use crate::input;
-use crate::input::other::{self, Shown, TensorFile};
+use crate::input::other::{self, DisplayedTensor, TensorFile};
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
@@ -68,7 +68,7 @@ fn tree_rows(tree: &Tree<'_>, branch: &Branch, rows: &mut Rows<'_>) {
     }
 }
 
-fn dtype_and_shape(tensor: Shown<'_>) -> (String, String) {
+fn dtype_and_shape(tensor: DisplayedTensor<'_>) -> (String, String) {
     (tensor.kind().to_string(), tensor.kind().shape_text(tensor.shape()))
 }
 
@@ -80,9 +80,11 @@ pub(super) fn flat(
     let file = |tensor: &Tensor<'_>| Some(input::shard_name(checkpoint, tensor.file()?));
     let columns: &Columns<'_, &Tensor<'_>> = &[
         (Column::name("name").rank(0).distinct(), &|tensor| text::name(tensor.name())),
-        (Column::word("dtype").rank(2), &|tensor| dtype_and_shape(Shown::new(tensor)).0),
-        (Column::name("shape").rank(3), &|tensor| dtype_and_shape(Shown::new(tensor)).1),
-        (Column::number("size").rank(1), &|tensor| text::size(Shown::new(tensor).byte_len())),
+        (Column::word("dtype").rank(2), &|tensor| dtype_and_shape(DisplayedTensor::new(tensor)).0),
+        (Column::name("shape").rank(3), &|tensor| dtype_and_shape(DisplayedTensor::new(tensor)).1),
+        (Column::number("size").rank(1), &|tensor| {
+            text::size(DisplayedTensor::new(tensor).byte_len())
+        }),
         (Column::word("file").rank(4), &|tensor| file(tensor).unwrap_or_default()),
     ];
     let columns = if checkpoint.files().len() > 1 { columns } else { &columns[..4] };

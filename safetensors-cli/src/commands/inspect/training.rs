@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use safetensors_core::ReadAt;
-use safetensors_core::io::beside;
+use safetensors_core::io::next_to;
 use serde::Serialize;
 
 use crate::commands::inputs::ShownInput;
@@ -150,7 +150,7 @@ impl Epoch {
 /// or has more than numbers.
 fn mean(directory: &Path, log: &str) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
-    let log = beside::open(directory, log).ok()?.filter(|log| log.byte_len() <= LOG)?;
+    let log = next_to::open(directory, log).ok()?.filter(|log| log.byte_len() <= LOG)?;
     for line in BufReader::new(log.file().take(LOG)).lines() {
         let line = line.ok()?;
         let (value, of) = line.split_once(',').unwrap_or((&line, "1"));

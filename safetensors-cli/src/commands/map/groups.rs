@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_start_is_left_out() {
+    fn a_shared_start_of_names_is_omitted() {
         let tensors = [("m.x.a.w".into(), 9), ("m.x.b.w".into(), 8), ("m.tiny".into(), 0)];
         let expected = vec![("a.w".to_owned(), 9), ("b.w".to_owned(), 8)];
         assert_eq!(groups(&tensors), Some(expected));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{Args, Options, Shown};
+use super::{Args, Options, OutputForm};
 use crate::terminal::stdout::Out;
 
 pub(super) fn sign(_: &Args, _: &mut Out) -> anyhow::Result<ExitCode> {
@@ -14,7 +14,7 @@ pub(in crate::commands) fn verify(
     _: &Options,
     _: &Path,
     _: &[PathBuf],
-    _: Shown,
+    _: OutputForm,
     _: &mut Out,
 ) -> anyhow::Result<ExitCode> {
     Err(missing())

@@ -26,7 +26,7 @@ use crate::output::writing::Writing;
 use crate::terminal::stdout::Out;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum OutputForm {
     /// One line if all files are as they were signed.
     Line,
     Quiet,

@@ -11,7 +11,7 @@ use safetensors_core::framework::{NameList, Quoted};
 use safetensors_sign::{ErrorKind, HashAlgorithm, Report, Signer, Verifier};
 use serde::Serialize;
 
-use super::{Args, Options, Shown};
+use super::{Args, Options, OutputForm};
 use crate::input;
 use crate::output::edit::check_on_disk;
 use crate::output::file::{self, Argument};
@@ -76,7 +76,7 @@ pub(in crate::commands) fn verify(
     args: &Options,
     signature: &Path,
     paths: &[PathBuf],
-    shown: Shown,
+    shown: OutputForm,
     out: &mut Out,
 ) -> anyhow::Result<ExitCode> {
     let [model] = paths else {
@@ -97,7 +97,7 @@ pub(in crate::commands) fn verify(
             Verifier::with_roots(&pem).map_err(|error| error.in_path(first))?
         }
     };
-    let progress = if shown == Shown::Quiet { Progress::hidden() } else { Progress::bytes(0) };
+    let progress = if shown == OutputForm::Quiet { Progress::hidden() } else { Progress::bytes(0) };
     let follow = progress.following();
     verifier = args.ignore.iter().fold(verifier, Verifier::ignore);
     let verifier = verifier
@@ -110,7 +110,7 @@ pub(in crate::commands) fn verify(
         });
     let verified = verifier.verify(model, signature);
     drop(progress);
-    if shown == Shown::Json {
+    if shown == OutputForm::Json {
         json::write(&Document::new(model, signature, &verified), out)?;
         return Ok(if verified.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -125,7 +125,7 @@ pub(in crate::commands) fn verify(
         },
     };
     warn_of_links(&verified);
-    if shown == Shown::Line {
+    if shown == OutputForm::Line {
         let ok = paint("ok", Colour::Green, &std::io::stdout());
         let unsigned = match verified.unsigned.len() as u64 {
             0 => String::new(),

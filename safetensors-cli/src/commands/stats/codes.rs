@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_lies_in_the_range_of_its_code() {
+    fn a_number_is_in_the_range_of_its_code() {
         let numbers = [1.0, -1.0, 0.1, 3.4e38, -1e-300, f64::MAX, f64::MIN, 1e-45, -2047.0];
         for number in numbers {
             let code = (number.to_bits() >> DROPPED_BITS) as u32;

@@ -11,11 +11,11 @@
 //! | `one` | the statistics of a tensor, for `safetensors browse` |
 
 mod codes;
+mod compact;
 mod counts;
 mod distribution;
 mod gather;
 mod histogram;
-mod kept;
 mod moments;
 mod one;
 
@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
+use compact::CompactSummaries;
 use gather::{TensorValues, gather};
 use histogram::Histogram;
 pub(crate) use histogram::bars;
-use kept::KeptSummaries;
 use moments::Moments;
 pub(crate) use one::{Facts, of_tensor};
 use safetensors_core::{ErrorKind, LazyTensor};
@@ -35,7 +35,7 @@ use serde::{Serialize, Serializer};
 use super::Run;
 use crate::commands::inputs::{Inputs, ShownInput};
 use crate::input::Tensor;
-use crate::input::other::{Kind, Shown};
+use crate::input::other::{DisplayedTensor, Kind};
 use crate::input::select::Select;
 use crate::input::targets::Target;
 use crate::input::values::Values;
@@ -81,7 +81,7 @@ pub(crate) struct Args {
         long,
         value_name = "N",
         default_value_t = 24,
-        value_parser = crate::input::whole::<u16>(0..=256)
+        value_parser = crate::input::integer::<u16>(0..=256)
     )]
     bins: u16,
     /// Print everything as one JSON document
@@ -134,9 +134,9 @@ struct Percentiles<'a> {
 }
 
 // Each is made when it is shown: a million of them would take many times the memory of the header.
-struct All<'a> {
+struct StatsDocument<'a> {
     tensors: &'a [Tensor<'a>],
-    kept: KeptSummaries<'a>,
+    kept: CompactSummaries<'a>,
 }
 
 impl<'a> Summary<'a> {
@@ -156,10 +156,10 @@ impl<'a> Summary<'a> {
     }
 }
 
-impl All<'_> {
+impl StatsDocument<'_> {
     fn iter(&self) -> impl Iterator<Item = Stats<'_>> {
         self.tensors.iter().enumerate().map(|(i, tensor)| {
-            let shown = Shown::new(tensor);
+            let shown = DisplayedTensor::new(tensor);
             Stats {
                 name: tensor.name(),
                 dtype: shown.kind(),
@@ -171,7 +171,7 @@ impl All<'_> {
     }
 }
 
-impl Serialize for All<'_> {
+impl Serialize for StatsDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
@@ -209,14 +209,14 @@ fn show(
         args.values.apply(target.open_with(args.values.opening())?, args.select.matcher())?;
     let tensors = args.select.matcher().tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
-    let mut kept = KeptSummaries::new(tensors.len(), percentiles, args.bins);
+    let mut kept = CompactSummaries::new(tensors.len(), percentiles, args.bins);
     let summary = |found: TensorValues| Summary::new(&found, percentiles, args.bins);
     gather(&tensors, &progress, summary, |i, found| {
         match found {
             Ok(summary) => kept.keep(i, &summary),
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidBool { .. })
-                    || Shown::new(&tensors[i]).is_unread() =>
+                    || DisplayedTensor::new(&tensors[i]).is_unread() =>
             {
                 kept.fail(i, error.to_string());
             }
@@ -225,7 +225,7 @@ fn show(
         Ok(())
     })?;
     drop(progress);
-    let all = All { tensors: &tensors, kept };
+    let all = StatsDocument { tensors: &tensors, kept };
     if args.json {
         json::write(&BTreeMap::from([("tensors", &all)]), &mut out)?;
     } else {
@@ -243,7 +243,7 @@ fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "–".into(), text::number)
 }
 
-fn write_table(all: &All<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Result<()> {
+fn write_table(all: &StatsDocument<'_>, asked: &[f64], out: &mut impl Write) -> anyhow::Result<()> {
     if all.tensors.is_empty() {
         return Ok(writeln!(out, "no tensors")?);
     }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_together_is_as_if_it_had_been_one() {
+    fn merged_moments_equal_the_moments_of_all_values() {
         let values: Vec<f64> =
             (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
         let (whole, mut parts) = (moments(&values), Moments::default());

@@ -8,7 +8,7 @@ use safetensors_core::load::Piece;
 use safetensors_core::{Dtype, Result};
 
 use super::fault::Fault;
-use crate::input::other::Shown;
+use crate::input::other::DisplayedTensor;
 use crate::input::{Checkpoint, Source, Tensor, quantized_weights};
 use crate::model::values::{self, Numbers, block_bytes};
 use crate::terminal::progress::Progress;
@@ -78,7 +78,8 @@ fn not_finite<'a>(
 }
 
 fn has_floats(tensor: &Tensor<'_>) -> bool {
-    (tensor.dtype().is_float() || tensor.dtype() == Dtype::C64) && !Shown::new(tensor).is_unread()
+    (tensor.dtype().is_float() || tensor.dtype() == Dtype::C64)
+        && !DisplayedTensor::new(tensor).is_unread()
 }
 
 impl NotFinite {

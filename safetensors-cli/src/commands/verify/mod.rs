@@ -118,9 +118,9 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         if let Some(file) = &self.signature.signature {
             let shown = match (self.json, self.quiet) {
-                (true, _) => sign::Shown::Json,
-                (false, true) => sign::Shown::Quiet,
-                (false, false) => sign::Shown::Line,
+                (true, _) => sign::OutputForm::Json,
+                (false, true) => sign::OutputForm::Quiet,
+                (false, false) => sign::OutputForm::Line,
             };
             return sign::verify(&self.signature, file, &self.paths, shown, out);
         }
@@ -184,7 +184,7 @@ fn epochs(paths: &[PathBuf], targets: &[Target], strict: bool) -> Vec<Outcome> {
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
     let mut outcome = Outcome::new(target);
     match look(target, args, threads, progress, &mut outcome) {
-        Err(error) if target.is_beside(&error) => outcome.warnings.push(format!(
+        Err(error) if target.is_unused_part(&error) => outcome.warnings.push(format!(
             "{}: has parts of tensors that the checkpoint of this directory does not name",
             text::printable(&outcome.path)
         )),

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_from_paths() {
+    fn addresses_and_paths_are_distinguished() {
         for address in ["hf://owner/name", "s3://bucket", "https://host/a?b=c", "ftp://host/a"] {
             assert_eq!(in_path(Path::new(address)), Some(address));
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_is_not_shown() {
+    fn secrets_in_addresses_are_not_shown() {
         for (address, expected) in [
             ("hf://owner/name@v1/a", "hf://owner/name@v1/a"),
             ("https://u:p@host/a@b?X-Signature=c#d", "https://host/a@b"),

@@ -62,7 +62,7 @@ mod tests {
     use super::is_date;
 
     #[test]
-    fn dates_of_iso_8601() {
+    fn dates_of_iso_8601_are_recognised() {
         for date in [
             "2023",
             "2023-07",

@@ -103,7 +103,7 @@ fn a_model_lacks_the_keys_of_its_kind() {
 }
 
 #[test]
-fn a_malformed_value_is_named_and_never_made() {
+fn a_malformed_value_is_named_and_never_written() {
     let malformed: [(&str, &[&str]); 13] = [
         (
             "sai_model_spec",

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_numbers() {
+    fn ranges_of_numbers_are_abbreviated() {
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0…2, 5, 7…8");
         assert_eq!(ranges(&[0, 2, 4, 6, 8, 10, 12]), "0, 2, 4, 6, 8, 10, …");
     }

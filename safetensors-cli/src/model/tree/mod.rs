@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use safetensors_core::{Dtype, LazyTensor};
 
-use crate::input::other::Shown;
+use crate::input::other::DisplayedTensor;
 use crate::model::order::{self, MAX_PARTS, Sort};
 use crate::model::totals::{Parameters, Totals};
 
@@ -31,7 +31,7 @@ pub(crate) struct Tree<'a> {
 #[derive(Clone, Debug)]
 enum Content<'a> {
     /// A tensor, the number of its file, and its parameters.
-    Tensor(Shown<'a>, usize, u64),
+    Tensor(DisplayedTensor<'a>, usize, u64),
     Module(Box<[Tree<'a>]>),
 }
 
@@ -49,7 +49,7 @@ impl<'a> Tree<'a> {
         trees
     }
 
-    pub(crate) fn tensor(&self) -> Option<Shown<'a>> {
+    pub(crate) fn tensor(&self) -> Option<DisplayedTensor<'a>> {
         match self.content {
             Content::Tensor(tensor, ..) => Some(tensor),
             Content::Module(_) => None,
@@ -160,7 +160,7 @@ impl Grow<'_> {
             let (end, ends) = split(group);
             let (tensors, inside) = group.split_at(ends);
             trees.extend(tensors.iter().map(|tensor| {
-                let shown = Shown::new(tensor);
+                let shown = DisplayedTensor::new(tensor);
                 let parameters = self.parameters.count(shown);
                 let content = Content::Tensor(shown, tensor.file_index(), parameters);
                 Tree { label: label.into(), copies: 1, content, separator: self.separator }

@@ -55,7 +55,7 @@ fn layers_that_are_alike_are_one() {
 }
 
 #[test]
-fn layers_of_one_tensor_and_layers_in_layers() {
+fn layers_of_one_tensor_and_nested_layers_are_folded() {
     assert_eq!(lines(&["e.0.w", "e.1.w", "e.2.w"], Sort::Name), ["e.0…2.w ×3"]);
     assert_eq!(
         lines(&["e.0.x.0", "e.0.x.1", "e.1.x.0", "e.1.x.1"], Sort::Name),

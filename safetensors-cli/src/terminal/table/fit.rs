@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shortened_first_and_then_columns_are_left_out_by_rank() {
+    fn names_are_shortened_first_and_then_columns_dropped_by_rank() {
         let natural = [50, 5, 7, 8];
         assert_eq!(widths(natural, 76), natural);
         assert_eq!(widths(natural, 75), [49, 5, 7, 8]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_width_is_kept_to() {
+    fn tables_keep_to_every_width() {
         for width in 11..100 {
             for natural in [[50, 5, 7, 8], [10_000, 5, 30, 8], [4, 5, 7, 4], [12, 5, 7, 10_000]] {
                 let all = fit(&COLUMNS, &natural, width, 4);

@@ -294,13 +294,13 @@ b       1,000 B  long name
     }
 
     #[test]
-    fn a_full_disk_is_told() {
+    fn a_full_disk_is_reported() {
         let mut full = &mut [0_u8; 3][..];
         assert!(write(&[Column::name("a")], &mut full, |table| table.row(["b"])).is_err());
     }
 
     #[test]
-    fn columns_are_left_out_before_different_names_look_the_same() {
+    fn columns_are_dropped_before_different_names_look_the_same() {
         let columns = [
             Column::name("name").rank(0).distinct(),
             Column::number("a").rank(2),

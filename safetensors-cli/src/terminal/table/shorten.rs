@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_of_a_name_is_left_out_and_more_of_its_end_is_kept() {
+    fn the_middle_of_a_name_is_cut_and_more_of_its_end_is_kept() {
         let name = "encoder.layer.11.attention.output.dense.weight";
         assert_eq!(middle(name, 46), name);
         assert_eq!(middle(name, 45), "encoder.layer.1…attention.output.dense.weight");
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_characters_are_whole() {
+    fn wide_characters_are_never_split() {
         assert_eq!(middle("层层层层层层", 12), "层层层层层层");
         assert_eq!(middle("层层层层层层", 11), "层…层层层层");
         assert_eq!(middle("层层层层层层", 8), "层…层层");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_text_the_start_is_kept_and_the_length_at_its_end() {
+    fn the_start_of_a_text_and_its_length_are_kept() {
         let end = |cell, width| to_width(cell, width, Cut::End).into_owned();
         assert_eq!(end("a description", 10), "a descrip…");
         assert_eq!(end("vvvvvvvvvvvvvvvvvv… (5,000 bytes)", 31), "vvvvvvvvvvvvvvvv… (5,000 bytes)");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shortened_already_has_one_ellipsis() {
+    fn a_shortened_text_has_one_ellipsis() {
         assert_eq!(middle("vvvvvvvvvvvvvvv… (5,000 bytes)", 23), "vvvvvvv… (5,000 bytes)");
     }
 }

@@ -97,9 +97,9 @@ pub(crate) fn printable(message: &str) -> impl Display {
 
 /// Escapes all but the `kept` quotes and backslashes.
 fn shown(text: &str, kept: &'static [char]) -> impl Display {
-    struct Shown<'a>(&'a str, &'static [char]);
+    struct Escaped<'a>(&'a str, &'static [char]);
 
-    impl Display for Shown<'_> {
+    impl Display for Escaped<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             self.0.chars().try_for_each(|c| match c {
                 kept if is_plain(kept) || self.1.contains(&kept) => f.write_char(kept),
@@ -108,7 +108,7 @@ fn shown(text: &str, kept: &'static [char]) -> impl Display {
         }
     }
 
-    Shown(text, kept)
+    Escaped(text, kept)
 }
 
 /// Quotes and backslashes count as printable.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn long_values_say_their_length() {
+    fn long_values_are_cut_and_show_their_length() {
         let within = |value: &str| value_within(value, MAX_VALUE);
         assert_eq!(within(&"v".repeat(MAX_VALUE)), "v".repeat(MAX_VALUE));
         assert_eq!(within(&"v".repeat(5000)), format!("{}… (5,000 bytes)", "v".repeat(MAX_VALUE)));

@@ -64,7 +64,7 @@ fn models_are_listed_with_their_revisions() {
 }
 
 #[test]
-fn sizes_are_those_on_the_disk() {
+fn sizes_equal_the_files_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let before = json(dir.path(), "size");
@@ -84,7 +84,7 @@ fn sizes_are_those_on_the_disk() {
 }
 
 #[test]
-fn a_damaged_file_is_found() {
+fn cache_verify_reports_a_damaged_file() {
     let dir = tempfile::tempdir().unwrap();
     let server = filled(dir.path());
     let intact = output(run(dir.path(), &["cache", "verify"]));
@@ -147,7 +147,7 @@ fn a_file_that_was_compared_with_nothing_is_not_verified() {
 }
 
 #[test]
-fn a_branch_whose_snapshot_is_gone_is_named() {
+fn a_branch_without_its_snapshot_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let server = filled(dir.path());
     let repo = dir.path().join("cache/models--owner--shards");

@@ -124,7 +124,7 @@ fn output_of(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_dry_run_lists_what_would_come_and_writes_nothing() {
+fn a_dry_run_lists_the_files_and_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let server = Hub::start([("owner/name", repo()), ("owner/shards", sharded_repo())]);
     let run =
@@ -155,7 +155,7 @@ fn a_dry_run_lists_what_would_come_and_writes_nothing() {
 }
 
 #[test]
-fn a_folder_of_the_repository_and_a_revision() {
+fn a_folder_and_a_revision_can_be_downloaded() {
     let dir = tempfile::tempdir().unwrap();
     let with_tag = repo().commit("v1", [("model.safetensors", file())]);
     let server = Hub::start([("owner/name", with_tag)]);
@@ -174,7 +174,7 @@ fn a_folder_of_the_repository_and_a_revision() {
 }
 
 #[test]
-fn wrong_usage_is_told_before_any_request() {
+fn wrong_usage_is_reported_before_any_request() {
     let dir = tempfile::tempdir().unwrap();
     let server = Hub::start([("owner/name", repo())]);
     for (args, expected) in [
@@ -198,7 +198,7 @@ fn wrong_usage_is_told_before_any_request() {
 }
 
 #[test]
-fn what_fails_says_what_to_do() {
+fn failed_downloads_suggest_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let server = Hub::start([
         ("owner/name", repo()),
@@ -239,7 +239,7 @@ fn a_renamed_repository_is_followed_by_option() {
 }
 
 #[test]
-fn the_type_of_a_repository_is_an_option_as_it_is_of_hf() {
+fn the_type_of_a_repository_is_an_option_as_in_hf() {
     let dir = tempfile::tempdir().unwrap();
     let server = Hub::start([("datasets/owner/name", repo())]);
     let download =

@@ -56,7 +56,7 @@ fn references_have_the_addresses_of_files() {
 
 /// The query may be a signature, and a manifest is given to others.
 #[test]
-fn a_manifest_tells_no_signature() {
+fn a_manifest_has_no_signature_of_an_address() {
     let dir = tempfile::tempdir().unwrap();
     let server = Web::new().with("a.safetensors", file());
     let address = server.address("a.safetensors");

@@ -50,7 +50,7 @@ fn local(dir: &Path, files: &[(String, Vec<u8>)]) {
 }
 
 #[test]
-fn a_repository_of_the_hub() {
+fn every_command_reads_a_repository_of_the_hub() {
     let dir = tempfile::tempdir().unwrap();
     local(dir.path(), &[("model.safetensors".into(), file())]);
     let server = Hub::start([("owner/name", repo())]);
@@ -70,7 +70,7 @@ fn a_repository_of_the_hub() {
 }
 
 #[test]
-fn shards_of_the_hub() {
+fn shards_of_the_hub_are_read() {
     let dir = tempfile::tempdir().unwrap();
     local(dir.path(), &shards());
     let server = Hub::start([("owner/name", sharded_repo())]);
@@ -94,7 +94,7 @@ fn files_below(directory: &Path, prefix: &str, found: &mut Vec<(String, Vec<u8>)
 }
 
 #[test]
-fn directories_of_trainers() {
+fn directories_of_trainers_are_read_by_address() {
     let dir = tempfile::tempdir().unwrap();
     let whole = fixture("training/ranks.safetensors");
     let args = ["convert", whole.to_str().unwrap(), "dcp", "--ranks", "3", "--dcp"];
@@ -118,7 +118,7 @@ fn directories_of_trainers() {
 }
 
 #[test]
-fn a_web_server() {
+fn every_command_reads_from_a_web_server() {
     let dir = tempfile::tempdir().unwrap();
     local(dir.path(), &[("model.safetensors".into(), file())]);
     let server = Web::new().with("a/model.safetensors", file());
@@ -181,7 +181,7 @@ const NOTHING: &str = "<ListBucketResult><Name>bucket</Name><IsTruncated>false</
                        </ListBucketResult>";
 
 #[test]
-fn files_of_other_formats_at_an_address() {
+fn files_of_other_formats_are_read_by_address() {
     let dir = tempfile::tempdir().unwrap();
     let server = Web::new();
     for name in [
@@ -233,7 +233,7 @@ fn files_of_other_formats_at_an_address() {
 }
 
 #[test]
-fn errors_name_the_address_and_what_to_do() {
+fn errors_have_the_address_and_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let server = Web::new().with("bucket/models/a.safetensors", file());
     let absent = server.address("b.safetensors");
@@ -255,7 +255,7 @@ fn errors_name_the_address_and_what_to_do() {
 }
 
 #[test]
-fn several_addresses_and_paths_at_once() {
+fn several_addresses_and_paths_are_verified_at_once() {
     let dir = tempfile::tempdir().unwrap();
     local(dir.path(), &shards());
     let server = Hub::start([("owner/name", sharded_repo()), ("owner/other", repo())]);
@@ -294,7 +294,7 @@ fn nothing_is_changed_in_place() {
 }
 
 #[test]
-fn what_is_no_address_is_an_error_that_says_so() {
+fn invalid_addresses_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     for (address, expected) in [
         ("ftp://host/model.safetensors", "expected an address that begins with one of s3, s3a, gs"),

@@ -8,7 +8,7 @@ use super::web::Server as Web;
 use super::*;
 
 #[test]
-fn a_conversion_from_the_hub() {
+fn a_checkpoint_of_the_hub_is_converted() {
     let dir = tempfile::tempdir().unwrap();
     let server = Hub::start([("owner/name", sharded_repo())]);
     let run = |args: &[&str]| output(with_hub(&server, dir.path(), args));

@@ -6,7 +6,7 @@ use super::{Make, Must, check, delta, file, inputs, writers};
 use crate::fixtures::*;
 
 #[test]
-fn a_directory_is_replaced_as_the_rule_says() {
+fn a_directory_is_replaced_only_as_the_rule_allows() {
     let states: [(&str, Make, Must); 9] = [
         ("absent", |_| {}, Must::Write),
         ("empty", |out| fs::create_dir(out).unwrap(), Must::Write),

@@ -8,7 +8,7 @@ use crate::convert::list;
 use crate::fixtures::*;
 
 #[test]
-fn a_file_is_replaced_as_the_rule_says() {
+fn a_file_is_replaced_only_as_the_rule_allows() {
     let states: [(&str, Make, Must); 5] = [
         ("absent", |_| {}, Must::Write),
         ("an empty file", |out| fs::write(out, "").unwrap(), Must::Force),
@@ -90,7 +90,7 @@ fn a_shard_is_replaced_only_by_itself() {
 }
 
 #[test]
-fn what_a_file_would_hide_is_named() {
+fn a_checkpoint_that_an_output_would_hide_is_named() {
     for before in ["model.safetensors.index.json", "weights.safetensors"] {
         let dir = temp_dir();
         inputs(dir.path());

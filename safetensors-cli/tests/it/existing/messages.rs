@@ -4,7 +4,7 @@ use super::{content, file, inputs};
 use crate::fixtures::*;
 
 #[test]
-fn the_error_says_what_is_there_and_what_to_do() {
+fn the_error_describes_the_existing_output_and_a_remedy() {
     let dir = temp_dir();
     inputs(dir.path());
     file(dir.path(), "c.safetensors", &["z", "y\u{202e}"], 1.0);
@@ -55,7 +55,7 @@ fn a_dry_run_of_a_change_names_the_keys() {
 
 #[cfg(unix)]
 #[test]
-fn a_terminal_is_asked() {
+fn a_terminal_gets_a_question() {
     use crate::pty::Session;
     let dir = temp_dir();
     inputs(dir.path());

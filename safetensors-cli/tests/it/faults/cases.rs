@@ -20,7 +20,7 @@ const INPUT: &str = "input.safetensors";
 /// A checkpoint, as it opens: each tensor's name with its shape and bytes, and the metadata. Of
 /// anything else, each file's name with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Contents {
     tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
     metadata: BTreeMap<String, String>,
 }
@@ -33,8 +33,8 @@ pub(crate) struct Case {
     target: &'static str,
     /// A directory as it is before each run.
     template: TempDir,
-    pub(crate) old: Found,
-    pub(crate) new: Found,
+    pub(crate) old: Contents,
+    pub(crate) new: Contents,
     /// Whether the target opens as a checkpoint. A signature and a delta do not, and are put in
     /// place as any file and any directory is.
     pub(crate) is_checkpoint: bool,
@@ -77,7 +77,7 @@ impl Case {
         save(template.path().join(INPUT), views, &SaveOptions::new()).unwrap();
         make_old(template.path());
 
-        let nothing = || Found { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
+        let nothing = || Contents { tensors: BTreeMap::new(), metadata: BTreeMap::new() };
         let mut case = Self {
             name,
             line,
@@ -130,7 +130,7 @@ impl Case {
     }
 
     /// The checkpoint that is there now.
-    pub(crate) fn found(&self, directory: &Path) -> Result<Found, String> {
+    pub(crate) fn found(&self, directory: &Path) -> Result<Contents, String> {
         if self.line.starts_with("delta make") {
             return delta(&directory.join(self.target)).map_err(|error| error.to_string());
         }
@@ -138,7 +138,7 @@ impl Case {
             // Equal input and key give equal bytes.
             return files(&directory.join(self.target)).map_err(|error| error.to_string());
         }
-        let open = || -> safetensors_core::Result<Found> {
+        let open = || -> safetensors_core::Result<Contents> {
             let checkpoint = Checkpoint::open(directory.join(self.target))?;
             let read = checkpoint.read_all(&LoadOptions::new().threads(1))?;
             let tensors = checkpoint.tensors().zip(read).map(|(tensor, read)| {
@@ -147,7 +147,7 @@ impl Case {
             let mut metadata = checkpoint.metadata().clone();
             // Each save for ranks has a unique name.
             metadata.remove("safetensors_bridge.attempt");
-            Ok(Found { tensors: tensors.collect(), metadata })
+            Ok(Contents { tensors: tensors.collect(), metadata })
         };
         open().map_err(|error| error.to_string())
     }
@@ -235,7 +235,7 @@ pub(crate) fn state(root: &Path) -> State {
 }
 
 /// Reads a file, or the files of a directory that are not hidden.
-fn files(path: &Path) -> io::Result<Found> {
+fn files(path: &Path) -> io::Result<Contents> {
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
         files = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
@@ -245,7 +245,7 @@ fn files(path: &Path) -> io::Result<Found> {
         let is_hidden = name.starts_with('.');
         (!is_hidden).then(|| Ok((name, (Vec::new(), fs::read(file)?))))
     });
-    Ok(Found { tensors: named.collect::<io::Result<_>>()?, metadata: BTreeMap::new() })
+    Ok(Contents { tensors: named.collect::<io::Result<_>>()?, metadata: BTreeMap::new() })
 }
 
 /// Copies the content of a directory.
@@ -329,7 +329,7 @@ pub(crate) fn old_folder(directory: &Path, options: &str) {
 }
 
 /// A delta as it opens: its digests, and each difference.
-fn delta(path: &Path) -> safetensors_core::Result<Found> {
+fn delta(path: &Path) -> safetensors_core::Result<Contents> {
     let delta = safetensors_delta::Delta::open(path)?;
     let mut tensors = BTreeMap::new();
     for tensor in delta.tensors() {
@@ -338,5 +338,5 @@ fn delta(path: &Path) -> safetensors_core::Result<Found> {
     }
     let digests = [("base", delta.base_digest()), ("result", delta.result_digest())];
     let digests = digests.map(|(of, digest)| (of.into(), digest.unwrap_or_default()));
-    Ok(Found { tensors, metadata: digests.into() })
+    Ok(Contents { tensors, metadata: digests.into() })
 }

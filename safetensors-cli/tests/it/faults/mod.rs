@@ -198,7 +198,7 @@ fn a_save_for_ranks_over_an_older_checkpoint() {
 }
 
 #[test]
-fn a_delta_over_an_older_one() {
+fn a_delta_replaces_an_older_one_or_nothing() {
     let line = "delta make base new.safetensors checkpoint --force";
     check(&Case::new("a delta", line, FOLDER, |dir| {
         make_delta(dir);
@@ -209,7 +209,7 @@ fn a_delta_over_an_older_one() {
 }
 
 #[test]
-fn an_applied_delta_over_an_older_directory() {
+fn an_applied_delta_replaces_an_older_directory_or_nothing() {
     let line = "delta apply base delta checkpoint --force";
     check(&Case::new("an applied delta", line, FOLDER, |dir| {
         old_file(&dir.join(FILE), &SaveOptions::new());
@@ -219,7 +219,7 @@ fn an_applied_delta_over_an_older_directory() {
 
 #[cfg(feature = "sign")]
 #[test]
-fn a_signature_over_an_older_one() {
+fn a_signature_replaces_an_older_one_or_nothing() {
     let line = "sign checkpoint --key key.pem --hash blake3 --force";
     check(&Case::new("a signature", line, "checkpoint/model.sig", |dir| {
         fs::copy(crate::sign::fixture("p256.pem"), dir.join("key.pem")).unwrap();
@@ -251,12 +251,12 @@ fn check_edit(name: &'static str, line: &'static str, align: usize) {
 
 /// The header has room for the change, which is made in a copy nevertheless.
 #[test]
-fn an_edit() {
+fn an_edit_is_complete_or_changes_nothing() {
     check_edit("an edit", "metadata set checkpoint/model.safetensors note=new", 4096);
 }
 
 #[test]
-fn an_edit_in_place() {
+fn an_edit_in_place_is_complete_or_can_be_restored() {
     let line = "metadata set checkpoint/model.safetensors note=new --in-place";
     check_edit("an edit in place", line, 4096);
 }

@@ -7,10 +7,10 @@ mod plan;
 mod tests;
 mod value;
 
-use plan::Plan;
+use plan::ArrangedPlan;
 use value::Value;
 
-use crate::checkpoint::{Checkpoint, Computed, Made, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, ComputedKind, Replacement};
 use crate::file::io::ReadAt;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
@@ -161,13 +161,13 @@ impl<S: ReadAt> Checkpoint<S> {
         self,
         tensors: impl IntoIterator<Item = (N, Arranged)>,
     ) -> Result<Checkpoint<Computed<S>>> {
-        let mut plan = Plan::default();
+        let mut plan = ArrangedPlan::default();
         for (name, arranged) in tensors {
             plan.add(&name.into(), arranged.0.value(&self)?, arranged.0.names())?;
         }
         let aliases = plan.finish(&self)?;
         self.computed(Replacement {
-            tensors: plan.tensors.into_iter().map(Made::Strided).collect(),
+            tensors: plan.tensors.into_iter().map(ComputedKind::Strided).collect(),
             instead: plan.instead.iter().map(|(name, it)| (&**name, it.clone())).collect(),
             added: Vec::new(),
             others: Vec::new(),

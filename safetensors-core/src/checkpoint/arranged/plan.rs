@@ -1,4 +1,4 @@
-//! [`Plan`]: the names that arranged tensors use up, and the places of the tensors.
+//! [`ArrangedPlan`]: the names that arranged tensors use up, and the places of the tensors.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::format::header::METADATA_KEY;
 
 /// The arranged tensors.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct ArrangedPlan {
     pub(super) tensors: Vec<Strided>,
     /// By the name of a stored tensor, the numbers of the tensors that take its place.
     pub(super) instead: HashMap<String, Vec<usize>>,
@@ -17,7 +17,7 @@ pub(super) struct Plan {
     used: HashSet<String>,
 }
 
-impl Plan {
+impl ArrangedPlan {
     /// Adds a tensor. `used` has the names that it is made of.
     pub(super) fn add<S>(
         &mut self,

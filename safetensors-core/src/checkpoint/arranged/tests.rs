@@ -193,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn any_arrangement_is_that_of_the_model(
+    fn any_arrangement_equals_the_model(
         shape in prop::collection::vec(0..8_usize, 0..4),
         dtype in prop::sample::select(Dtype::ALL.to_vec()),
         depth in 0..6_usize,

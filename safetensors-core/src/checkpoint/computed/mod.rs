@@ -54,18 +54,18 @@ impl<S> Clone for Computed<S> {
 /// The sources of all files of a checkpoint.
 pub(crate) struct Shared<S> {
     pub(crate) files: Vec<CheckpointFile<S>>,
-    pub(crate) tensors: Vec<Made>,
+    pub(crate) tensors: Vec<ComputedKind>,
     /// Other checkpoints that the tensors are computed from.
     pub(crate) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
 }
 
 /// A tensor that is not stored.
-pub(crate) enum Made {
+pub(crate) enum ComputedKind {
     Numbers(Box<dyn ComputedTensor>),
     Strided(Strided),
 }
 
-impl Made {
+impl ComputedKind {
     pub(crate) fn numbers(tensor: impl ComputedTensor + 'static) -> Self {
         Self::Numbers(Box::new(tensor))
     }
@@ -136,8 +136,8 @@ impl<S> Computed<S> {
                 Content::Computed(number) => number,
             };
             match &self.shared.tensors[number] {
-                Made::Strided(tensor) => strided.push((tensor, bytes)),
-                Made::Numbers(tensor) => {
+                ComputedKind::Strided(tensor) => strided.push((tensor, bytes)),
+                ComputedKind::Numbers(tensor) => {
                     let size = bytes_of(tensor.dtype(), 1) as u64;
                     let elements = bytes.start / size..bytes.end.div_ceil(size);
                     if let Some((file, bytes)) = tensor.source_bytes(elements.clone()) {
@@ -176,8 +176,10 @@ impl<S: ReadAt> ReadAt for Computed<S> {
                         copied.push(ReadRange { offset: offset + part.start, bytes });
                     }
                     Content::Computed(number) => match &self.shared.tensors[number] {
-                        Made::Numbers(tensor) => self.compute(&**tensor, part.start, bytes)?,
-                        Made::Strided(tensor) => {
+                        ComputedKind::Numbers(tensor) => {
+                            self.compute(&**tensor, part.start, bytes)?
+                        }
+                        ComputedKind::Strided(tensor) => {
                             parts.push(Part { tensor, start: part.start, bytes });
                         }
                     },

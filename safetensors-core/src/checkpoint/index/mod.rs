@@ -83,7 +83,7 @@ impl Index {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
-    pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
+    pub(super) fn paths_next_to(&self, index: &Path) -> Vec<PathBuf> {
         let folder = index.parent().unwrap_or(Path::new(""));
         self.shards().map(|(file, _)| folder.join(file)).collect()
     }

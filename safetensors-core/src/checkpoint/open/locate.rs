@@ -117,7 +117,7 @@ impl CheckpointPath {
     ) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
-            Self::Index(index) => Ok(read(store, index, &Limits::default())?.files_beside(index)),
+            Self::Index(index) => Ok(read(store, index, &Limits::default())?.paths_next_to(index)),
         }
     }
 

@@ -58,7 +58,7 @@ impl Checkpoint<Mmap> {
         let store = &OpenedBy(|path: &Path| unsafe { map_file(path) });
         let opener = Opener { store, limits: &Limits::default(), joins: false };
         let opened = opener.open(path, || CheckpointPath::find(path))?;
-        opened.beside(Arc::new(Boxed(LocalStore)), false).into_stored()
+        opened.with_siblings(Arc::new(Boxed(LocalStore)), false).into_stored()
     }
 }
 

@@ -84,7 +84,7 @@ impl<S: ReadAt + 'static> Checkpoint<Assembled<S>> {
         let path = path.as_ref();
         let opener = Opener { store: &*store, limits, joins: true };
         let opened = opener.open(path, || locate::locate(&*store, path))?;
-        Ok(opened.beside(Arc::new(Boxed(store)), false))
+        Ok(opened.with_siblings(Arc::new(Boxed(store)), false))
     }
 }
 
@@ -193,7 +193,7 @@ impl<S: ReadAt> Checkpoint<S> {
         let opener = Opener { store: &OpenedBy(&open), limits, joins: false };
         let opened = opener.open(path, || locate_by_name(path))?;
         let siblings = OpenedBy(|path: &Path| FileSource::open(path));
-        opened.beside(Arc::new(Boxed(siblings)), false).into_stored()
+        opened.with_siblings(Arc::new(Boxed(siblings)), false).into_stored()
     }
 }
 

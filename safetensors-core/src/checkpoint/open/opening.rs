@@ -207,12 +207,12 @@ impl<T: Store> Opener<'_, T> {
     }
 
     fn shards(&self, path: &Path, index: &Index) -> Result<Vec<CheckpointFile<T::File>>> {
-        let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
+        let files: Vec<_> = index.paths_next_to(path).into_iter().zip(index.shards()).collect();
         open_at_once(files, |(file, (_, names))| self.shard(&file, names))
     }
 
     pub(crate) fn faults(&self, path: &Path, index: &Index) -> Vec<Error> {
-        let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
+        let files: Vec<_> = index.paths_next_to(path).into_iter().zip(index.shards()).collect();
         let opened = open_at_once(files, |(file, (shard, names))| {
             let opened = self.shard(&file, names);
             let places = |it: CheckpointFile<T::File>| it.places(shard, names, path).map(drop);
@@ -266,7 +266,7 @@ impl<T: Store> Opener<'_, T> {
             if shards.iter().all(|shard| shard.path != path)
                 && self.file(&path).is_ok_and(|other| dcp::has_parts(&other))
             {
-                return Err(dcp::beside_index(file, &name));
+                return Err(dcp::not_in_index(file, &name));
             }
         }
         Ok(())
@@ -290,7 +290,7 @@ impl<T: Store> Opener<'_, T> {
         }
         let index = Index::read_any(self.store, &path, self.limits).ok()?;
         let names_it =
-            index.is_foreign && index.files_beside(&path).iter().any(|named| named == file);
+            index.is_foreign && index.paths_next_to(&path).iter().any(|named| named == file);
         names_it.then_some((path, index))
     }
 }

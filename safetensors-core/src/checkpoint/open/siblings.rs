@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::index::Index;
 use crate::checkpoint::store::{Boxed, FileKind, Store, StoreEntry, Version};
 use crate::file::io::hidden::{BACKUP_MAGIC, header_backup};
-use crate::file::io::{ReadAt, beside};
+use crate::file::io::{ReadAt, next_to};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::Limits;
 
@@ -18,7 +18,7 @@ pub(crate) type Siblings = dyn Store<File = Box<dyn ReadAt>>;
 
 impl Siblings {
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
-        Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
+        Ok(Index::read(self, index, &Limits::default())?.paths_next_to(index))
     }
 
     /// Returns the bytes of a file, at most this many; `None` if there is none. Links on a local
@@ -32,7 +32,7 @@ impl Siblings {
             Err(error) => return Err(error),
         }
         if let (Some(home), Some(name), false) = (path.parent(), path.file_name(), is_own)
-            && let Err(error) = beside::find(home, name)
+            && let Err(error) = next_to::find(home, name)
             // Nothing on the disk has the path of a file in another store.
             && matches!(error.kind(), ErrorKind::NotAFile { .. })
         {
@@ -169,10 +169,10 @@ impl<S> Checkpoint<S> {
     /// Sets the store of the files next to the checkpoint's or, with `is_directory`, in its path.
     #[doc(hidden)]
     pub fn in_store(self, store: impl Store + 'static, is_directory: bool) -> Self {
-        self.beside(Arc::new(Boxed(store)), is_directory)
+        self.with_siblings(Arc::new(Boxed(store)), is_directory)
     }
 
-    pub(crate) fn beside(mut self, siblings: Arc<Siblings>, is_directory: bool) -> Self {
+    pub(crate) fn with_siblings(mut self, siblings: Arc<Siblings>, is_directory: bool) -> Self {
         let first = || self.files().first().map(|file| &*file.path);
         if let Some(path) = self.about.index.as_deref().or_else(first).map(Path::to_owned) {
             let siblings = Arc::clone(&siblings);

@@ -21,7 +21,7 @@ use super::open::siblings::{Siblings, copy, is_refused};
 use super::store::{FileKind, StoreEntry, is_not_found};
 use crate::file::hash::{MANIFEST, signed_name};
 use crate::file::io::hidden::is_temporary_name;
-use crate::file::io::{FileSource, ReadAt, beside};
+use crate::file::io::{FileSource, ReadAt, next_to};
 use crate::format::error::{Error, Result};
 
 /// The ends of names of files that hold tensors, or name files that do.
@@ -205,7 +205,7 @@ impl OtherFiles {
             self.store.as_ref().ok_or_else(missing)?.copy(&path, out)?;
             return Ok(None);
         }
-        let file = beside::open(&self.home, name)?.ok_or_else(missing)?;
+        let file = next_to::open(&self.home, name)?.ok_or_else(missing)?;
         copy(&file, &path, out)?;
         let found = file.file().metadata().map_err(|error| Error::io(error, &path))?;
         Ok(Some(found.permissions()))
@@ -353,7 +353,7 @@ impl Listing {
         if !is_file_below(home, Path::new(path), belongs) {
             return Ok(None);
         }
-        Ok(beside::open(home, path)?.map(|file| file.byte_len()))
+        Ok(next_to::open(home, path)?.map(|file| file.byte_len()))
     }
 
     fn leave(&mut self, path: String) {
@@ -383,7 +383,7 @@ fn may_belong(name: &str) -> bool {
 
 /// A link must not lead out of the directory, where a file may be secret.
 fn is_file_below(home: &Path, name: &Path, belongs: fn(&str) -> bool) -> bool {
-    let Ok(Some(target)) = beside::find(home, name) else { return false };
+    let Ok(Some(target)) = next_to::find(home, name) else { return false };
     let belongs = |part: &OsStr| part.to_str().is_some_and(belongs);
     let leads_to_other =
         |home: PathBuf| target.strip_prefix(home).is_ok_and(|target| !target.iter().all(belongs));

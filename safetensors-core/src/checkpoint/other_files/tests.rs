@@ -201,7 +201,7 @@ fn only_a_listing_that_is_denied_is_passed_over() {
 }
 
 #[test]
-fn an_address_that_is_its_own_destination_keeps_its_files() {
+fn an_address_that_is_also_the_destination_keeps_its_files() {
     let weights = serialize(tensor(&[1; 4]), &SaveOptions::new()).unwrap();
     let files = [("s3://b/m/model.safetensors", weights), ("s3://b/m/config.json", b"{}".to_vec())];
     let store = MemoryStore::from_iter(files);

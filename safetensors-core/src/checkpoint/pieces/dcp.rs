@@ -45,7 +45,7 @@ pub(crate) fn refuse_indexed<S>(file: &CheckpointFile<S>) -> Result<()> {
 }
 
 /// Returns the error of an index that names a file, while another file of its directory has parts.
-pub(crate) fn beside_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
+pub(crate) fn not_in_index<S>(named: &CheckpointFile<S>, other: &str) -> Error {
     bad(format!("the index names it, but not {other:?}, which has parts as well"), named)
 }
 

@@ -73,9 +73,10 @@ impl<S: ReadAt> Checkpoint<Assembled<S>> {
             }
         }
         Ok(match siblings {
-            Some(siblings) => {
-                parts.into_iter().map(|part| part.beside(Arc::clone(&siblings), false)).collect()
-            }
+            Some(siblings) => parts
+                .into_iter()
+                .map(|part| part.with_siblings(Arc::clone(&siblings), false))
+                .collect(),
             None => parts,
         })
     }

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
 
-use super::beside::{Beside, overtaken};
 use super::current::{current, old_files};
+use super::placed_files::{PlacedFiles, overtaken};
 use crate::checkpoint::index::Index;
 use crate::checkpoint::names::{INDEX_SUFFIX, STANDARD_FILE, set_aside};
 use crate::checkpoint::store::{Store, Versions, WritableDirectory};
@@ -89,7 +89,7 @@ pub(crate) fn commit<D: WritableDirectory>(
         index: index.clone(),
         before,
         others: BTreeSet::new(),
-        beside: Beside::default(),
+        placed: PlacedFiles::default(),
         has_tried_index: false,
         done,
     };
@@ -99,7 +99,7 @@ pub(crate) fn commit<D: WritableDirectory>(
     let decisive = if is_standard || is_one_file && !had_index { files[0] } else { &*index };
     let earlier = commit.before.get(decisive).cloned();
     let committed = commit
-        .beside
+        .placed
         .put(commit.directory, options, &new.beside)
         .and_then(|()| commit.put_tensors(&files, json, has_tensors, &second_names));
     if let Err(error) = &committed
@@ -118,7 +118,7 @@ struct Commit<'a, D: WritableDirectory> {
     before: Versions<D::Version>,
     /// Files of `before` that match no pattern of the new checkpoint.
     others: BTreeSet<String>,
-    beside: Beside<D::Version>,
+    placed: PlacedFiles<D::Version>,
     /// The index of the new files may have been written.
     has_tried_index: bool,
     done: &'a mut Done<D::Version>,
@@ -230,7 +230,7 @@ impl<D: WritableDirectory> Commit<'_, D> {
                 let _ = self.directory.take_back(&name, &version);
             }
         }
-        self.beside.put_back(self.directory);
+        self.placed.put_back(self.directory);
     }
 
     /// Does steps 3 to 5 for the files of tensors.

@@ -1,12 +1,12 @@
 //! [`save_sharded`]: several files and their index.
 
-mod beside;
 mod commit;
 pub(super) mod commit_parts;
 mod current;
 pub(super) mod destination;
 pub(super) mod local_directory;
 pub(super) mod options;
+mod placed_files;
 pub(super) mod size;
 pub(super) mod split;
 pub(super) mod staged;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use crate::checkpoint::names::is_beside;
+use crate::checkpoint::names::is_other_file;
 use crate::checkpoint::{FilePattern, MaxShardSize, OtherFiles};
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
@@ -144,7 +144,9 @@ impl ShardOptions {
     }
 
     pub(crate) fn check_beside(&self) -> Result<()> {
-        let Some(name) = self.beside.keys().find(|name| !is_beside(name)) else { return Ok(()) };
+        let Some(name) = self.beside.keys().find(|name| !is_other_file(name)) else {
+            return Ok(());
+        };
         let problem = format!(
             "expected the name of a file beside the tensors, without folders and without the \
              ending of a file of tensors or of an index, found {name:?}"

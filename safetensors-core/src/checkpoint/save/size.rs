@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_parse_with_units() {
         let cases = [
             // The cases of huggingface_hub's own tests.
             ("1KB", 1_000),

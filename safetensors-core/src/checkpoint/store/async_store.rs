@@ -6,10 +6,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::fetch::{Wanted, each, plan, read};
-use super::held::{
-    AsyncFile, FOREVER, Files, Held, Missing, Opened, Recorder, again, is_not_fetched, not_fetched,
+use super::async_file::{
+    AsyncFile, CachedFile, FOREVER, Files, Missing, Opened, Recorder, again, is_not_fetched,
+    not_fetched,
 };
+use super::fetch::{FileRange, each, plan, read};
 use super::{FileKind, Store, StoreEntry, is_not_found};
 use crate::checkpoint::names::{STANDARD_FILE, STANDARD_INDEX};
 use crate::file::io::AsyncReadAt;
@@ -124,7 +125,7 @@ impl<S, O> fmt::Debug for AsyncStore<S, O> {
 #[must_use = "the bytes are dropped with it"]
 pub struct Fetched<S> {
     owner: Task,
-    files: Vec<Arc<Held<S>>>,
+    files: Vec<Arc<CachedFile<S>>>,
     failed: Vec<Arc<Files<S>>>,
 }
 
@@ -133,7 +134,7 @@ impl<S> Fetched<S> {
         Self { owner: Task::new(), files: Vec::new(), failed: Vec::new() }
     }
 
-    fn add(&mut self, file: &Arc<Held<S>>) {
+    fn add(&mut self, file: &Arc<CachedFile<S>>) {
         // The ranges of a file mostly follow one another.
         if !self.files.last().is_some_and(|last| Arc::ptr_eq(last, file)) {
             self.files.push(Arc::clone(file));
@@ -214,8 +215,8 @@ where
         let progress = options.meter(total);
         let wanted = tensors.iter().enumerate().map(|(of, tensor)| {
             let start = tensor.file_offset();
-            let file = Arc::clone(&tensor.source().held);
-            Wanted { file, range: start..start + tensor.byte_len(), of }
+            let file = Arc::clone(&tensor.source().cached);
+            FileRange { file, range: start..start + tensor.byte_len(), of }
         });
         let mut left = total;
         let mut result = Ok(());
@@ -299,24 +300,24 @@ where
         };
         let _ = each(missing.paths.into_iter().map(open), OPENED_AT_ONCE, opened).await;
         let ranges = missing.ranges.into_iter();
-        let wanted = ranges.map(|(file, range)| Wanted { file, range, of: 0 }).collect();
+        let wanted = ranges.map(|(file, range)| FileRange { file, range, of: 0 }).collect();
         self.send(wanted, fetched, &mut |_| ControlFlow::Continue(())).await;
     }
 
-    async fn open_file(&self, path: PathBuf, owner: Task) -> io::Result<Arc<Held<S>>> {
-        let held = Held::new((self.open)(path).await?);
-        let len = held.source.byte_len();
-        let start = 0..len.min(START).min(held.source.requests().byte_len.max(1) as u64);
-        let bytes = read(&held.source, start.clone()).await?;
+    async fn open_file(&self, path: PathBuf, owner: Task) -> io::Result<Arc<CachedFile<S>>> {
+        let cached = CachedFile::new((self.open)(path).await?);
+        let len = cached.source.byte_len();
+        let start = 0..len.min(START).min(cached.source.requests().byte_len.max(1) as u64);
+        let bytes = read(&cached.source, start.clone()).await?;
         // Such are the settings next to a model, which some code reads outside of runs.
         let owner = if start.end == len { FOREVER } else { owner };
-        held.add(start, Ok(bytes), owner);
-        Ok(Arc::new(held))
+        cached.add(start, Ok(bytes), owner);
+        Ok(Arc::new(cached))
     }
 
     async fn send(
         &self,
-        wanted: Vec<Wanted<S>>,
+        wanted: Vec<FileRange<S>>,
         fetched: &mut Fetched<S>,
         done: &mut impl FnMut((usize, u64, Result<(), Arc<io::Error>>)) -> ControlFlow<()>,
     ) {
@@ -355,15 +356,15 @@ where
     type File = AsyncFile<S>;
 
     fn open(&self, path: &Path) -> Result<AsyncFile<S>> {
-        let held = match lock(&self.files.0).get(path) {
+        let cached = match lock(&self.files.0).get(path) {
             Some(opened) => opened.as_ref().map(Arc::clone).map_err(again),
             None => {
                 self.missing.path(&self.files, path);
                 Err(not_fetched("the file has"))
             }
         };
-        let held = held.map_err(|error| Error::io(error, path))?;
-        Ok(AsyncFile::new(held, Arc::clone(&self.missing)))
+        let cached = cached.map_err(|error| Error::io(error, path))?;
+        Ok(AsyncFile::new(cached, Arc::clone(&self.missing)))
     }
 
     fn kind(&self, path: &Path) -> Result<Option<FileKind>> {

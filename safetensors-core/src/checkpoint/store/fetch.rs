@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::held::Held;
+use super::async_file::CachedFile;
 use crate::file::io::AsyncReadAt;
 use crate::format::parallel::Task;
 
@@ -15,23 +15,23 @@ use crate::format::parallel::Task;
 const GAP: u64 = 32 << 10;
 
 /// Wanted bytes, and the caller's number for their purpose.
-pub(super) struct Wanted<S> {
-    pub(super) file: Arc<Held<S>>,
+pub(super) struct FileRange<S> {
+    pub(super) file: Arc<CachedFile<S>>,
     pub(super) range: Range<u64>,
     pub(super) of: usize,
 }
 
 pub(super) struct Request<S> {
-    pub(super) file: Arc<Held<S>>,
+    pub(super) file: Arc<CachedFile<S>>,
     pub(super) range: Range<u64>,
     pub(super) wanted: u64,
     pub(super) of: usize,
 }
 
-pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> Vec<Request<S>> {
+pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<FileRange<S>>, owner: Task) -> Vec<Request<S>> {
     wanted.sort_by_key(|wanted| (Arc::as_ptr(&wanted.file).addr(), wanted.range.start));
     let mut requests: Vec<Request<S>> = Vec::new();
-    for Wanted { file, range, of } in wanted {
+    for FileRange { file, range, of } in wanted {
         let most = file.source.requests().byte_len.max(1) as u64;
         for hole in file.claim(range, owner) {
             let last = requests.last().filter(|last| Arc::ptr_eq(&last.file, &file));
@@ -55,7 +55,7 @@ pub(super) fn plan<S: AsyncReadAt>(mut wanted: Vec<Wanted<S>>, owner: Task) -> V
 }
 
 impl<S: AsyncReadAt> Request<S> {
-    fn may_take(&self, file: &Arc<Held<S>>, range: &Range<u64>, most: u64) -> bool {
+    fn may_take(&self, file: &Arc<CachedFile<S>>, range: &Range<u64>, most: u64) -> bool {
         if !Arc::ptr_eq(&self.file, file) {
             return false;
         }

@@ -4,9 +4,9 @@
 //! [`Checkpoint::open_in`](crate::Checkpoint::open_in) files in memory ([`MemoryStore`]) or in any
 //! other [`Store`].
 
+mod async_file;
 mod async_store;
 mod fetch;
-mod held;
 mod local;
 mod memory;
 mod writable;
@@ -15,9 +15,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use async_file::AsyncFile;
+pub(super) use async_file::is_not_fetched;
 pub use async_store::{AsyncStore, Fetched};
-pub use held::AsyncFile;
-pub(super) use held::is_not_fetched;
 pub use local::LocalStore;
 pub(super) use local::{OpenedBy, is_not_found};
 pub use memory::{MemoryFile, MemoryStore};

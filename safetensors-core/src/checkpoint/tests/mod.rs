@@ -321,7 +321,7 @@ fn without_links_old_shards_are_copied() {
 }
 
 #[test]
-fn what_a_crash_leaves_behind_is_no_checkpoint() {
+fn leftovers_of_a_crash_are_no_checkpoint() {
     let directory = prepare(Before::Single);
     let leftover = directory.path().join(".abc.safetensors.tmp");
     fs::create_dir(&leftover).unwrap();

@@ -101,7 +101,7 @@ fn version(directory: &Path) -> Option<u8> {
 }
 
 #[test]
-fn the_old_version_or_the_new_one_is_whole_and_nothing_else_is_touched() {
+fn the_old_or_the_new_version_is_complete_and_other_files_stay() {
     let all = [SINGLE, OTHER, SHARDS, FOLDERS, WEIGHTS];
     let standard = [SINGLE, SHARDS, FOLDERS];
     let pairs = all.into_iter().flat_map(|old| standard.map(|new| (Some(old), new)));
@@ -153,7 +153,7 @@ fn the_old_version_or_the_new_one_is_whole_and_nothing_else_is_touched() {
 }
 
 #[test]
-fn a_file_of_tensors_that_is_of_no_version_is_not_replaced() {
+fn a_file_of_tensors_of_no_version_is_not_replaced() {
     let of = |names: &[&str]| {
         let views =
             names.iter().map(|name| (*name, TensorView::from_slice(&[1], &[7_u8]).unwrap()));

@@ -25,7 +25,7 @@ fn files(split: &Split, pattern: &FilePattern) -> Vec<(String, Vec<usize>)> {
 
 /// The published tests of `huggingface_hub`, with tensors that are called layer 1 to 5.
 #[test]
-fn the_published_cases() {
+fn the_published_cases_have_the_published_result() {
     let pattern: FilePattern = "file{suffix}.safetensors".parse().unwrap();
     let sizes = [6, 10, 30, 2, 2].map(|size| (size, None::<u64>));
 

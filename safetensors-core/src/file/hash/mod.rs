@@ -1,12 +1,12 @@
 //! Digests: XXH3-128 of tensors, SHA-256 of data, and their records.
 
 #[cfg(feature = "std")]
-mod beside;
-#[cfg(feature = "std")]
 mod compute;
 mod hex;
 #[cfg(feature = "std")]
 mod options;
+#[cfg(feature = "std")]
+mod other_records;
 #[cfg(feature = "std")]
 mod record;
 #[cfg(feature = "std")]
@@ -18,17 +18,17 @@ mod value;
 
 #[cfg(feature = "std")]
 pub use self::{
-    beside::Note,
     compute::hash_tensors,
     options::DigestOptions,
+    other_records::Note,
     record::{KEY, TensorDigests},
     table::remove_record,
     value::{Digest, Hasher},
 };
 #[cfg(feature = "std")]
 pub(crate) use self::{
-    beside::{check_records, signatures},
     compute::{of_data, of_tensor},
+    other_records::{check_records, signatures},
     running::RunningDigest,
 };
 #[cfg(feature = "sha256")]

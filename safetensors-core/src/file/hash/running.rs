@@ -15,11 +15,11 @@ use crate::format::error::Result;
 #[derive(Debug, Default)]
 pub(crate) struct RunningDigest {
     taken: u64,
-    state: State,
+    state: HashState,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum HashState {
     #[default]
     Begun,
     // Boxed: a hasher is large, and only tensors that are being written need one.
@@ -36,16 +36,19 @@ impl RunningDigest {
         self.taken += bytes.len() as u64;
         // A tensor that arrives in one piece needs no hasher.
         if self.taken == bytes.len() as u64 && self.taken == len {
-            self.state = State::Done(Digest::compute(bytes));
+            self.state = HashState::Done(Digest::compute(bytes));
             return;
         }
         let mut hasher = match std::mem::take(&mut self.state) {
-            State::Hashing(hasher) => hasher,
-            State::Begun | State::Done(_) => Box::default(),
+            HashState::Hashing(hasher) => hasher,
+            HashState::Begun | HashState::Done(_) => Box::default(),
         };
         hasher.update(bytes);
-        self.state =
-            if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
+        self.state = if self.taken == len {
+            HashState::Done(hasher.finish())
+        } else {
+            HashState::Hashing(hasher)
+        };
     }
 
     /// Lets the tensor be written again.
@@ -61,9 +64,9 @@ impl RunningDigest {
         buffer: &mut Vec<u8>,
     ) -> Result<Digest> {
         let mut hasher = match &self.state {
-            State::Done(digest) => return Ok(*digest),
-            State::Hashing(hasher) => Hasher::clone(hasher),
-            State::Begun => Hasher::default(),
+            HashState::Done(digest) => return Ok(*digest),
+            HashState::Hashing(hasher) => Hasher::clone(hasher),
+            HashState::Begun => Hasher::default(),
         };
         let rest = place.start + self.taken..place.end;
         read_pieces(&Written { file, end: place.end }, rest, buffer, failed, |piece| {

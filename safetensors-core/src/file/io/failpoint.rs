@@ -38,11 +38,11 @@ mod armed {
     struct Armed {
         /// Steps that still succeed.
         left: usize,
-        wanted: Wanted,
+        wanted: Interruption,
         reached: Option<&'static str>,
     }
 
-    enum Wanted {
+    enum Interruption {
         Failure,
         /// All later ones fail too.
         Crash,
@@ -72,10 +72,10 @@ mod armed {
             let is_first = armed.reached.is_none();
             armed.reached.get_or_insert(step);
             match &mut armed.wanted {
-                Wanted::Failure => is_first,
-                Wanted::Crash => true,
+                Interruption::Failure => is_first,
+                Interruption::Crash => true,
                 #[cfg(test)]
-                Wanted::Call(f) => {
+                Interruption::Call(f) => {
                     call = if is_first { f.take() } else { None };
                     false
                 }
@@ -92,7 +92,7 @@ mod armed {
 
     #[cfg(test)]
     pub(crate) fn is_killed() -> bool {
-        let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Wanted::Crash);
+        let crashed = |it: &Armed| it.reached.is_some() && matches!(it.wanted, Interruption::Crash);
         ARMED.with_borrow(|armed| armed.as_ref().is_some_and(crashed))
     }
 
@@ -105,13 +105,13 @@ mod armed {
     /// it.
     #[doc(hidden)]
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(n, Wanted::Failure, f)
+        run(n, Interruption::Failure, f)
     }
 
     /// Like [`fail_at`], but later steps fail too, and nothing is cleaned up.
     #[doc(hidden)]
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(n, Wanted::Crash, f)
+        run(n, Interruption::Crash, f)
     }
 
     #[cfg(test)]
@@ -155,7 +155,7 @@ mod armed {
         call: impl FnOnce() + 'static,
         f: impl FnOnce() -> T,
     ) -> (T, Option<&'static str>) {
-        run(n, Wanted::Call(Some(Box::new(call))), f)
+        run(n, Interruption::Call(Some(Box::new(call))), f)
     }
 
     /// Simulates a system that lacks a feature.
@@ -167,7 +167,7 @@ mod armed {
         result
     }
 
-    fn run<T>(n: usize, wanted: Wanted, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    fn run<T>(n: usize, wanted: Interruption, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         ARMED.set(Some(Armed { left: n, wanted, reached: None }));
         let result = f();
         let reached = ARMED.take().and_then(|armed| armed.reached);

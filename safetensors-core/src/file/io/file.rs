@@ -46,7 +46,7 @@ pub struct FileSource {
     path: PathBuf,
     stamp: Stamp,
     /// Whether the next change after opening may have the time of the last one.
-    is_young: bool,
+    is_recent: bool,
     /// Whether reads wait for a network or another process.
     waits: bool,
 }
@@ -120,14 +120,14 @@ impl FileSource {
 
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
         let stamp = Stamp::new(metadata);
-        let is_young = is_young(metadata);
+        let is_recent = is_recent(metadata);
         let waits = waits(&file);
-        Self { file, path: path.into(), stamp, is_young, waits }
+        Self { file, path: path.into(), stamp, is_recent, waits }
     }
 
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         let metadata = self.file.metadata()?;
-        (self.stamp, self.is_young) = (Stamp::new(&metadata), is_young(&metadata));
+        (self.stamp, self.is_recent) = (Stamp::new(&metadata), is_recent(&metadata));
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl ReadAt for FileSource {
     }
 
     fn may_change_unseen(&self) -> bool {
-        self.is_young
+        self.is_recent
     }
 
     // A file that was removed has not been replaced.
@@ -228,7 +228,7 @@ fn not_a_file(found: &'static str, path: &Path) -> Error {
 }
 
 /// Returns whether the next change may get the same time.
-fn is_young(metadata: &Metadata) -> bool {
+fn is_recent(metadata: &Metadata) -> bool {
     let changed = time_of_change(metadata);
     // A time in the future comes from another clock, such as a file server's.
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());

@@ -45,7 +45,7 @@ pub(crate) fn directory(path: &Path) -> &Path {
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn next_to(path: &Path, suffix: &str) -> PathBuf {
     let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
     name.push(suffix);
     directory(path).join(name)
@@ -68,7 +68,7 @@ pub(crate) fn growing_lock(path: &Path) -> PathBuf {
 }
 
 pub(crate) fn header_backup(path: &Path) -> PathBuf {
-    beside(path, BACKUP_SUFFIX)
+    next_to(path, BACKUP_SUFFIX)
 }
 
 /// Follows no links, and opens no special files.
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_whose_they_are() {
+    fn hidden_names_identify_their_file() {
         let backup = header_backup(Path::new("models/model.safetensors"));
         assert_eq!(backup, Path::new("models/.model.safetensors.header-backup"));
         assert_eq!(header_backup(Path::new("a")), Path::new("./.a.header-backup"));

@@ -3,9 +3,6 @@
 #[cfg(feature = "std")]
 mod async_read_at;
 #[cfg(feature = "std")]
-#[doc(hidden)]
-pub mod beside;
-#[cfg(feature = "std")]
 pub(crate) mod copy;
 #[cfg(feature = "std")]
 pub(crate) mod failpoint;
@@ -19,6 +16,9 @@ pub(crate) mod identity;
 pub(crate) mod lock;
 #[cfg(feature = "std")]
 pub(crate) mod names;
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod next_to;
 #[cfg(feature = "std")]
 pub(crate) mod page_cache;
 #[cfg(feature = "std")]

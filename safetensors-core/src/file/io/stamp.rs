@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_bytes_alone_is_no_change() {
+    fn new_links_modes_and_names_are_no_change() {
         let (directory, path, source) = open("model.safetensors");
         let other = directory.path().join("other.safetensors");
         fs::hard_link(&path, &other).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_become_shorter_says_so() {
+    fn a_shortened_file_is_an_error_with_both_lengths() {
         let (_directory, path, source) = open("model.safetensors");
         File::options().write(true).open(&path).unwrap().set_len(4).unwrap();
         let expected = "the file has become shorter: expected at least 9 bytes, found 4";

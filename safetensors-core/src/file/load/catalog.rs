@@ -9,7 +9,7 @@ use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::header::{Metadata, NameTable, TensorInfo, is_reserved};
-use crate::weights::Known;
+use crate::weights::TensorFacts;
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ pub(crate) struct CatalogTable {
     /// Whether no tensor is codes, by any settings.
     pub(crate) is_plain: bool,
     pub(super) has_codes: OnceLock<bool>,
-    pub(super) known: OnceLock<Arc<Known>>,
+    pub(super) facts: OnceLock<Arc<TensorFacts>>,
 }
 
 /// Reads a file next to a checkpoint, up to a limit of bytes.

@@ -10,7 +10,7 @@ use crate::file::io::hidden::shard_numbers;
 use crate::format::error::Result;
 use crate::format::header::Metadata;
 use crate::format::tensor::TensorBuf;
-use crate::weights::{Known, Stored, Tensors, Weight, may_be_codes};
+use crate::weights::{Stored, TensorFacts, Tensors, Weight, may_be_codes};
 
 impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// Decides the dtype of the tensor in a load.
@@ -61,7 +61,7 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
             return Ok(None);
         }
         match catalog.position(self.name()) {
-            Some(position) => catalog.known()?.of_tensor(catalog, position),
+            Some(position) => catalog.facts()?.of_tensor(catalog, position),
             None => Ok(None),
         }
     }
@@ -70,15 +70,15 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
 impl<S: ReadAt> Catalog<S> {
     /// Returns the weights in the order of their codes.
     pub(crate) fn weights(&self) -> Result<Vec<Weight>> {
-        if self.may_have_codes() { self.known()?.weights(self) } else { Ok(Vec::new()) }
+        if self.may_have_codes() { self.facts()?.weights(self) } else { Ok(Vec::new()) }
     }
 
-    fn known(&self) -> Result<&Known> {
-        match self.table.known.get() {
-            Some(known) => Ok(known),
+    fn facts(&self) -> Result<&TensorFacts> {
+        match self.table.facts.get() {
+            Some(facts) => Ok(facts),
             None => {
-                let known = Known::new(self)?;
-                Ok(self.table.known.get_or_init(|| Arc::new(known)))
+                let facts = TensorFacts::new(self)?;
+                Ok(self.table.facts.get_or_init(|| Arc::new(facts)))
             }
         }
     }
@@ -140,12 +140,12 @@ impl<S: ReadAt> OneFile<'_, S> {
     fn weight(&self) -> Result<Option<Weight>> {
         let archive = self.0.archive;
         // Empty if no tensor may be codes.
-        let known = archive.found(|| {
+        let facts = archive.found(|| {
             let may_be = archive.header().iter().any(|info| may_be_codes(info.dtype()));
-            may_be.then(|| Known::new(self).ok()).flatten()
+            may_be.then(|| TensorFacts::new(self).ok()).flatten()
         });
-        match (known.and_then(Option::as_ref), archive.header().position(self.0.name())) {
-            (Some(known), Some(position)) => known.of_tensor(self, position),
+        match (facts.and_then(Option::as_ref), archive.header().position(self.0.name())) {
+            (Some(facts), Some(position)) => facts.of_tensor(self, position),
             _ => Ok(None),
         }
     }

@@ -16,7 +16,7 @@ mod plan;
 mod size;
 pub(crate) mod slice;
 pub(crate) mod streaming;
-pub(crate) mod wanted;
+pub(crate) mod tensor_read;
 
 use std::slice::from_ref;
 
@@ -28,7 +28,7 @@ pub use pieces::Piece;
 use plan::{Job, Scratch};
 pub use slice::LazySlice;
 use streaming::Announced;
-use wanted::{Reserved, TensorRead};
+use tensor_read::{Reserved, TensorRead};
 
 use crate::file::io::ReadAt;
 use crate::file::io::page_cache::Unkept;

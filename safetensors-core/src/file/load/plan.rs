@@ -9,7 +9,7 @@ use crate::file::load::LazyTensor;
 use crate::file::load::fused::{ReadConversion, ReadScratch};
 use crate::file::load::size::{JOB, SMALL, STRIDED};
 use crate::file::load::slice::{FileRuns, read_runs};
-use crate::file::load::wanted::{Reserved, TensorRead};
+use crate::file::load::tensor_read::{Reserved, TensorRead};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::slice::ByteRuns;
 use crate::format::tensor::TensorBuf;

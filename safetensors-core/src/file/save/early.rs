@@ -18,11 +18,11 @@ const MOST: u64 = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Early {
     piece: u64,
-    state: Mutex<State>,
+    state: Mutex<EarlyState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EarlyState {
     written: Ranges,
     /// Everything before this offset was asked for.
     asked: u64,
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_asked_for_once_and_in_order() {
+    fn ranges_are_requested_once_and_in_order() {
         const PIECE: u64 = MOST;
         let early = Early::for_file_of(1 << 30).unwrap();
         assert_eq!(early.next(0..100), None);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_in_a_large_directory() {
+    fn leftovers_in_a_large_directory_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         for i in 0..FEW {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sink_refuses_does_not_count_as_written() {
+    fn bytes_that_the_sink_refuses_do_not_count_as_written() {
         let mut pieces = Pieces::new(4);
         let error = pieces.write(&Given(&[(0, b"ab"), (2, b"cd")]), &mut |offset, _| {
             if offset == 0 { Ok(()) } else { Err(ErrorKind::Cancelled.into()) }

@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_a_flag_for_each_byte(
+        fn ranges_equal_a_flag_for_each_byte(
             steps in prop::collection::vec((0..64_u64, 0..12_u64, prop::bool::weighted(0.2)), 0..60)
         ) {
             const LEN: u64 = 80;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_empty_ones_have_no_gap() {
+    fn complete_and_empty_ranges_have_no_gap() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.first_gap(0), None);
         ranges.insert(3..7).unwrap();

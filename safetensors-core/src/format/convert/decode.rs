@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_of_16_bits_needs_no_instructions_of_its_own() {
+    fn a_format_of_16_bits_needs_no_special_instructions() {
         for code in 0..=u16::MAX {
             let value = f16::from_bits(code).to_f32();
             let ours = Format::HALF.decode(u32::from(code));

@@ -202,7 +202,7 @@ mod tests {
     use crate::format::dtype::Dtype;
 
     #[test]
-    fn the_limits_are_those_of_the_formats() {
+    fn limits_equal_the_formats() {
         let limits = [
             (Dtype::F4, 6.0, 8.0, 7.0),
             (Dtype::F8_E4M3, 448.0, 480.0, 464.0_f32.next_up()),

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_dtype_has_its_own_name_and_known_words_in_any_case() {
+    fn each_dtype_parses_from_its_name_and_from_known_words() {
         for &dtype in Dtype::ALL {
             for name in [dtype.name().to_owned(), dtype.name().to_lowercase()] {
                 assert_eq!(name.parse::<Dtype>().unwrap(), dtype);

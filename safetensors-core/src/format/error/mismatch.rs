@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_bounded_and_counts_what_it_leaves_out() {
+    fn a_message_is_bounded_and_counts_omitted_differences() {
         let shape = |i| Mismatch::Shape {
             name: format!("{}{i}", "n".repeat(10_000)),
             expected: Vec::from([usize::MAX; 100]),

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_edits_or_another_prefix() {
+    fn names_with_a_few_edits_or_another_prefix_are_similar() {
         let names = [
             "model.layers.1.self_attn.q_proj.weight",
             "model.layers.10.self_attn.q_proj.weight",

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn short_text_is_shown_whole() {
+    fn only_long_text_is_shortened() {
         assert_eq!(Escaped("it's \"a\\b\"\n").to_string(), r#"it's "a\b"\n"#);
         assert_eq!(Quoted("model.0").to_string(), r#""model.0""#);
         let long = Quoted(&"n".repeat(161)).to_string();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_begin_alike_are_told_apart() {
+    fn attributes_of_similar_names_are_distinguished() {
         let keys = [
             ("u", "units"),
             ("u", ""),

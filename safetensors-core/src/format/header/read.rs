@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_a_file() {
+    fn errors_of_a_stream_equal_errors_of_a_file() {
         let file = file();
         // The last two bytes are the data, which `read` does not check.
         for len in 0..file.len() - 2 {

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_standard_library() {
+    fn numbers_equal_the_standard_librarys() {
         let mut digits = String::new();
         for digit in "123456789012345".chars() {
             digits.push(digit);

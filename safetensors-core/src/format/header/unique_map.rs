@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_object_without_duplicate_keys() {
+    fn only_one_object_without_duplicate_keys_is_accepted() {
         let parse = |json| UniqueMap::<u8>::new("numbers").parse(json);
         assert_eq!(parse(" {} ").unwrap(), BTreeMap::new());
         let two = BTreeMap::from([("a".to_owned(), 2), ("b".to_owned(), 1)]);

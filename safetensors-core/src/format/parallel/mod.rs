@@ -125,7 +125,7 @@ mod tests {
     use crate::format::error::{Error, ErrorKind};
 
     #[test]
-    fn results_in_order_and_the_first_error() {
+    fn results_are_in_order_and_the_first_error_is_returned() {
         let nothing = in_parallel(0..0, 4, |_: usize, _: &mut ()| Ok(()));
         assert!(nothing.unwrap().is_empty());
         for count in [1, 2, 7, 8, 9, 100] {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_a_value_of_its_own() {
+    fn each_thread_has_its_own_value() {
         let counted = in_parallel(0..100, 3, |_, seen: &mut usize| {
             *seen += 1;
             Ok(*seen)

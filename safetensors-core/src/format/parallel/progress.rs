@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_part_moves_the_whole_not_back() {
+    fn a_cancelled_part_does_not_reduce_the_total_progress() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = Arc::clone(&told);
         let meter = Meter::new(move |progress| {

@@ -5,20 +5,20 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 
 pub(super) struct Queue<I> {
-    state: Mutex<State<I>>,
+    state: Mutex<QueueState<I>>,
     /// How many items may be begun and not be done.
     ahead: usize,
     changed: Condvar,
 }
 
-struct State<I> {
+struct QueueState<I> {
     items: Option<Enumerate<I>>,
     begun: usize,
 }
 
 impl<I: Iterator> Queue<I> {
     pub(super) fn new(items: I, ahead: usize) -> Self {
-        let state = State { items: Some(items.enumerate()), begun: 0 };
+        let state = QueueState { items: Some(items.enumerate()), begun: 0 };
         Self { state: Mutex::new(state), ahead, changed: Condvar::new() }
     }
 

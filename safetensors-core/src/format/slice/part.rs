@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scalar_has_only_the_whole() {
+    fn a_scalar_has_no_parts() {
         assert!(TensorPart::Whole.shape(&[]).unwrap().is_empty());
         let parts = [TensorPart::span(0, 0, 0), RankPart::new(0, 0, 1).into()];
         for part in parts {

@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_cut_makes_up_the_whole(
+        fn cut_boxes_cover_the_tensor(
             shape in prop::collection::vec(0..7_usize, 0..5),
             cuts in prop::collection::vec((0..5_usize, 0..9_usize), 0..12),
             changed in 0..100_usize,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told() {
+    fn problems_are_reported() {
         let two = [tile(&[0, 0], &[2, 3]), tile(&[2, 0], &[2, 3])];
         assert!(check(&[4, 3], &two).is_ok());
         assert!(problem(&[5, 3], &two).contains("12 of the 15 elements"));
@@ -205,7 +205,7 @@ mod tests {
 
     // Hostile numbers of boxes take no quadratic time, also if they are wrong.
     #[test]
-    fn a_hundred_thousand_boxes() {
+    fn a_hundred_thousand_boxes_take_no_quadratic_time() {
         let count = 100_000;
         let long: Vec<_> = (0..count).map(|at| tile(&[0, at], &[1 << 20, 1])).collect();
         assert!(check(&[1 << 20, count], &long).is_ok());

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_byte_that_is_not_a_boolean_is_found() {
+    fn the_first_byte_that_is_not_a_boolean_is_reported() {
         for len in [0, 1, 4095, 4096, 4097, 10_000] {
             assert!(check_bools(&vec![1; len], 5).is_ok());
             for at in [0, 1, 4095, 4096, len.saturating_sub(1)].into_iter().filter(|&at| at < len) {

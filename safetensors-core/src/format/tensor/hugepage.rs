@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timed_page_is_whole_and_untouched() {
+    fn the_timed_page_is_complete_and_untouched() {
         let page = |memory, touched: Option<Range<usize>>| {
             let touched = touched.into_iter().collect();
             let page = Window { memory, touched, decided: Once::new() }.untouched_page();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_in_which_a_buffer_begins() {
+    fn huge_pages_with_the_start_of_a_buffer_are_touched() {
         let page = |number: usize| number * HUGE;
         // Three large buffers and many small ones. The first begins before the first whole huge
         // page.

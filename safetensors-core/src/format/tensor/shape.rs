@@ -101,7 +101,7 @@ mod tests {
 
     #[cfg(target_pointer_width = "64")]
     #[test]
-    fn overflow_is_found_beside_a_zero_dimension() {
+    fn overflow_is_reported_despite_a_zero_dimension() {
         let half = 1_usize << 32;
         for shape in [[half, half, 1], [half, half, 0], [0, half, half]] {
             assert!(

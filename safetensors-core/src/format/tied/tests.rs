@@ -128,7 +128,7 @@ fn the_same_names_as_safetensors_torch() {
 }
 
 #[test]
-fn which_name_is_kept() {
+fn the_kept_name_is_the_preferred_or_the_first() {
     let shared = Slice::whole(1, 4);
     let tensors = ["c", "b", "a", "d"].map(|name| (name, shared.clone()));
     let kept = |options: Tied| {
@@ -141,7 +141,7 @@ fn which_name_is_kept() {
 }
 
 #[test]
-fn what_is_not_shared() {
+fn tensors_with_other_bytes_or_none_are_not_shared() {
     let mut unknown = Slice::whole(1, 4);
     unknown.storage = None;
     let mut no_elements = Slice::whole(1, 4);
@@ -167,7 +167,7 @@ fn what_is_not_shared() {
 
 /// The published cases of the Python package: `A` of shape `[3, 3]` and `B`, its first row.
 #[test]
-fn a_part_of_another_tensor() {
+fn a_part_of_another_tensor_is_refused_or_dropped() {
     let (a, b) = (Slice::whole(1, 9), Slice::new(1, 9, 0, 3));
     let tensors = [("A", a.clone()), ("B", b.clone()), ("C", a.clone())];
     let dropped = resolve(&tensors, &Tied::new().views(Views::Drop)).unwrap();
@@ -233,7 +233,7 @@ fn a_part_that_is_broadcast() {
 
 /// Tensors that fill the same storage can still differ in layout, shape or dtype.
 #[test]
-fn the_same_bytes_as_another_tensor() {
+fn other_views_of_the_same_bytes_are_refused() {
     let a = Slice { shape: vec![2, 2], ..Slice::whole(1, 4) };
     let mut transposed = a.clone();
     transposed.storage.as_mut().unwrap().contiguous = false;
@@ -256,7 +256,7 @@ fn the_same_bytes_as_another_tensor() {
 }
 
 #[test]
-fn names_that_could_not_be_saved() {
+fn names_that_could_not_be_saved_are_errors() {
     let shared = Slice::whole(1, 4);
     for (names, twice) in [(["a", "a"], true), (["__metadata__", "a"], false)] {
         let tensors = names.map(|name| (name, shared.clone()));

@@ -73,7 +73,7 @@ use crate::format::slice::IntoIndices;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TensorCache<F: Framework> {
-    reader: Arc<Reader<F>>,
+    reader: Arc<CacheReader<F>>,
     /// The most threads that read ahead.
     most_threads: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -94,7 +94,7 @@ pub struct CacheStats {
 }
 
 /// The state that the threads share.
-struct Reader<F: Framework> {
+struct CacheReader<F: Framework> {
     checkpoint: Checkpoint<Box<dyn ReadAt>>,
     device: F::Device,
     options: LoadOptions,
@@ -124,7 +124,7 @@ impl<F: Framework> TensorCache<F> {
         let checkpoint = into_view(checkpoint, options)?;
         let sources = checkpoint.files().iter().map(|file| file.safetensors().source());
         let most_threads = options.threads_for(sources, usize::MAX);
-        let reader = Reader {
+        let reader = CacheReader {
             checkpoint,
             device,
             options: options.clone().for_framework::<F>(),
@@ -237,7 +237,7 @@ impl<F: Framework> fmt::Debug for TensorCache<F> {
     }
 }
 
-impl<F: Framework> Reader<F> {
+impl<F: Framework> CacheReader<F> {
     /// Checks a slice, and finds its place and its bytes in memory.
     fn key(&self, name: &str, indices: impl IntoIndices) -> Result<SliceKey> {
         let tensor = self.checkpoint.tensor(name)?;

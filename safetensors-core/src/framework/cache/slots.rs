@@ -37,7 +37,7 @@ impl Turn {
     }
 }
 
-enum State<T> {
+enum SlotState<T> {
     /// Has whether the slice is read ahead.
     Reading(bool),
     Kept(Arc<T>, Turn),
@@ -47,7 +47,7 @@ enum State<T> {
 /// The slices that are kept or being read. Their bytes are never more than the budget.
 pub(super) struct Slots<T> {
     budget: u64,
-    states: HashMap<SliceKey, State<T>>,
+    states: HashMap<SliceKey, SlotState<T>>,
     /// The slices that are kept, the next to drop first.
     order: BTreeMap<Turn, SliceKey>,
     /// The last number of a turn.
@@ -87,15 +87,15 @@ impl<T> Slots<T> {
     /// Returns a slice that is kept, or the error of reading it ahead.
     pub(super) fn take(&mut self, key: &SliceKey, has_waited: bool) -> Option<Result<Arc<T>>> {
         let found = match self.states.get(key)? {
-            State::Reading(_) => {
+            SlotState::Reading(_) => {
                 // It stays until the caller finds it, even if it is not listed, or not any more.
                 self.uses += 1;
                 self.wanted.entry(key.clone()).or_insert(self.uses);
                 return None;
             }
-            State::Kept(tensor, _) => Ok(tensor.clone()),
-            State::Failed(_) => match self.states.remove(key)? {
-                State::Failed(error) => Err(error),
+            SlotState::Kept(tensor, _) => Ok(tensor.clone()),
+            SlotState::Failed(_) => match self.states.remove(key)? {
+                SlotState::Failed(error) => Err(error),
                 _ => return None,
             },
         };
@@ -113,7 +113,7 @@ impl<T> Slots<T> {
     /// or has to wait for room.
     pub(super) fn begin(&mut self, key: &SliceKey) -> bool {
         let is_first = self.waiting.as_ref().is_none_or(|waiting| waiting == key);
-        if !is_first || matches!(self.states.get(key), Some(State::Reading(_))) {
+        if !is_first || matches!(self.states.get(key), Some(SlotState::Reading(_))) {
             return false;
         }
         self.wanted.remove(key);
@@ -147,7 +147,7 @@ impl<T> Slots<T> {
             self.stats.bytes_kept -= dropped.bytes;
             self.ahead -= if turn.is_ahead() { dropped.bytes } else { 0 };
         }
-        self.states.insert(key.clone(), State::Reading(is_ahead));
+        self.states.insert(key.clone(), SlotState::Reading(is_ahead));
         self.reading += key.bytes;
         self.stats.bytes_kept += key.bytes;
         true
@@ -160,16 +160,16 @@ impl<T> Slots<T> {
         let Some(Ok(tensor)) = read else {
             self.stats.bytes_kept -= key.bytes;
             if let Some(Err(error)) = read {
-                self.states.insert(key.clone(), State::Failed(error));
+                self.states.insert(key.clone(), SlotState::Failed(error));
             }
             return;
         };
         self.stats.bytes_read += key.bytes;
-        self.states.insert(key.clone(), State::Kept(tensor, Turn::NONE));
+        self.states.insert(key.clone(), SlotState::Kept(tensor, Turn::NONE));
         self.uses += 1;
         let turn = match (self.wanted.get(key), began) {
             (Some(number), _) => Turn::Ahead(Reverse(*number)),
-            (None, Some(State::Reading(true))) => Turn::Guessed(self.uses),
+            (None, Some(SlotState::Reading(true))) => Turn::Guessed(self.uses),
             _ => Turn::Asked(self.uses),
         };
         self.set_turn(key, turn);
@@ -196,7 +196,7 @@ impl<T> Slots<T> {
 
     /// Moves a slice that is kept within the order.
     fn set_turn(&mut self, key: &SliceKey, turn: Turn) {
-        let Some(State::Kept(_, kept)) = self.states.get_mut(key) else { return };
+        let Some(SlotState::Kept(_, kept)) = self.states.get_mut(key) else { return };
         let before = mem::replace(kept, turn);
         let key = self.order.remove(&before).unwrap_or_else(|| key.clone());
         self.ahead -= if before.is_ahead() { key.bytes } else { 0 };

@@ -97,7 +97,7 @@ fn samples_are_the_files_of_a_directory_by_name() {
 }
 
 #[test]
-fn samples_are_found_in_directories_below() {
+fn samples_in_subdirectories_are_found() {
     let names = ["set/cat/1", "set/0", "set/dog/far/2", "set/cat/0", "set/z"];
     let files = names.map(|name| (format!("{name}.safetensors"), file(1, &[2])));
     let samples = Samples::<Bufs, _>::open_in(MemoryStore::from_iter(files), "set", ()).unwrap();
@@ -167,7 +167,7 @@ fn the_seed_decides_the_order() {
 }
 
 #[test]
-fn reading_runs_ahead_as_far_as_the_program_says() {
+fn reading_runs_ahead_within_the_prefetch_limit() {
     for (threads, prefetch) in [(1, 1), (4, 1), (4, 5), (2, 100)] {
         let (store, samples) = samples(40);
         let samples = samples.threads(threads).prefetch(prefetch);

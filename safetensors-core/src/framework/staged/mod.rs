@@ -6,13 +6,13 @@ mod ring;
 
 use std::ops::Range;
 
-use parts::Plan;
+use parts::StagedPlan;
 use ring::Filler;
 
 use crate::file::io::ReadAt;
 use crate::file::io::page_cache::Unkept;
 use crate::file::load::fused::ReadScratch;
-use crate::file::load::wanted::TensorRead;
+use crate::file::load::tensor_read::TensorRead;
 use crate::file::load::{LazyTensor, LoadOptions, one_a_file};
 use crate::format::error::Result;
 use crate::format::parallel::Meter;
@@ -145,7 +145,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 ) -> Result<()> {
     let wanted = tensors.iter().map(|tensor| TensorRead::whole(tensor, options));
     let wanted = wanted.collect::<Result<Vec<_>>>()?;
-    let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
+    let plan = StagedPlan::new(&wanted, options, ring.slot_bytes)?;
     let ring = StagingBuffers { slot_bytes: plan.slot_bytes(), ..ring };
     let progress = options.work.meter(plan.byte_len());
     let is_unkept = options.drops_page_cache(plan.byte_len());
@@ -158,7 +158,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 }
 
 struct PlanFiller<'t, 'a, S> {
-    plan: Plan<'t, 'a, S>,
+    plan: StagedPlan<'t, 'a, S>,
     progress: Meter,
     is_unkept: bool,
 }

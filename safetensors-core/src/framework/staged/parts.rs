@@ -1,4 +1,4 @@
-//! [`Plan`]: assigns parts of tensors to slots, and fills them.
+//! [`StagedPlan`]: assigns parts of tensors to slots, and fills them.
 
 use std::mem;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::StagedPart;
 use crate::file::io::{ReadAt, ReadRange};
 use crate::file::load::fused::{ReadConversion, ReadScratch};
-use crate::file::load::wanted::TensorRead;
+use crate::file::load::tensor_read::TensorRead;
 use crate::file::load::{DtypePlan, LazyTensor, LoadOptions};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
@@ -31,7 +31,7 @@ struct Source<'t, 'a, S> {
     bits: usize,
 }
 
-pub(super) struct Plan<'t, 'a, S> {
+pub(super) struct StagedPlan<'t, 'a, S> {
     sources: Vec<Source<'t, 'a, S>>,
     fills: Vec<Vec<StagedPart>>,
     slot_bytes: usize,
@@ -39,7 +39,7 @@ pub(super) struct Plan<'t, 'a, S> {
     options: &'t LoadOptions,
 }
 
-impl<'t, 'a, S> Plan<'t, 'a, S> {
+impl<'t, 'a, S> StagedPlan<'t, 'a, S> {
     /// Cuts large tensors, and lets small ones share a slot.
     pub(super) fn new(
         wanted: &'t [TensorRead<'t, 'a, S>],
@@ -98,7 +98,7 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
     }
 }
 
-impl<S: ReadAt> Plan<'_, '_, S> {
+impl<S: ReadAt> StagedPlan<'_, '_, S> {
     pub(super) fn fill(
         &self,
         number: usize,

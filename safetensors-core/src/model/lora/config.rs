@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_whole_if_it_has_one_of_many_ends() {
+    fn a_module_with_a_listed_end_is_saved_entirely() {
         let ends: Vec<_> = (0..100_000).map(|i| format!("\"a{i}\"")).collect();
         let ends = format!("[\"\", \"head\", \"lm_head\", \"é.b\", {}]", ends.join(", "));
         let json = format!("{{\"peft_type\": \"LORA\", \"modules_to_save\": {ends}}}");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_result_is_refused_by_name() {
+    fn settings_that_would_change_the_result_are_refused_by_name() {
         for (more, problem) in [
             (r#""use_qalora": true"#, "use_qalora: true"),
             (r#""layer_replication": [[0, 2]]"#, "layer_replication: [[0, 2]]"),

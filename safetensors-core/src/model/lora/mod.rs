@@ -111,10 +111,10 @@ use config::Config;
 pub use converted::{AdapterFormat, ConvertedAdapter};
 use merged::is_possible;
 use parts::Parts;
-use plan::{POSSIBLE, Plan};
+use plan::{LoraPlan, POSSIBLE};
 use source::{Source, mismatch};
 
-use crate::checkpoint::{Checkpoint, Computed, Made, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, ComputedKind, Replacement};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
@@ -219,7 +219,7 @@ impl Adapter {
     /// [`ErrorKind::Adapter`] if the other modules do not fit the checkpoint.
     pub fn left<S: ReadAt>(&self, base: &Checkpoint<S>) -> Result<Vec<&str>> {
         let quantized = base.quantized_weights()?;
-        Plan::new(base, &quantized).add(self)
+        LoraPlan::new(base, &quantized).add(self)
     }
 
     /// Returns the names of the modules with changed weights, as they are in the adapter, without
@@ -262,7 +262,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         mut dtype: impl FnMut(&str, Dtype) -> Dtype,
     ) -> Result<Checkpoint<Computed<S>>> {
         let quantized = self.quantized_weights()?;
-        let mut plan = Plan::new(&self, &quantized);
+        let mut plan = LoraPlan::new(&self, &quantized);
         let mut others = Vec::new();
         for adapter in adapters {
             plan.add(&adapter)?;
@@ -283,7 +283,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         });
         let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
         self.computed(Replacement {
-            tensors: tensors.into_iter().map(Made::numbers).collect(),
+            tensors: tensors.into_iter().map(ComputedKind::numbers).collect(),
             instead: old.into_iter().map(|number| (&*names[number], vec![number])).collect(),
             added,
             others,

@@ -9,7 +9,7 @@ use crate::model::quantized::QuantizedWeight;
 
 /// A name that an adapter has for a tensor of the checkpoint.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct LoraName {
     /// The position of the adapter's tensor.
     pub(super) position: usize,
     pub(super) name: String,
@@ -23,7 +23,7 @@ pub(super) struct Wanted {
 
 /// The tensors of the checkpoint for a wanted one.
 #[derive(Clone, Debug)]
-pub(super) struct Found<'a> {
+pub(super) struct LoraTarget<'a> {
     pub(super) names: Vec<&'a str>,
     pub(super) spelling: Spelling,
 }
@@ -105,7 +105,10 @@ impl<'a> Names<'a> {
     /// with the prefixes of another version of transformers, or, for all missing names, by names
     /// with one prefix more or less. `None` for a new tensor, which is possible only where no
     /// other name is changed. Returns also whether names have a longer prefix here.
-    pub(super) fn find(&self, all: &[Wanted]) -> Result<(Vec<Option<Found<'a>>>, bool), Failure> {
+    pub(super) fn find(
+        &self,
+        all: &[LoraName],
+    ) -> Result<(Vec<Option<LoraTarget<'a>>>, bool), Failure> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for (number, wanted) in all.iter().enumerate() {
             let it = self.get(wanted, &Prefix::default()).map_err(|error| (number, error))?;
@@ -118,8 +121,8 @@ impl<'a> Names<'a> {
         for number in missing {
             found[number] = self.get(&all[number], &prefix).map_err(|error| (number, error))?;
         }
-        let is_changed = |(wanted, found): (&Wanted, &Option<Found<'_>>)| match found {
-            Some(Found { names, spelling: Spelling::Same }) => names[0] != wanted.name,
+        let is_changed = |(wanted, found): (&LoraName, &Option<LoraTarget<'_>>)| match found {
+            Some(LoraTarget { names, spelling: Spelling::Same }) => names[0] != wanted.name,
             _ => false,
         };
         match found.iter().position(Option::is_none) {
@@ -131,14 +134,14 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the tensors for a name with another prefix.
-    fn get(&self, wanted: &Wanted, prefix: &Prefix) -> Result<Option<Found<'a>>> {
+    fn get(&self, wanted: &LoraName, prefix: &Prefix) -> Result<Option<LoraTarget<'a>>> {
         for (names, spelling) in wanted.spellings() {
             let names = names.iter().map(|name| match name.strip_prefix(&*prefix.drop) {
                 Some(rest) => self.look_up(&format!("{}{rest}", prefix.add), wanted.is_flattened),
                 None => Ok(None),
             });
             if let Some(names) = names.collect::<Result<Option<_>>>()? {
-                return Ok(Some(Found { names, spelling }));
+                return Ok(Some(LoraTarget { names, spelling }));
             }
         }
         Ok(None)
@@ -159,7 +162,7 @@ impl<'a> Names<'a> {
     ///
     /// The end of a single name may fit a weight of another part of the model, and the result would
     /// be wrong without an error.
-    fn prefix_for(&self, all: &[Wanted], missing: &[usize]) -> Result<Prefix, Failure> {
+    fn prefix_for(&self, all: &[LoraName], missing: &[usize]) -> Result<Prefix, Failure> {
         let Some(&first) = missing.first() else { return Ok(Prefix::default()) };
         let get = |number: usize, prefix: &Prefix| self.get(&all[number], prefix).ok().flatten();
         let prefixes = self.prefixes(&all[first]);
@@ -182,7 +185,7 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the prefixes that lead from a name to a tensor of the checkpoint.
-    fn prefixes(&self, wanted: &Wanted) -> Vec<Prefix> {
+    fn prefixes(&self, wanted: &LoraName) -> Vec<Prefix> {
         let dot = if wanted.is_flattened { '_' } else { '.' };
         let all = self.spellings(wanted.is_flattened);
         let mut prefixes = Vec::new();
@@ -201,7 +204,7 @@ impl<'a> Names<'a> {
         prefixes
     }
 
-    fn unmatched(&self, wanted: &Wanted) -> Error {
+    fn unmatched(&self, wanted: &LoraName) -> Error {
         let expected = wanted.name.clone();
         let kind = wanted.kind.map_or_else(|| "tensor".to_owned(), |kind| kind.to_string());
         let all = self.spellings(wanted.is_flattened);
@@ -213,7 +216,7 @@ impl<'a> Names<'a> {
     }
 }
 
-impl Wanted {
+impl LoraName {
     /// Returns the names that the tensors of a checkpoint may have for this one.
     fn spellings(&self) -> Vec<(Vec<String>, Spelling)> {
         let mut all = vec![(vec![self.name.clone()], Spelling::Same)];
@@ -276,7 +279,7 @@ mod tests {
         let checkpoint = Checkpoint::from_source(bytes, "base").unwrap();
         let wanted: Vec<_> = wanted
             .iter()
-            .map(|(name, is_flattened)| Wanted {
+            .map(|(name, is_flattened)| LoraName {
                 position: 0,
                 name: (*name).to_owned(),
                 is_flattened: *is_flattened,
@@ -285,7 +288,8 @@ mod tests {
             })
             .collect();
         let found = Names::new(&checkpoint, &[]).find(&wanted);
-        let name = |it: &Option<Found<'_>>| it.as_ref().map_or("none", |it| it.names[0]).to_owned();
+        let name =
+            |it: &Option<LoraTarget<'_>>| it.as_ref().map_or("none", |it| it.names[0]).to_owned();
         found
             .map(|(found, _)| found.iter().map(name).collect())
             .map_err(|(at, error)| format!("{at} {error}"))

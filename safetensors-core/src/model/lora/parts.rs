@@ -6,7 +6,7 @@ use super::config::{Config, Fields, wrong};
 use super::experts;
 use super::kinds::{ENDS, End, Kind, MODELS, Role, Tensors, unknown};
 use super::matrix::{Matrix, ProductShape};
-use super::names::{Found, Names, Wanted};
+use super::names::{LoraName, LoraTarget, Names};
 use super::source::{Source, at, located, mismatch, misshapen};
 use crate::file::load::LoadOptions;
 use crate::format::dtype::Dtype;
@@ -19,7 +19,7 @@ use crate::format::python_json;
 pub(super) struct Parts {
     pub(super) modules: Vec<Module>,
     /// Tensors that replace the checkpoint's.
-    pub(super) whole: Vec<Wanted>,
+    pub(super) whole: Vec<LoraName>,
     /// Whether the adapter is of a version of PEFT before 0.19.
     pub(super) is_before_0_19: bool,
 }
@@ -121,7 +121,7 @@ impl Parts {
                 let found = unknown(tensor.name());
                 return Err(located(&tensor, AdapterProblem::Unsupported { found }));
             };
-            parts.whole.extend(whole(source, name).map(|name| Wanted {
+            parts.whole.extend(whole(source, name).map(|name| LoraName {
                 position,
                 may_be_new: config.is_whole(&name),
                 name,
@@ -158,7 +158,7 @@ impl Parts {
         source: &Source,
         names: &Names<'a>,
         group: &[Changed<'_>],
-    ) -> Result<(Vec<Option<Found<'a>>>, bool)> {
+    ) -> Result<(Vec<Option<LoraTarget<'a>>>, bool)> {
         let changes = group.iter().map(wanted);
         let wanted: Vec<_> = self.whole.iter().cloned().chain(changes).collect();
         let found = names.find(&wanted);
@@ -167,9 +167,9 @@ impl Parts {
 }
 
 /// Returns the tensor of the checkpoint that a change means.
-fn wanted((module, change): &Changed<'_>) -> Wanted {
+fn wanted((module, change): &Changed<'_>) -> LoraName {
     let dot = if module.is_flattened { '_' } else { '.' };
-    Wanted {
+    LoraName {
         position: change.position(),
         name: format!("{}{dot}{}", module.name, change.end),
         is_flattened: module.is_flattened,

@@ -1,4 +1,4 @@
-//! [`Plan`]: finds the tensors of a checkpoint that adapters change, and refuses adapters.
+//! [`LoraPlan`]: finds the tensors of a checkpoint that adapters change, and refuses adapters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::config::wrong;
 use super::fit::{Fit, Met, vocabulary};
 use super::matrix::len;
 use super::merged::{Delta, Merged, Recent, Stored, is_possible};
-use super::names::{Found, Names, Wanted};
+use super::names::{LoraName, LoraTarget, Names};
 use super::parts::Changed;
 use super::source::{Source, at, located, mismatch, misshapen};
 use super::transposed::Base;
@@ -22,7 +22,7 @@ use crate::model::quantized::QuantizedWeight;
 pub(super) const POSSIBLE: &str = "dtype F32, BF16, F16 or a float of 8 bits";
 
 /// The changes of a checkpoint by the adapters so far.
-pub(super) struct Plan<'a, S> {
+pub(super) struct LoraPlan<'a, S> {
     base: Base<'a, S>,
     names: Names<'a>,
     quantized: &'a [QuantizedWeight],
@@ -33,7 +33,7 @@ pub(super) struct Plan<'a, S> {
     recent: Arc<Recent>,
 }
 
-impl<'a, S: ReadAt> Plan<'a, S> {
+impl<'a, S: ReadAt> LoraPlan<'a, S> {
     pub(super) fn new(base: &'a Checkpoint<S>, quantized: &'a [QuantizedWeight]) -> Self {
         Self {
             base: Base::new(base),
@@ -101,11 +101,11 @@ impl<'a, S: ReadAt> Plan<'a, S> {
         &self,
         source: &Source,
         changes: &[Changed<'n>],
-        found: Vec<Option<Found<'a>>>,
+        found: Vec<Option<LoraTarget<'a>>>,
     ) -> Result<Vec<Met<'n, 'a>>> {
         let mut all = Vec::new();
         for (&(module, change), found) in changes.iter().zip(found) {
-            let Some(Found { names, spelling }) = found else { continue };
+            let Some(LoraTarget { names, spelling }) = found else { continue };
             let mut first = 0;
             for (number, weight) in names.iter().enumerate() {
                 let shape = self.numbers(weight, source, change.position())?.shape();
@@ -174,8 +174,8 @@ impl<'a, S: ReadAt> Plan<'a, S> {
     fn replace(
         &mut self,
         adapter: &Adapter,
-        wanted: &Wanted,
-        found: Option<Found<'a>>,
+        wanted: &LoraName,
+        found: Option<LoraTarget<'a>>,
     ) -> Result<()> {
         let Some(tensor) = adapter.source.tensor_at(wanted.position) else { return Ok(()) };
         let number = match found.map(|found| found.names[0]) {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_the_product_and_of_its_transpose() {
+    fn rows_of_the_product_and_of_its_transpose_are_computed() {
         // The worked example of PEFT, without its factor.
         let product = || {
             let (down, up) = (vec![1.0, 0.0, 2.0, 0.0, 1.0, -1.0], vec![0.5, 0.0, 1.0, 1.0]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_ranks_of_any_size() {
+    fn products_equal_the_sum_for_blocks_and_ranks_of_any_size() {
         for rank in [1, 3, 4, 5, 9] {
             let columns = 2 * BLOCK + 7;
             let up: Vec<f32> = (0..2 * rank).map(|i| i as f32 - 3.0).collect();

@@ -8,7 +8,7 @@ use crate::format::error::{Error, ErrorKind, QuantizationProblem, Result};
 use crate::format::header::Metadata;
 use crate::format::tensor::shape::byte_len;
 use crate::format::tensor::{TensorBuf, TensorView, write_exactly};
-use crate::weights::{Known, Stored, Tensors, may_be_codes};
+use crate::weights::{Stored, TensorFacts, Tensors, may_be_codes};
 
 struct Together<'r, 'a, S> {
     rewrite: &'r Rewrite<'a, S>,
@@ -25,10 +25,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         let names = self.tensors.iter().map(|(name, _)| &**name).zip(0..);
         let together = Together { rewrite: self, positions: names.collect() };
-        let known = Known::new(&together)?;
+        let facts = TensorFacts::new(&together)?;
         for &position in changed {
             let (name, planned) = &self.tensors[position];
-            let Some(weight) = known.of_tensor(&together, position)? else { continue };
+            let Some(weight) = facts.of_tensor(&together, position)? else { continue };
             let problem = QuantizationProblem::Unsupported {
                 scheme: weight.scheme.into(),
                 reason: "its codes and its scales come from several checkpoints; put their files \

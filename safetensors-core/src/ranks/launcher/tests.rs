@@ -27,7 +27,7 @@ fn numbers(variables: &str) -> Numbers {
 }
 
 #[test]
-fn each_launcher_tells_all_numbers() {
+fn each_launcher_gives_all_numbers() {
     let expected = (5, 8, Some(1), Some(4));
     for variables in [
         "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4",
@@ -48,7 +48,7 @@ fn each_launcher_tells_all_numbers() {
 
 /// The variables that Slurm 22.05 has set in a job of 2 tasks on one machine.
 #[test]
-fn variables_of_a_real_slurm() {
+fn variables_of_a_real_slurm_give_the_rank() {
     // A process that srun starts.
     let task = "SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 \
                 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_TASKS_PER_NODE=2";
@@ -78,7 +78,7 @@ fn variables_of_a_real_slurm() {
 }
 
 #[test]
-fn tasks_of_slurm_on_a_node() {
+fn the_number_of_slurm_tasks_on_a_node_is_parsed() {
     for (node, tasks) in [(0, 4), (1, 4), (2, 3), (3, 1)] {
         let variables = format!(
             "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=12 SLURM_NODEID={node} \
@@ -175,7 +175,7 @@ fn values_that_are_no_numbers() {
 }
 
 #[test]
-fn by_hand() {
+fn ranks_set_by_hand_are_checked() {
     let rank = Rank::new(7, 8).unwrap().local(3, 4).unwrap();
     assert_eq!((rank.local_rank(), rank.local_world_size()), (Some(3), Some(4)));
     assert_eq!((Rank::default().rank(), Rank::default().world_size()), (0, 1));

@@ -53,7 +53,7 @@ fn integers_keep_their_value_or_are_refused() {
 }
 
 #[test]
-fn a_value_that_does_not_fit_is_found_after_many_that_do() {
+fn a_value_that_does_not_fit_is_reported_after_many_that_do() {
     let mut values = vec![100_i64; 5_000];
     values[4_321] = 128;
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -79,7 +79,7 @@ fn large_tensors_are_converted_in_pieces() {
 }
 
 #[test]
-fn the_source_tensor_is_never_whole_in_memory() {
+fn the_source_tensor_is_never_entirely_in_memory() {
     let archive =
         SafeTensors::from_source(NotingSource::new(file(&[("w".into(), Dtype::F64, 1 << 20)])));
     let archive = archive.unwrap();
@@ -221,7 +221,7 @@ fn a_converted_tensor_reads_as_its_values() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn reading_converted_is_converting_what_was_read(
+    fn converting_during_a_read_equals_converting_afterwards(
         tensors in prop::collection::vec((0..Dtype::ALL.len(), 0..30_000_usize), 0..12),
         to in prop::sample::select(vec![Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F8_E4M3]),
         all in prop::option::of(prop::sample::select(vec![Dtype::F64, Dtype::F32, Dtype::BF16])),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn known_digests_of_whole_and_piecewise_data() {
+fn digests_of_whole_and_piecewise_data_equal_known_values() {
     for (len, xxh3) in KNOWN {
         let bytes = pattern(len);
         assert_eq!(Digest::compute(&bytes).to_string(), xxh3, "{len}");
@@ -20,7 +20,7 @@ fn known_digests_of_whole_and_piecewise_data() {
 }
 
 #[test]
-fn known_digests_of_tensors_and_data_in_a_file() {
+fn digests_of_tensors_and_files_equal_known_values() {
     let directory = tempdir().unwrap();
     for ((len, xxh3), sha256) in KNOWN.into_iter().zip(SHA256) {
         let path = directory.path().join("model.safetensors");
@@ -35,7 +35,7 @@ fn known_digests_of_tensors_and_data_in_a_file() {
 }
 
 #[test]
-fn a_digest_is_of_the_bytes_in_the_file() {
+fn a_digest_covers_the_bytes_in_the_file() {
     let values = [1.5_f32, -2.0];
     let buf = TensorBuf::from_vec(vec![2], values.to_vec()).unwrap();
     let file = serialize([("w", buf)], &SaveOptions::new()).unwrap();
@@ -49,7 +49,7 @@ fn a_digest_is_of_the_bytes_in_the_file() {
 }
 
 #[test]
-fn digests_come_in_the_order_asked_for_with_any_number_of_threads() {
+fn digests_keep_the_requested_order_with_any_number_of_threads() {
     let (directory, _paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let tensors = ["d", "a", "c", "b", "d"].map(|name| checkpoint.tensor(name).unwrap());

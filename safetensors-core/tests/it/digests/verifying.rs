@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_was_checked_and_what_is_unrecorded() {
+fn checked_and_unrecorded_tensors_are_listed() {
     let (_directory, path) = place("model.safetensors");
     save_recorded(&path, &[("a", b"1"), ("b", b""), ("c", b"22"), ("d", b"")], &["b", "c"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -32,7 +32,7 @@ fn a_file_without_digests_is_an_error_only_if_they_are_required() {
 }
 
 #[test]
-fn every_flipped_byte_is_found_and_its_tensor_named() {
+fn every_flipped_byte_is_reported_with_its_tensor() {
     let (_directory, path) = place("model.safetensors");
     let tensors: [(&str, &[u8]); 3] = [("a", b"0123"), ("b", b""), ("c", b"45")];
     save_recorded(&path, &tensors, &["a", "b", "c"]);

@@ -34,7 +34,7 @@ fn in_place_as_long_as_it_fits() {
 
 /// Readers need not know how an edit was made, and a file system can share all blocks of data.
 #[test]
-fn a_header_that_fits_makes_the_same_file_in_place_and_anew() {
+fn a_header_that_fits_gives_the_same_file_in_place_and_rewritten() {
     for align in [8, 64, 4096] {
         let made = |in_place| {
             let (_directory, path) = file_of(SaveOptions::new().align(align));
@@ -67,7 +67,7 @@ fn a_new_file_aligns_its_data() {
 }
 
 #[test]
-fn edits_that_cannot_be_made() {
+fn impossible_edits_are_refused() {
     type Change = fn(Edit<'static>) -> Edit<'static>;
     let (_directory, path) = roomy_file();
     let cases: [(Change, ErrorKind, &str); 8] = [

@@ -31,7 +31,7 @@ fn some_metadata() -> impl Strategy<Value = Metadata> {
 
 proptest! {
     #[test]
-    fn any_edit_does_what_it_says(
+    fn any_edit_equals_the_model(
         old in some_tensors(),
         old_metadata in some_metadata(),
         added in some_tensors(),

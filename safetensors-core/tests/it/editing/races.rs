@@ -100,7 +100,7 @@ fn every_reader_finds_a_file_that_is_not_edited_in_place() {
 
 /// A checkpoint that was opened before the edit stays unchanged.
 #[test]
-fn what_is_open_stays_the_old_file() {
+fn an_open_checkpoint_keeps_the_old_file() {
     let (_directory, path) = place("model.safetensors");
     let view = TensorView::from_slice(&[3], &[7_u8, 8, 9]).unwrap();
     save(&path, [("w", view)], &SaveOptions::new().align(4096)).unwrap();

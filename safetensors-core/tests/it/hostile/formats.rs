@@ -73,7 +73,7 @@ fn a_safetensors_file_does_not_look_like_another_format() {
 /// The header alone gives the length of a file, so the format of later bytes has to be named
 /// separately.
 #[test]
-fn what_follows_the_tensors_is_named() {
+fn the_format_of_bytes_after_the_tensors_is_named() {
     let directory = tempdir().unwrap();
     for (behind, says) in [
         (zip("archive/data.pkl"), "after them is a PyTorch checkpoint"),

@@ -129,7 +129,7 @@ fn an_index_that_is_not_utf_8() {
 }
 
 #[test]
-fn what_is_saved_can_be_read_again() {
+fn saving_keeps_to_the_limits_of_reading() {
     let byte = [7_u8];
     let save = |shape: &[usize], metadata: Metadata| {
         let view = TensorView::new(Dtype::U8, shape, &byte).unwrap();

@@ -195,7 +195,7 @@ fn an_index_with_long_names() {
 }
 
 #[test]
-fn an_unknown_word_is_not_kept_whole() {
+fn a_long_unknown_word_is_shortened_in_the_error() {
     let long = "x".repeat(LONG);
     for (header, expected) in [
         (format!(r#"{{"a":{{"dtype":"{long}"}}}}"#), "unknown dtype"),

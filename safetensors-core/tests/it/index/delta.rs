@@ -49,7 +49,7 @@ fn a_delta_opens_as_no_checkpoint() {
 
 /// Its other files, such as the state of a scheduler, are no model.
 #[test]
-fn an_epoch_whose_model_is_a_delta_opens_as_that() {
+fn an_epoch_with_a_delta_as_model_opens_as_the_delta() {
     let (epoch, delta) = place("model.delta");
     fs::create_dir(&delta).unwrap();
     write_difference(epoch.path(), "scheduler.safetensors");
@@ -155,7 +155,7 @@ fn a_checkpoint_is_no_delta() {
 }
 
 #[test]
-fn a_checkpoint_may_be_saved_where_a_delta_lies() {
+fn a_checkpoint_may_be_saved_over_a_delta() {
     let directory = tempdir().unwrap();
     write_delta(directory.path(), r#"{"delta_encoding":"xor"}"#);
     let options = ShardOptions::new().max_shard_size(1.into());

@@ -49,7 +49,7 @@ fn a_directory_with_one_file_is_that_file() {
 
 /// transformers and huggingface_hub choose in the same way.
 #[test]
-fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
+fn a_directory_with_other_files_opens_as_model_safetensors() {
     let directory = tempdir().unwrap();
     let path = directory.path();
     write_shard(path, "model-00001-of-00001.safetensors", &[("a", 2)]);
@@ -152,7 +152,7 @@ fn a_file_next_to_quantised_layers_is_not_taken_for_the_model() {
 }
 
 #[test]
-fn a_directory_with_none_says_so() {
+fn a_directory_without_a_checkpoint_is_an_error() {
     let directory = tempdir().unwrap();
     write(directory.path(), "config.json", "{}");
     write_shard(directory.path(), "inner/model.safetensors", &[("a", 1)]);
@@ -161,7 +161,7 @@ fn a_directory_with_none_says_so() {
 }
 
 #[test]
-fn the_error_lists_what_lies_one_level_down() {
+fn the_error_lists_checkpoints_one_level_down() {
     let directory = tempdir().unwrap();
     for name in [
         "vae/diffusion.safetensors",

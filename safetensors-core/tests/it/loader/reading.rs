@@ -9,7 +9,7 @@ use super::save_tensors;
 use crate::support::*;
 
 #[test]
-fn any_number_of_threads_reads_what_one_reads() {
+fn any_number_of_threads_reads_the_same_bytes() {
     let (_directory, path) = place("model.safetensors");
     // Lengths around the size of the pieces that threads read, and of several pieces.
     let piece = 4 << 20;
@@ -62,7 +62,7 @@ fn an_empty_checkpoint() {
 
 #[test]
 #[allow(unsafe_code, reason = "mapping a file is a promise that it stays as it is")]
-fn mapped_views_equal_what_is_read() {
+fn mapped_views_equal_read_tensors() {
     let (_directory, path) = place("model.safetensors");
     let data = save_tensors(&path, &[0, 1, 4096, 5 << 20, 0]);
     // SAFETY: the file is in a temporary directory of this test, which does not change the file

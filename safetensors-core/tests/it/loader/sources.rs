@@ -159,7 +159,7 @@ struct Rewritten {
     /// How many reads of the header's text see the first version.
     reads: usize,
     read: AtomicUsize,
-    is_young: bool,
+    is_recent: bool,
 }
 
 impl ReadAt for Rewritten {
@@ -173,7 +173,7 @@ impl ReadAt for Rewritten {
     }
 
     fn may_change_unseen(&self) -> bool {
-        self.is_young
+        self.is_recent
     }
 }
 
@@ -189,16 +189,16 @@ fn the_header_of_a_young_file_is_read_twice() {
         file(text, 2)
     };
     // Reads: the length, the text; then the length and two pieces of the text again.
-    for (versions, reads, is_young, is_found) in [
+    for (versions, reads, is_recent, is_found) in [
         ([file('a'), file('a')], 2, true, false),
         ([file('a'), file('b')], 2, true, true),
         ([file('a'), file('b')], 4, true, true),
         ([file('a'), file('b')], 5, true, false),
         ([file('a'), file('b')], 2, false, false),
     ] {
-        let source = Rewritten { versions, reads, read: AtomicUsize::new(0), is_young };
+        let source = Rewritten { versions, reads, read: AtomicUsize::new(0), is_recent };
         let opened = SafeTensors::from_source(source);
-        assert_eq!(opened.is_err(), is_found, "{reads} {is_young}");
+        assert_eq!(opened.is_err(), is_found, "{reads} {is_recent}");
         if let Err(error) = opened {
             assert!(error.to_string().contains("the header changed while it was read"), "{error}");
         }
@@ -207,6 +207,6 @@ fn the_header_of_a_young_file_is_read_twice() {
     let mut marked = file('a');
     marked[7] = 1;
     let versions = [file('a'), marked];
-    let source = Rewritten { versions, reads: 2, read: AtomicUsize::new(0), is_young: true };
+    let source = Rewritten { versions, reads: 2, read: AtomicUsize::new(0), is_recent: true };
     assert!(SafeTensors::from_source(source).is_err());
 }

@@ -118,7 +118,7 @@ fn a_large_tensor_is_read_by_many_calls_at_once() {
 }
 
 #[test]
-fn small_tensors_are_read_together_whatever_lies_between_them() {
+fn small_tensors_are_read_together_despite_gaps() {
     let tensors: Vec<_> = (0..40).map(|i| bytes(&format!("{i:02}"), 10_000 + i, i)).collect();
     let (requests, local) = (far(&tensors), open(&tensors, None));
     let names = ["03", "04", "17", "39"];

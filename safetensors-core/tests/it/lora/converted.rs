@@ -266,7 +266,7 @@ fn stacked_experts_become_adapters_of_each() {
 
 /// PEFT before 0.19 multiplied `lora_A` with the outputs.
 #[test]
-fn exchanged_matrices_of_experts_are_found_by_their_shapes() {
+fn exchanged_matrices_of_experts_are_recognised_by_their_shapes() {
     let weights: [(&str, &[usize]); 2] =
         [("experts.gate_up_proj", &[2, 8, 6]), ("experts.down_proj", &[2, 6, 4])];
     let (mixture, _) = mixture("qwen3_moe", |path| write(path, &weights));

@@ -41,7 +41,7 @@ fn names_of_wrappers_and_adapters_are_dropped() {
 }
 
 #[test]
-fn prefixes_of_both_versions_of_transformers_are_found() {
+fn prefixes_of_both_versions_of_transformers_are_matched() {
     let text = "layers.0.self_attn.q_proj";
     let starts = ["model.language_model.", "language_model.model.", "model.", ""];
     for (from, to) in starts.iter().flat_map(|from| starts.map(|to| (*from, to))) {

@@ -21,7 +21,7 @@ fn numbers(buf: TensorBuf) -> Vec<f32> {
 }
 
 #[test]
-fn every_tensor_is_what_the_reference_makes_of_it() {
+fn every_merged_tensor_equals_the_reference() {
     for fixture in Merge::all() {
         let (merged, base, expected) = (merged(&fixture), fixture.base(), fixture.expected());
         let names: BTreeSet<_> = merged.tensors().map(|tensor| tensor.name()).collect();
@@ -42,7 +42,7 @@ fn every_tensor_is_what_the_reference_makes_of_it() {
 
 /// Every part of a tensor has the bits of the whole: by rank, by bytes.
 #[test]
-fn parts_are_parts_of_the_whole() {
+fn parts_of_merged_tensors_equal_the_whole() {
     for fixture in Merge::all() {
         let merged = merged(&fixture);
         for tensor in fixture.expected().tensors() {

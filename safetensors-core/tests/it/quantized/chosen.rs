@@ -252,7 +252,7 @@ fn weights_of_one_matrix_are_read_three_times_each() {
 }
 
 #[test]
-fn the_weight_that_is_not_finite_is_named_among_those_of_one_matrix() {
+fn the_infinite_weight_is_named_among_fused_weights() {
     let tensors = [
         ("q_proj.weight", floats(&[1, 16], 1.0)),
         ("k_proj.weight", floats(&[1, 16], f32::INFINITY)),
@@ -268,7 +268,7 @@ fn the_weight_that_is_not_finite_is_named_among_those_of_one_matrix() {
 }
 
 #[test]
-fn the_settings_name_what_stays() {
+fn the_settings_name_unquantised_weights() {
     let tensors = [
         ("model.embed_tokens.weight", floats(&[4, 32], 1.0)),
         ("model.layers.0.mlp.gate.weight", floats(&[2, 32], 1.0)),
@@ -309,7 +309,7 @@ fn the_settings_name_what_stays() {
 }
 
 #[test]
-fn the_dtype_in_a_config_is_that_of_the_floats() {
+fn the_dtype_in_a_config_follows_the_floats() {
     let half = floats(&[8], 1.0).convert(Dtype::F16, &ConvertOptions::new()).unwrap();
     let tensors = [("a.weight", floats(&[4, 32], 1.0)), ("b.norm", half)];
     let (_dir, from) = checkpoint(None, &tensors);

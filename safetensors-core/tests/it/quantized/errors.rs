@@ -149,7 +149,7 @@ fn settings_with_another_size_of_groups_are_refused() {
 
 /// A group of layers without a size of groups has one scale for each row.
 #[test]
-fn settings_may_have_whole_rows_beside_groups() {
+fn settings_may_mix_entire_rows_and_groups() {
     let config = r#"{"quant_method": "compressed-tensors", "config_groups": {
         "a": {"weights": {"num_bits": 4, "strategy": "channel", "group_size": null}},
         "b": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 32}},
@@ -183,7 +183,7 @@ fn the_shape_of_a_weight_is_not_guessed() {
 
 /// The order of patterns in a JSON object is no order, so only one may be found first.
 #[test]
-fn bits_by_patterns_are_those_of_the_pattern_that_is_found_first() {
+fn the_first_matching_pattern_determines_the_bits() {
     let tensors = [
         ("layers.0.mlp.up.weight", U8, &[4, 8][..]),
         ("layers.0.mlp.up.weight_scale", F32, &[4, 1]),

@@ -16,7 +16,7 @@ fn saved(tensors: &[(&str, &[usize], &[f32])]) -> (TempDir, Checkpoint) {
 }
 
 #[test]
-fn codes_and_scales_are_those_of_the_reference() {
+fn codes_and_scales_equal_the_reference() {
     let dir = tempdir().unwrap();
     let reference = made_by_reference();
     for how in Quantization::ALL {
@@ -55,7 +55,7 @@ fn codes_and_scales_are_those_of_the_reference() {
 /// Every number is read back within half a step of its codes, from one file and from shards, with
 /// and without the settings.
 #[test]
-fn what_is_quantised_is_read_back() {
+fn quantised_weights_are_read_back_within_half_a_step() {
     let reference = made_by_reference();
     let numbers = reference.tensor("weight").unwrap().read().unwrap();
     let numbers: &[f32] = numbers.as_slice().unwrap();
@@ -317,7 +317,7 @@ fn codes_are_neither_cast_nor_quantised_again() {
 
 /// A weight that is already quantised is quantised again from its numbers, and its scales go.
 #[test]
-fn quantised_weights_are_quantised_anew() {
+fn weights_that_are_already_quantised_are_quantised_again() {
     let (dir, path) = place("model.safetensors");
     let codes = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40]).unwrap();
     let half = 0.5_f32.to_le_bytes();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::*;
 
 #[test]
-fn every_weight_is_what_the_reference_makes_of_it() {
+fn every_weight_equals_the_reference() {
     for fixture in Quantized::all() {
         let checkpoint = fixture.open().dequantized().unwrap_or_else(|error| {
             panic!("{}: {error}", fixture.name);
@@ -43,7 +43,7 @@ fn the_weights_and_their_tensors_are_listed() {
 
 /// Every part of a weight has the numbers of the whole: by rank, by slice, by bytes.
 #[test]
-fn parts_are_parts_of_the_whole() {
+fn parts_of_quantised_weights_equal_the_whole() {
     for fixture in Quantized::all() {
         let checkpoint = fixture.open().dequantized().unwrap();
         for weight in fixture.open().quantized_weights().unwrap() {
@@ -66,7 +66,7 @@ fn parts_are_parts_of_the_whole() {
 
 /// A dequantised checkpoint that is saved is a plain one: nothing of it is quantised any more.
 #[test]
-fn what_is_saved_is_not_quantised() {
+fn a_saved_dequantised_checkpoint_is_plain() {
     for fixture in Quantized::all() {
         let checkpoint = fixture.open().dequantized().unwrap();
         let (_directory, path) = place("model.safetensors");
@@ -105,7 +105,7 @@ fn a_module_with_groups_of_another_size_is_read_by_its_shapes() {
 /// One of two weights becomes numbers, and the other stays unchanged: with its marks, and with its
 /// description in the metadata.
 #[test]
-fn a_weight_that_stays_keeps_what_describes_it() {
+fn a_weight_that_stays_keeps_its_marks_and_metadata() {
     for name in ["comfy-old-fp8", "comfy-fp8-metadata", "torchao-float8", "gptq-v1-4bits"] {
         let fixture = Quantized::named(name);
         let stored = fixture.open();

@@ -181,7 +181,7 @@ fn every_method_of_transformers_is_read_or_refused() {
 
 /// One scale for codes of four bits is BitNet's. Its codes differ from ModelOpt's.
 #[test]
-fn codes_with_one_scale_are_not_taken_for_those_with_groups() {
+fn codes_with_one_scale_are_not_read_as_codes_with_groups() {
     let tensors = [("l.weight", Dtype::U8, &[4, 8][..]), ("l.weight_scale", Dtype::BF16, &[1])];
     let (problem, text) = refused(None, &tensors);
     assert!(matches!(problem, QuantizationProblem::Mismatch { .. }), "{text}");

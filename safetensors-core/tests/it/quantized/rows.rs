@@ -144,7 +144,7 @@ fn one_shard_alone_has_no_plain_weight_of_codes() {
 
 /// Plain data has offsets, too.
 #[test]
-fn integers_beside_integers_are_plain() {
+fn integers_next_to_integers_are_plain() {
     let tensors = [
         ("bag", raw(I32, &[2, 2], &[1])),
         ("bag_offsets", raw(I32, &[2], &[1])),

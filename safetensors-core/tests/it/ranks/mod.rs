@@ -1,11 +1,11 @@
 //! Ranks: their numbers from launchers, plans, reading, saving, and whole tensors again.
 
+mod joined;
 mod plans;
 mod published;
 mod reading;
 mod refused;
 mod saving;
-mod whole;
 
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankPlan, RankRules, RankSaved, RankSaver};

@@ -37,7 +37,7 @@ fn the_first_rule_counts_and_none_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_divided() {
+fn rules_that_do_not_fit_a_tensor_are_refused() {
     let uneven = refused("split:0", Dtype::U8, &[10, 2], 4);
     assert!(matches!(uneven.kind(), ErrorKind::UnevenParts { dim: 0, len: 10, world_size: 4 }));
     refused("split:2", Dtype::U8, &[10, 2], 2);

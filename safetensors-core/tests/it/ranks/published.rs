@@ -84,7 +84,7 @@ fn an_attempt_with_the_largest_number_stops_no_other() {
 
 /// 1,001 tensors among 1,000 ranks are more parts than an index may name.
 #[test]
-fn an_index_of_too_many_parts_is_found_before_anything_is_written() {
+fn an_index_of_too_many_parts_is_refused_before_writing() {
     let directory = tempdir().unwrap();
     let rules = RankRules::new().parse_rule("*=split:0").unwrap();
     let names: Vec<_> = (0..1_001).map(|i| i.to_string()).collect();

@@ -164,7 +164,7 @@ fn small_tensors_are_read_from_another_file_on_too() {
 }
 
 #[test]
-fn another_checkpoint_than_that_of_the_plan() {
+fn a_checkpoint_that_differs_from_the_plan_is_refused() {
     let (_directory, path) = place("model.safetensors");
     let values = [1_u8; 8];
     fn view<'a>(shape: &'a [usize], values: &'a [u8]) -> TensorView<'a> {

@@ -29,7 +29,7 @@ fn another_plan_or_other_options_are_refused() {
 }
 
 #[test]
-fn tensors_that_are_not_those_of_the_plan() {
+fn tensors_that_differ_from_the_plan_are_refused() {
     let directory = tempdir().unwrap();
     let values = [1_u8; 6];
     let rules = RankRules::new().parse_rule("*=split:0").unwrap();
@@ -61,7 +61,7 @@ fn tensors_that_are_not_those_of_the_plan() {
 }
 
 #[test]
-fn a_plan_whose_names_are_ambiguous() {
+fn a_plan_with_ambiguous_names_is_refused() {
     let rules = RankRules::new().parse_rule("w=split:0").unwrap();
     let rules = rules.parse_rule("*=replicate").unwrap();
     let tensors = [("w", Dtype::U8, vec![2]), ("w.part-00001-of-00002", Dtype::U8, vec![1])];

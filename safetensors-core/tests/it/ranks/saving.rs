@@ -196,7 +196,7 @@ fn the_same_ranks_at_once() {
 /// While rank 0 of the first attempt writes, the second attempt is completed, and rank 1 begins the
 /// first one again.
 #[test]
-fn a_rank_whose_attempt_was_removed_and_begun_anew() {
+fn a_superseded_attempt_is_refused_and_can_restart() {
     let directory = tempdir().unwrap();
     let plan = plan(2);
     let tensors = plan.tensors().map(|tensor| {

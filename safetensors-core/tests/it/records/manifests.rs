@@ -7,7 +7,7 @@ use crate::support::*;
 
 /// The base of an epoch that is kept as a delta is two directories below the manifest.
 #[test]
-fn a_manifest_is_found_above_the_file_and_where_a_link_is() {
+fn a_manifest_is_found_above_the_file_and_its_link() {
     let set =
         |path: &Path| Edit::open(path).and_then(|edit| edit.set_metadata([("k", "w")]).apply());
     let (directory, epoch) = place("epoch-4");

@@ -6,7 +6,7 @@ use super::{SHA256, assert_refused, create, describe, digests, taken};
 use crate::support::*;
 
 #[test]
-fn an_edit_says_what_it_does_besides() {
+fn an_edit_reports_its_side_effects() {
     let directory = tempdir().unwrap();
     let path = create(directory.path());
     let edit = || Edit::open_read_only(&path).unwrap();
@@ -33,7 +33,7 @@ fn an_edit_says_what_it_does_besides() {
 }
 
 #[test]
-fn a_plan_says_what_a_rewrite_does_besides() {
+fn a_plan_lists_side_effects_of_a_rewrite() {
     let directory = tempdir().unwrap();
     let path = create(directory.path());
     write(directory.path(), "model.sig", "");

@@ -187,7 +187,7 @@ fn size_that_does_not_match_dtype_and_shape() {
 }
 
 #[test]
-fn sub_byte_elements_that_do_not_fill_whole_bytes() {
+fn sub_byte_elements_must_fill_entire_bytes() {
     for (dtype, shape) in [
         (Dtype::F4, vec![]),
         (Dtype::F4, vec![3]),

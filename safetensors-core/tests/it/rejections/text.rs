@@ -256,7 +256,7 @@ fn text_cut_off_anywhere() {
 }
 
 #[test]
-fn the_error_of_a_cut_text_says_what_was_expected() {
+fn the_error_of_a_cut_text_has_the_expected_token() {
     for (header, tensor, expected) in [
         ("{", None, "a name in quotes"),
         ("{\"a", None, "the closing quote of a string"),

@@ -13,8 +13,8 @@ use crate::support::*;
 /// GiB to the temp dir)
 #[test]
 #[ignore = "writes 15 GiB"]
-fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
-    if !is_alone(twenty_gibibytes_are_sharded_anew_in_little_memory) {
+fn twenty_gibibytes_are_resharded_in_little_memory() {
+    if !is_alone(twenty_gibibytes_are_resharded_in_little_memory) {
         return;
     }
     let (dir, path) = place("model.safetensors");

@@ -8,7 +8,7 @@ use super::{content, floats, saved};
 use crate::support::*;
 
 #[test]
-fn a_plan_is_what_is_written() {
+fn a_plan_equals_the_written_file() {
     let dir = tempdir().unwrap();
     let tensors =
         [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
@@ -64,7 +64,7 @@ fn a_plan_is_what_is_written() {
 }
 
 #[test]
-fn a_plan_refuses_what_a_save_refuses() {
+fn a_plan_refuses_the_same_as_a_save() {
     type IsExpected = fn(&ErrorKind) -> bool;
 
     let dir = tempdir().unwrap();

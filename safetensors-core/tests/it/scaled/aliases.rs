@@ -4,7 +4,7 @@ use super::{codes, is_of_codes, scales, tied};
 use crate::support::*;
 
 #[test]
-fn scales_beside_an_alias_belong_to_the_weight() {
+fn scales_named_after_an_alias_belong_to_the_weight() {
     let floats = LoadOptions::new().floats_as(Dtype::F32);
     for alias in ["a", "z"] {
         for suffix in ["_scale_inv", "_scale"] {

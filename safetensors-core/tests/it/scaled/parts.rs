@@ -108,7 +108,7 @@ fn a_large_weight_is_read_in_pieces_by_several_threads() {
 }
 
 #[test]
-fn scales_may_lie_in_another_file() {
+fn scales_may_be_in_another_file() {
     let (weight, scales, expected) = large(200, 300);
     let directory = tempdir().unwrap();
     let tensors = [("w", &weight), ("w_scale_inv", &scales)];

@@ -8,7 +8,7 @@ use super::{checkpoint, codes, fp8, is_of_codes, scales};
 use crate::support::*;
 
 #[test]
-fn codes_become_numbers_only_if_they_are_asked_for() {
+fn codes_become_numbers_only_on_request() {
     let tensors = [("w", codes()), ("w_scale_inv", scales(&[1, 1])), ("v", scales(&[1]))];
     let (_directory, checkpoint) = checkpoint(&tensors);
     let file = serialize(tensors.iter().map(|(name, it)| (name, it)), &SaveOptions::new()).unwrap();

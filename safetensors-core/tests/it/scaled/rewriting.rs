@@ -133,7 +133,7 @@ fn divided(input: &Checkpoint, world_size: usize, rules: &[&str]) {
 }
 
 #[test]
-fn parts_of_ranks_become_numbers_as_whole_tensors() {
+fn parts_of_ranks_are_dequantised_like_whole_tensors() {
     let weight = || fp8(&[2, 2], &[0x38, 0x40, 0x38, 0x40]);
     let rows = || TensorBuf::from_vec(vec![2, 1], vec![0.5_f32, 2.0]).unwrap();
     let both = [("w", weight()), ("w_scale", rows())];

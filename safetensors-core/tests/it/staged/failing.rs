@@ -131,7 +131,7 @@ fn the_first_tensor_that_cannot_be_read_is_named_and_the_element_counted_over_it
 }
 
 #[test]
-fn what_cannot_be_converted_is_known_before_a_slot_is_made() {
+fn a_missing_conversion_is_reported_before_a_slot_is_made() {
     let dir = tempdir().unwrap();
     let tensors = [Dtype::F32, Dtype::C64].map(|d| (d.to_string(), small_numbers(d, &[100])));
     let checkpoint = saved(&dir.path().join("a.safetensors"), &tensors);

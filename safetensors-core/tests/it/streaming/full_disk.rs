@@ -13,7 +13,7 @@ use crate::support::*;
 /// The test runs itself again in a separate namespace, where it may mount a small file system. It
 /// does nothing if the system forbids that.
 #[test]
-fn a_full_disk_is_found_before_any_work_is_done() {
+fn a_full_disk_is_reported_before_any_work() {
     const MOUNTED: &str = "SAFETENSORS_TEST_SMALL_DISK";
     if let Some(disk) = std::env::var_os(MOUNTED) {
         let path = write(disk.as_ref(), "model.safetensors", "the old file");
@@ -30,7 +30,7 @@ fn a_full_disk_is_found_before_any_work_is_done() {
         r#"mount -t tmpfs -o size=1m tmpfs "${MOUNTED}" || exit {CANNOT_MOUNT}
         exec "$0" "$@""#
     );
-    let itself = command_of(a_full_disk_is_found_before_any_work_is_done);
+    let itself = command_of(a_full_disk_is_reported_before_any_work);
     let run = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
         .arg(itself.get_program())

@@ -76,7 +76,7 @@ impl Write for Log<'_> {
 }
 
 #[test]
-fn a_pipe_gets_each_piece_before_the_next_is_asked_for() {
+fn a_pipe_gets_each_piece_before_the_next_is_requested() {
     let log = Mutex::default();
     let tensors = ["b", "a"].map(|name| {
         let log = Log(&log, name);

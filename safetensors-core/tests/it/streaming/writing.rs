@@ -31,7 +31,7 @@ fn a_tensor_that_was_not_declared_has_no_writer() {
 }
 
 #[test]
-fn a_missing_byte_is_found_wherever_it_is() {
+fn a_missing_byte_is_reported_at_any_position() {
     type Writes<'a> = &'a [(u64, &'a [u8])];
     let cases: [(Writes<'_>, u64, (u64, u64)); 6] = [
         (&[], 0, (0, 10)),
@@ -195,7 +195,7 @@ fn in_pieces(pieces: u8, fails: bool) -> impl TensorSource {
 }
 
 #[test]
-fn a_source_is_written_whole_or_not_at_all() {
+fn a_source_must_write_all_its_bytes() {
     let (_directory, path) = place("model.safetensors");
     let writer =
         StreamWriter::create(&path, [("a", Dtype::U8, [12])], &SaveOptions::new()).unwrap();

@@ -64,7 +64,7 @@ fn generic<A: ArrayElement, D: Dimension>(values: Array<A, D>) -> Field<A, D> {
 }
 
 #[test]
-fn fields_can_be_of_any_type_that_a_parameter_stands_for() {
+fn fields_can_have_the_type_of_a_parameter() {
     assert_eq!(generic(array![true, false]).values, array![true, false]);
     let pair = Pair::<f32, Array2<u16>, 3> {
         first: 0.5,
@@ -120,7 +120,7 @@ struct Hygiene {
 }
 
 #[test]
-fn the_code_of_the_macro_stands_alone() {
+fn the_code_of_the_macro_depends_on_no_names_in_scope() {
     #[allow(dead_code, reason = "these hide the names of the prelude")]
     #[derive(Debug)]
     struct Result;

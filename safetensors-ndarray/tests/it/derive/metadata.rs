@@ -71,7 +71,7 @@ fn numbers_and_texts_come_back() {
 }
 
 #[test]
-fn malformed_entries_are_listed_with_what_they_should_be() {
+fn malformed_entries_are_listed_with_the_expected_form() {
     let (_dir, path) = file(|writer| {
         writer.metadata([
             ("adam", "True"),
@@ -126,7 +126,7 @@ fn a_text_that_names_a_tensor_stays_a_text() {
 }
 
 #[test]
-fn a_tied_tensor_is_found_under_its_other_name() {
+fn a_tied_tensor_loads_under_its_other_name() {
     #[derive(NamedArrays, Debug)]
     struct Tied {
         embed: Array1<f32>,

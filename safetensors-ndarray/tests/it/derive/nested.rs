@@ -41,7 +41,7 @@ fn model() -> Model {
 }
 
 #[test]
-fn names_are_those_of_pytorch() {
+fn names_equal_pytorchs() {
     let (_dir, path) = place();
     model().save_to(&path).unwrap();
     let reader = Reader::open(&path).unwrap();
@@ -62,7 +62,7 @@ fn names_are_those_of_pytorch() {
 }
 
 #[test]
-fn options_and_empty_lists_keep_what_they_are() {
+fn options_and_empty_lists_are_restored() {
     let (_dir, path) = place();
     for head in [None, Some(linear(1.0, true))] {
         for history in [None, Some(vec![]), Some(vec![linear(2.0, false)])] {
@@ -185,7 +185,7 @@ struct Defaults {
 }
 
 #[test]
-fn a_default_stands_for_what_is_missing_but_not_for_what_is_wrong() {
+fn a_default_replaces_missing_but_not_invalid_fields() {
     let (_dir, path) = file(|_| {});
     let empty = Defaults { array: array![], epoch: 0, tree: Tree::default() };
     assert_eq!(Defaults::load_from(&path).unwrap(), empty);

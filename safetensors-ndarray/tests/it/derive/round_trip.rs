@@ -69,7 +69,7 @@ struct Renamed {
 }
 
 #[test]
-fn names_are_those_of_fields_or_given() {
+fn names_come_from_fields_or_attributes() {
     let (_dir, path) = place();
     let mut saved = Renamed {
         a: array![1.0],

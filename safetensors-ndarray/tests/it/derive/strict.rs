@@ -117,7 +117,7 @@ struct Outer {
 }
 
 #[test]
-fn a_struct_ignores_only_what_is_below_it() {
+fn a_struct_ignores_only_names_below_it() {
     let (_dir, path) = file(|writer| {
         writer.add("inner.grid.x", &array![0.5_f32]).unwrap();
         writer.add("inner.other", &array![1_u8]).unwrap();
@@ -191,7 +191,7 @@ fn items_without_arrays_are_counted_too() {
 }
 
 #[test]
-fn loading_into_a_value_keeps_what_is_skipped() {
+fn loading_into_a_value_keeps_skipped_fields() {
     let (_dir, path) = place();
     model().save_to(&path).unwrap();
     let mut value = Model { verbose: true, epoch: 9, mask: array![false], ..model() };

@@ -12,7 +12,7 @@ enum Step<'a> {
     Bytes(bool),
 }
 
-struct Known {
+struct PreTokenizer {
     steps: &'static [Step<'static>],
     /// A word that is a token is taken without merges.
     ignores_merges: bool,
@@ -32,13 +32,17 @@ const TEKKEN: Step<'_> = Step::Split(
 /// After `llama-vocab.cpp` of llama.cpp, which quotes the expressions.
 // llama.cpp's converter recognises a pre-tokenizer by a hash of its output for a text. That needs
 // the tokenizer to run, and each vocabulary has another hash.
-const KNOWN: [Known; 6] = [
-    Known { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: true, name: "llama-bpe" },
-    Known { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: false, name: "smaug-bpe" },
-    Known { steps: &[QWEN2, Step::Bytes(false)], ignores_merges: false, name: "qwen2" },
-    Known { steps: &[TEKKEN, Step::Bytes(false)], ignores_merges: true, name: "tekken" },
-    Known { steps: &[Step::Bytes(true)], ignores_merges: false, name: "gpt-2" },
-    Known { steps: &[Step::Digits, Step::Bytes(true)], ignores_merges: false, name: "smollm" },
+const KNOWN: [PreTokenizer; 6] = [
+    PreTokenizer { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: true, name: "llama-bpe" },
+    PreTokenizer { steps: &[LLAMA3, Step::Bytes(false)], ignores_merges: false, name: "smaug-bpe" },
+    PreTokenizer { steps: &[QWEN2, Step::Bytes(false)], ignores_merges: false, name: "qwen2" },
+    PreTokenizer { steps: &[TEKKEN, Step::Bytes(false)], ignores_merges: true, name: "tekken" },
+    PreTokenizer { steps: &[Step::Bytes(true)], ignores_merges: false, name: "gpt-2" },
+    PreTokenizer {
+        steps: &[Step::Digits, Step::Bytes(true)],
+        ignores_merges: false,
+        name: "smollm",
+    },
 ];
 
 pub(super) fn name(pre_tokenizer: &Value, ignores_merges: bool) -> Result<&'static str> {
@@ -47,7 +51,7 @@ pub(super) fn name(pre_tokenizer: &Value, ignores_merges: bool) -> Result<&'stat
         _ => Some(std::slice::from_ref(pre_tokenizer)),
     };
     let steps = steps.and_then(|steps| steps.iter().map(step).collect::<Option<Vec<_>>>());
-    let is_it = |known: &&Known| {
+    let is_it = |known: &&PreTokenizer| {
         Some(known.steps) == steps.as_deref() && known.ignores_merges == ignores_merges
     };
     match KNOWN.iter().find(is_it) {

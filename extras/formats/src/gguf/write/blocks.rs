@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_block_holds_is_refused() {
+    fn numbers_that_no_block_can_hold_are_refused() {
         for quantize in [q8_0, q4_0] {
             for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
                 for at in [0, 7, 31] {

@@ -69,21 +69,23 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<Found>) {
+fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<PartContent>) {
     let mut plain = Vec::new();
     let mut settings = Vec::new();
     for (job, found) in jobs.iter().zip(found) {
         let file = job.archived.file;
         match (job.part, found) {
-            (Part::Chunk { tensor, chunk }, Found::Chunk(data)) => {
+            (Part::Chunk { tensor, chunk }, PartContent::Chunk(data)) => {
                 let (position, _, place) = &mut directory.tensors[tensor].pieces[chunk];
                 *position = file;
                 *place = data;
             }
-            (_, Found::Value(builder)) if builder.tensors.is_empty() => plain.push(job.name),
-            (_, Found::Value(builder)) => add(directory, builder, file),
-            (Part::Value(Some(setting)), Found::Setting(value)) => settings.push((setting, value)),
-            (_, Found::Setting(_)) | (Part::Value(_), Found::Chunk(_)) => {}
+            (_, PartContent::Value(builder)) if builder.tensors.is_empty() => plain.push(job.name),
+            (_, PartContent::Value(builder)) => add(directory, builder, file),
+            (Part::Value(Some(setting)), PartContent::Setting(value)) => {
+                settings.push((setting, value))
+            }
+            (_, PartContent::Setting(_)) | (Part::Value(_), PartContent::Chunk(_)) => {}
         }
     }
     directory.metadata.extend(settings::entries(settings.into_iter()));
@@ -104,7 +106,7 @@ enum Part<'a> {
     Value(Option<&'a Setting>),
 }
 
-enum Found {
+enum PartContent {
     Chunk(Data),
     Value(Builder),
     Setting(Json),
@@ -161,7 +163,7 @@ fn examine_all<S: ReadAt>(
     files: &[File<S>],
     options: &Options,
     budget: &Budget,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<PartContent>> {
     let batches: Vec<_> = jobs
         .chunk_by(|a, b| a.archived.file == b.archived.file)
         .flat_map(|of_file| of_file.chunks(AT_ONCE))
@@ -195,15 +197,15 @@ fn examine_one<S: ReadAt>(
     job: &Job<'_>,
     archive: &item::Archive<S>,
     options: &Options,
-) -> Result<Found> {
+) -> Result<PartContent> {
     let start = job.archived.start;
     let (Part::Chunk { chunk, .. }, Some(entry)) = (job.part, job.entry) else {
         let builder = item::tensors(archive, archive.object, job.name, start, options)?;
         if matches!(job.part, Part::Value(Some(_))) && builder.tensors.is_empty() {
             let value = item::json(archive, archive.object)?;
-            return Ok(value.map_or(Found::Value(builder), Found::Setting));
+            return Ok(value.map_or(PartContent::Value(builder), PartContent::Setting));
         }
-        return Ok(Found::Value(builder));
+        return Ok(PartContent::Value(builder));
     };
     let chunk = &entry.chunks[chunk];
     let Tensor { dtype, shape, data, .. } = item::one_tensor(archive, job.name, start, options)?;
@@ -216,7 +218,7 @@ fn examine_one<S: ReadAt>(
         );
         return Err(bad(problem));
     }
-    Ok(Found::Chunk(data))
+    Ok(PartContent::Chunk(data))
 }
 
 /// Its pieces have no places yet.

@@ -46,7 +46,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
         return Ok(directory);
     };
     check_partitions(&partitions, &models, &directory, first).map_err(located)?;
-    let plan = Plan { groups, partitions: &partitions, first, budget };
+    let plan = JoinPlan { groups, partitions: &partitions, first, budget };
     let parameters = plan.parameters().map_err(located)?;
     directory.tensors.extend(parameters);
     if let Some(found) = &partitions[0].settings {
@@ -180,14 +180,14 @@ fn check_partitions<S>(
     Ok(())
 }
 
-struct Plan<'a> {
+struct JoinPlan<'a> {
     groups: Vec<Shapes>,
     partitions: &'a [Partition],
     first: usize,
     budget: &'a Budget,
 }
 
-impl Plan<'_> {
+impl JoinPlan<'_> {
     fn parameters(&self) -> Result<Vec<WholeTensor>> {
         let mut rows =
             vec![(None, self.partitions.iter().map(|it| &it.groups).collect::<Vec<_>>())];

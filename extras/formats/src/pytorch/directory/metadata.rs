@@ -60,17 +60,17 @@ pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
     let mut values = Values::new(budget);
     let mut bytes = bytes::counted(bytes, budget);
     let root = pickle::read(&mut bytes, &mut values)?;
-    Reader { values: &values }.metadata(root)
+    MetadataReader { values: &values }.metadata(root)
 }
 
-struct Reader<'a> {
+struct MetadataReader<'a> {
     values: &'a Values,
 }
 
 /// By the name of a value and, for a chunk, its offsets.
 type Items<'a> = HashMap<(&'a str, Option<Vec<usize>>), Item>;
 
-impl<'a> Reader<'a> {
+impl<'a> MetadataReader<'a> {
     fn metadata(&self, root: Value) -> Result<Metadata> {
         // Megatron saves an object of a class that is derived from PyTorch's, with one more field.
         let state = self.state(root, |_, name| name == "Metadata" || name == "MCoreMetadata")?;

@@ -96,13 +96,13 @@ const READ: [&str; 8] = [
     "global_steps",
 ];
 
-struct Reader<'a, S> {
+struct RankFileReader<'a, S> {
     archive: &'a Archive<S>,
     options: &'a Options,
 }
 
 pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<ModelState> {
-    let reader = Reader { archive, options };
+    let reader = RankFileReader { archive, options };
     let values = &archive.values;
     let text = |text: &str| values.budget.text(text);
     let get = |key: &str| values.get(archive.object, key).filter(|it| *it != Value::None);
@@ -146,7 +146,7 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
 }
 
 pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<Partition> {
-    let reader = Reader { archive, options };
+    let reader = RankFileReader { archive, options };
     let values = &archive.values;
     let state = values.get(archive.object, "optimizer_state_dict");
     let state = state.ok_or_else(|| bad("it has no optimizer_state_dict"))?;
@@ -186,7 +186,7 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
     })
 }
 
-impl<S: ReadAt> Reader<'_, S> {
+impl<S: ReadAt> RankFileReader<'_, S> {
     fn tensors(&self, value: Value) -> Result<Builder> {
         item::tensors(self.archive, value, "", 0, self.options)
     }
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_what_a_file_has() {
+    fn names_give_the_kind_and_the_rank_of_a_file() {
         let file =
             |is_optimizer, rank, model_rank| Some(StateFile { is_optimizer, rank, model_rank });
         for (name, expected) in [

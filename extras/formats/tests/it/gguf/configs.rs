@@ -74,7 +74,7 @@ fn fields_of_training_and_generation_are_not_errors() {
 }
 
 #[test]
-fn architectures_that_are_not_known_are_errors_that_name_them() {
+fn unknown_architectures_are_refused_by_name() {
     for (value, found) in [
         (json!(["FalconForCausalLM"]), r#"["FalconForCausalLM"]"#),
         (json!(["LlamaForCausalLM", "Other"]), r#"["LlamaForCausalLM","Other"]"#),
@@ -92,7 +92,7 @@ fn architectures_that_are_not_known_are_errors_that_name_them() {
 }
 
 #[test]
-fn what_only_some_programs_compute_is_refused() {
+fn settings_that_only_some_programs_support_are_refused() {
     let gemma2 = |name: &str, value: Value| {
         let mut tiny = Tiny::new(
             "Gemma2ForCausalLM",

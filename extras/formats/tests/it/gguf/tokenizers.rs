@@ -123,7 +123,7 @@ fn templates_have_files_of_their_own() {
 }
 
 #[test]
-fn pre_tokenizers_are_known_by_what_they_do() {
+fn pre_tokenizers_are_recognised_by_their_steps() {
     let pre = |pre_tokenizer: Value, ignores: bool, normalizer: Value| {
         let mut tokenizer = tokenizer();
         tokenizer["pre_tokenizer"] = pre_tokenizer;

@@ -86,7 +86,7 @@ fn everything_is_read_back() {
 }
 
 #[test]
-fn what_a_file_cannot_have_is_refused_before_it_is_written() {
+fn tensors_and_metadata_that_gguf_cannot_hold_are_refused() {
     let values = vec![1.0_f32; 66];
     let floats = |shape: &[usize]| {
         TensorBuf::from_vec(shape.to_vec(), values[..shape.iter().product()].to_vec()).unwrap()
@@ -179,7 +179,7 @@ impl TensorSource for Given {
 
 /// Also where they go on after an error.
 #[test]
-fn sources_are_held_to_their_length() {
+fn sources_must_write_exactly_their_length() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.gguf");
     let nan = [&[0; 252][..], &f32::NAN.to_le_bytes()].concat();

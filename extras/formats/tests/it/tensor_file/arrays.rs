@@ -93,7 +93,7 @@ fn an_array_by_hand_is_read_and_each_wrong_field_is_named() {
 
 /// Such as `bfloat16` of the package ml_dtypes.
 #[test]
-fn an_array_of_a_type_that_is_not_known_is_listed_by_name() {
+fn an_array_of_an_unknown_type_is_listed_by_name() {
     let dtype = b"cnumpy\ndtype\ncml_dtypes\nbfloat16\n\x85R";
     let state = [b"(K\x01K\x01\x85", &dtype[..], b"\x89C\x02abtb"].concat();
     let made = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\x01b\x87R";

@@ -36,7 +36,7 @@ fn plain_types_are_exact_and_keys_are_metadata() {
 }
 
 #[test]
-fn dequantised_numbers_are_those_of_the_reference() {
+fn dequantised_numbers_equal_the_reference() {
     let path = fixture("gguf/quantised.gguf");
     let expected = Checkpoint::open(path.with_extension("safetensors")).unwrap();
     let checkpoint = safetensors_formats::open(&path, &Options::new().dequantize(true)).unwrap();
@@ -66,7 +66,7 @@ fn dequantised_numbers_are_those_of_the_reference() {
 }
 
 #[test]
-fn without_being_asked_nothing_is_dequantised() {
+fn nothing_is_dequantised_by_default() {
     let path = fixture("gguf/quantised.gguf");
     let checkpoint = safetensors_formats::open(&path, &Options::new()).unwrap();
     let tensor = checkpoint.tensor("of.Q4_K").unwrap();
@@ -177,7 +177,7 @@ fn metadata(key: Vec<u8>) -> Option<String> {
 }
 
 #[test]
-fn the_source_is_lent_and_its_calls_are_known_to_wait() {
+fn the_source_is_accessible_and_reports_that_its_calls_wait() {
     struct Far(Vec<u8>, std::sync::atomic::AtomicUsize);
     impl ReadAt for Far {
         fn byte_len(&self) -> u64 {

@@ -54,7 +54,7 @@ fn each_expert_has_its_scale_in_any_part_of_the_tensor() {
 }
 
 #[test]
-fn what_is_no_scale_of_a_quantised_weight_is_a_tensor_like_others() {
+fn a_scale_without_a_quantised_weight_is_a_plain_tensor() {
     let file = Gguf::default()
         .floats("plain.weight", &[2], &[1.0, 2.0])
         .floats("plain.scale", &[2], &[3.0, 4.0])
@@ -154,7 +154,7 @@ fn a_scale_in_another_part_of_a_split_file_is_refused() {
 }
 
 #[test]
-fn a_tensor_of_comfyui_has_the_shape_that_its_key_says() {
+fn the_shape_of_a_comfyui_tensor_comes_from_its_key() {
     let file = Gguf::default()
         .with("q.weight", &[1, 64], Q8_0, &[q8_0(0), q8_0(32)].concat())
         .shaped("q.weight", &[2, 2, 4, 4])

@@ -7,7 +7,7 @@ use super::gguf_file::{Gguf, Q1_0, Q2_0, q2_0, values};
 use super::refused;
 
 #[test]
-fn a_type_that_is_not_known_leaves_the_others_readable() {
+fn an_unknown_type_leaves_the_others_readable() {
     for id in [4, 36, 43, 142, u32::MAX] {
         let file = Gguf::default()
             .floats("first", &[2], &[1.0, 2.0])

@@ -61,7 +61,7 @@ fn damaged_bytes_are_an_error_or_other_values() {
 }
 
 #[test]
-fn a_wrong_checksum_is_found_when_it_is_asked_for() {
+fn verify_checksums_reports_a_wrong_checksum() {
     let mut bytes = std::fs::read(fixture("stored.npz")).unwrap();
     let at = bytes.windows(6).position(|part| part == b"\x93NUMPY").unwrap() + 128;
     bytes[at] ^= 1;

@@ -8,7 +8,6 @@
 
 #[cfg(feature = "pytorch")]
 mod arrays;
-mod beside;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(feature = "gguf")]
@@ -18,6 +17,7 @@ mod gguf_modules;
 #[cfg(feature = "gguf")]
 mod gguf_types;
 mod hostile;
+mod model_configs;
 #[cfg(feature = "pytorch")]
 mod parts;
 #[cfg(all(feature = "gguf", feature = "pytorch"))]

@@ -11,7 +11,7 @@ use super::fixture;
 use super::training::{open, refused};
 
 #[test]
-fn parts_in_safetensors_files_are_whole_tensors() {
+fn parts_in_safetensors_files_become_whole_tensors() {
     let dir = tempfile::tempdir().unwrap();
     save_parts(dir.path(), &sample());
     let checkpoint = safetensors_formats::open(dir.path(), &Options::new()).unwrap();

@@ -51,7 +51,7 @@ fn an_archive_before_or_behind_a_file_is_refused_by_name() {
 
 /// An archive may count earlier bytes as its own, as programs that unpack themselves do.
 #[test]
-fn an_archive_that_hides_what_stands_before_it_is_refused_too() {
+fn an_archive_that_counts_a_file_before_it_as_its_own_is_refused() {
     use std::io::Write;
     let member = read("npy/i4_big_fortran.npy");
     for before in [read("gguf/plain.gguf"), read("stored.npz"), safetensors(&[1, 2])] {
@@ -186,7 +186,7 @@ fn no_opcode_hides_a_pickle() {
 /// The offsets in an archive may all be too large by the same number, which Python's `zipfile`
 /// subtracts.
 #[test]
-fn an_archive_whose_offsets_are_too_large_is_found() {
+fn an_archive_with_shifted_offsets_is_detected() {
     let mut zip = read("stored.npz");
     let lists: Vec<_> = (0..zip.len()).filter(|&at| zip[at..].starts_with(b"PK\x01\x02")).collect();
     let fields = lists.iter().map(|at| at + 42).chain([zip.len() - 22 + 16]);

@@ -12,7 +12,7 @@ use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
 use super::{assert_fixture, fixture, refused};
 
 #[test]
-fn what_pytorch_wrote_is_read() {
+fn files_of_pytorch_are_read() {
     for name in [
         "every_dtype.pt",
         "every_dtype_legacy.pt",
@@ -112,7 +112,7 @@ fn shards(directory: &Path, index: &str) -> PathBuf {
 }
 
 #[test]
-fn the_index_decides_which_tensors_a_shard_has() {
+fn the_index_determines_the_tensors_of_a_shard() {
     let dir = tempfile::tempdir().unwrap();
     // `w` is in both files, and `u` in one, but the index does not name it.
     let index = shards(dir.path(), r#""v":"one.bin","w":"two.bin""#);
@@ -140,7 +140,7 @@ fn the_index_decides_which_tensors_a_shard_has() {
 }
 
 #[test]
-fn a_wrong_total_size_of_an_index_is_found() {
+fn a_wrong_total_size_of_an_index_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     // Each tensor has two F32.
     let index = shards(dir.path(), r#""v":"one.bin","u":"two.bin""#);
@@ -164,7 +164,7 @@ fn a_wrong_total_size_of_an_index_is_found() {
 }
 
 #[test]
-fn an_archive_that_is_cut_off_says_so_and_what_it_is() {
+fn the_error_of_a_truncated_archive_names_its_format() {
     for (name, kind) in
         [("pytorch/tied.pt", "a PyTorch checkpoint (.pt"), ("stored.npz", "a NumPy archive (.npz)")]
     {
@@ -195,7 +195,7 @@ fn an_index_that_is_no_file_is_refused_at_once() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_files_and_tensors_are_refused_by_name() {
     let open =
         |name: &str| TensorFile::open(fixture(&format!("pytorch/refused/{name}")), &Options::new());
     for (name, says) in [

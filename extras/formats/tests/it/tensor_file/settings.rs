@@ -65,7 +65,7 @@ fn groups(value: &[u8], options: &Options) -> safetensors_core::Result<Option<St
 }
 
 #[test]
-fn what_json_cannot_hold_is_left_out() {
+fn values_that_json_cannot_hold_are_skipped() {
     let json = |value: &[u8]| groups(value, &Options::new()).unwrap();
     let float = |value: f64| [b"G", &value.to_be_bytes()[..]].concat();
     let list = |items: &[u8]| [b"](", items, b"e"].concat();

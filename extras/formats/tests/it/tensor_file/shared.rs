@@ -43,7 +43,7 @@ fn assert_refused<T>(opened: safetensors_core::Result<T>, case: &str) {
 }
 
 #[test]
-fn what_a_pickle_repeats_is_counted_wherever_it_is_kept() {
+fn repeated_items_of_a_pickle_count_each_time() {
     let long = put(&text(&"k".repeat(20_000)), 0);
     let tensor = put(&tensor("_rebuild_tensor_v2", b""), 1);
     let aliases = [&long, &tensor, &b"}(h\0h\x01"[..], &keys(4000, b"h\x01")[2..]].concat();
@@ -263,7 +263,7 @@ fn deepspeed(model: &[(&str, &[u8])], optimizer: &[(&str, &[u8])]) -> MemoryStor
 }
 
 #[test]
-fn what_the_files_of_a_directory_share_is_counted_over_all_of_them() {
+fn items_shared_by_the_files_of_a_directory_count_in_each() {
     let open =
         |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
     open(distributed(&vec![places(); 2], &[])).unwrap();
@@ -284,7 +284,7 @@ fn what_the_files_of_a_directory_share_is_counted_over_all_of_them() {
 }
 
 #[test]
-fn what_the_files_of_deepspeed_repeat_is_counted() {
+fn repeated_items_of_deepspeed_files_count_each_time() {
     let open =
         |store: MemoryStore| open_files(store, "", &Options::new().optimizer_state(true)).map(drop);
     let long = [text(&"k".repeat(20_000)), b"q\x00".to_vec()].concat();

@@ -107,7 +107,7 @@ fn parts_that_do_not_belong_together_are_named() {
 }
 
 #[test]
-fn all_parts_have_as_many_tensors_as_they_say() {
+fn the_number_of_tensors_in_all_parts_is_checked() {
     let (_dir, paths) = copies();
     paths.iter().for_each(|path| set(path, "split.tensors.count", 9));
     let found = error(&paths[0]);

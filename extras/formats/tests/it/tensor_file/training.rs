@@ -89,7 +89,7 @@ fn assert_expected<S: ReadAt + 'static>(checkpoint: &Checkpoint<TensorFile<S>>, 
 }
 
 #[test]
-fn what_trainers_wrote_is_read_as_whole_tensors() {
+fn directories_of_trainers_are_read_as_whole_tensors() {
     let formats = DCP.map(|name| (name, Format::Dcp)).into_iter();
     let formats = formats.chain(ZERO.map(|name| (name, Format::DeepSpeed)));
     for (name, format) in formats.chain([("ranks", Format::Dtensor)]) {
@@ -144,7 +144,7 @@ fn settings_are_metadata_and_an_unknown_object_is_listed() {
 }
 
 #[test]
-fn files_beside_those_that_are_read_are_named() {
+fn unread_files_of_a_directory_are_reported() {
     let mut store = in_memory("grid_rows_columns");
     store.insert("__4_0.distcp", Vec::new());
     let checkpoint = open(&store).unwrap();
@@ -158,7 +158,7 @@ fn files_beside_those_that_are_read_are_named() {
 }
 
 #[test]
-fn a_part_by_itself_is_refused() {
+fn a_single_part_is_refused() {
     let path = fixture("training/grid_rows_columns/__0_0.distcp");
     let error = safetensors_formats::open(&path, &Options::new()).unwrap_err();
     assert!(matches!(error.other(), Some(ErrorKind::PartOfDirectory)), "{error}");
@@ -335,7 +335,7 @@ fn with_frozen(frozen: &[(&str, &[u8])], fragments: &[(&str, &[u8])]) -> MemoryS
 }
 
 #[test]
-fn a_frozen_parameter_is_found_or_named() {
+fn frozen_parameters_are_read_or_reported_missing() {
     let two = tensor("_rebuild_tensor_v2", b"");
     let shape: &[u8] = b"K\x02\x85";
     // Tied ones are one tensor, and the module has another.

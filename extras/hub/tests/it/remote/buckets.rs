@@ -23,7 +23,7 @@ fn server() -> RemoteOptions {
 
 #[test]
 #[ignore = "needs a server of S3: dev/scripts/s3_interop.py"]
-fn a_file_that_another_library_uploaded() {
+fn a_file_uploaded_by_another_library_is_read() {
     let checkpoint = server().open("s3://bucket/python/model.safetensors").unwrap();
     let values = checkpoint.tensor("values").unwrap().read().unwrap();
     let expected: Vec<i32> = (0..1 << 20).collect();
@@ -37,7 +37,7 @@ fn a_file_that_another_library_uploaded() {
 
 #[test]
 #[ignore = "needs a server of S3: dev/scripts/s3_interop.py"]
-fn files_of_several_parts_and_of_one() {
+fn files_are_saved_in_one_part_or_several() {
     let tensors = tensors(&[("a", 20 * MIB), ("b", 3 * MIB), ("c", 5)]);
     let address = "s3://bucket/rust/one.safetensors";
     server().save(address, named(&tensors), &SaveOptions::new()).unwrap();
@@ -73,7 +73,7 @@ fn checkpoints_of_several_files_replace_one_another() {
 
 #[test]
 #[ignore = "needs a server of S3: dev/scripts/s3_interop.py"]
-fn names_of_many_characters() {
+fn names_with_special_characters_are_saved_and_read() {
     let address = "s3://bucket/rust/named";
     let tensors = tensors(&[("x", 300_000), ("y", 300_000)]);
     let pattern = "mödel ~#%[1]{x}%20{suffix}.safetensors".parse().unwrap();
@@ -109,7 +109,7 @@ fn a_save_that_fails_leaves_nothing() {
 
 #[test]
 #[ignore = "needs a server of S3: dev/scripts/s3_interop.py"]
-fn what_is_not_there_is_an_error_without_credentials() {
+fn missing_objects_are_errors_that_show_no_credentials() {
     let tensors = tensors(&[("a", 5)]);
     let missing = "s3://no-such-bucket/model.safetensors";
     let mut errors = vec![
@@ -129,7 +129,7 @@ fn what_is_not_there_is_an_error_without_credentials() {
 
 #[test]
 #[ignore = "needs a server of S3: dev/scripts/s3_interop.py"]
-fn the_bytes_are_those_of_a_local_file() {
+fn a_bucket_has_the_bytes_of_a_local_file() {
     let tensors = tensors(&[("a", 100), ("b", 7)]);
     let address = "s3://bucket/rust/small.safetensors";
     server().save(address, named(&tensors), &SaveOptions::new()).unwrap();

@@ -34,7 +34,7 @@ fn check(checkpoint: &Checkpoint<Assembled<RemoteFile>>) {
 }
 
 #[test]
-fn an_index_and_a_directory_on_a_web_server() {
+fn an_index_and_a_directory_on_a_web_server_open() {
     let server = Server::new();
     for (name, bytes) in sharded() {
         server.put(&format!("gpt/{name}"), bytes);
@@ -62,7 +62,7 @@ fn the_single_file_comes_before_an_index() {
 }
 
 #[test]
-fn a_directory_of_the_disk() {
+fn a_directory_of_the_disk_opens_by_address() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("file://{}", dir.path().display());
     let error = open(&address).unwrap_err();
@@ -103,7 +103,7 @@ fn secretive(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Server {
 }
 
 #[test]
-fn what_is_absent_may_be_refused() {
+fn a_server_may_refuse_access_to_missing_files() {
     let below = |(name, bytes): (String, Vec<u8>)| (format!("gpt/{name}"), bytes);
     let server = secretive(sharded().into_iter().map(below));
     check(&options().open(&server.address("gpt")).unwrap());

@@ -36,7 +36,7 @@ fn first(count: usize, fault: Fault) -> impl Fn(usize, &Request) -> Option<Fault
 }
 
 #[test]
-fn what_passes_is_overcome() {
+fn temporary_faults_are_overcome() {
     let faults = [
         Fault::Status(503, "busy"),
         Fault::Status(429, "slower"),
@@ -84,7 +84,7 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 }
 
 #[test]
-fn what_does_not_pass_is_an_error_that_says_what_it_is() {
+fn permanent_faults_are_described_in_the_error() {
     for (status, kind, words) in [
         (404, std::io::ErrorKind::NotFound, "no such"),
         (403, std::io::ErrorKind::PermissionDenied, "refuses access"),
@@ -217,7 +217,7 @@ fn redirects_end() {
 
 /// However many retries there are, a server that was never reached is given up soon.
 #[test]
-fn a_server_that_is_not_there_is_given_up_soon() {
+fn an_absent_server_is_soon_abandoned() {
     // Nothing listens there.
     let nowhere = "http://127.0.0.1:9";
     let options = options().retries(1000).option("connect_timeout", "300ms");

@@ -44,7 +44,7 @@ fn a_header_and_a_tensor_are_two_requests() {
 }
 
 #[test]
-fn what_the_first_request_fetched_is_not_fetched_again() {
+fn bytes_of_the_first_request_are_not_fetched_again() {
     let tensors = tensors(&[("a", 1000), ("b", 700 << 10)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
     let checkpoint = options().open(&server.address("m.safetensors")).unwrap();

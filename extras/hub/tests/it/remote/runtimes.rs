@@ -20,7 +20,7 @@ fn everything(server: &Server) {
 }
 
 #[test]
-fn a_runtime_of_one_thread() {
+fn a_runtime_of_one_thread_can_read() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let server = Server::new();
     runtime.block_on(async {
@@ -32,7 +32,7 @@ fn a_runtime_of_one_thread() {
 }
 
 #[test]
-fn a_runtime_of_several_threads() {
+fn a_runtime_of_several_threads_can_read() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     // As many tasks block as there are threads.
     let tasks: Vec<_> =

@@ -93,7 +93,7 @@ fn a_save_that_fails_or_is_cancelled_shows_nothing() {
 }
 
 #[test]
-fn shards_are_those_of_a_local_save() {
+fn shards_equal_a_local_save() {
     let tensors = tensors(&[("a", 600), ("b", 600), ("c", 2 * MIB), ("d", 10)]);
     let options = ShardOptions::new().max_shard_size(1000.into()).metadata([("epoch", "3")]);
     let dir = tempfile::tempdir().unwrap();

@@ -14,8 +14,8 @@ use crate::server as hub;
 use crate::support::{self, REPO};
 
 #[test]
-fn each_range_of_a_store_is_told() {
-    if !is_alone(each_range_of_a_store_is_told) {
+fn each_range_of_a_store_has_a_span() {
+    if !is_alone(each_range_of_a_store_has_a_span) {
         return;
     }
     let listener = Listener::of_this_process();
@@ -28,28 +28,31 @@ fn each_range_of_a_store_is_told() {
     let mut asked: Vec<u64> = (server.take_log().iter())
         .map(|request| request.range().map(|(first, last)| last + 1 - first).unwrap())
         .collect();
-    let told = listener.named("request");
-    let mut bytes: Vec<u64> = told.iter().map(|told| told.bytes).collect();
+    let recorded = listener.named("request");
+    let mut bytes: Vec<u64> = recorded.iter().map(|recorded| recorded.bytes).collect();
     asked.sort();
     bytes.sort();
     assert_eq!(bytes, asked);
-    for told in told {
-        assert!(told.time.unwrap() > Duration::ZERO);
-        assert_eq!(told.address.as_deref(), Some("m.safetensors"));
+    for recorded in recorded {
+        assert!(recorded.time.unwrap() > Duration::ZERO);
+        assert_eq!(recorded.address.as_deref(), Some("m.safetensors"));
     }
 }
 
 #[test]
-fn each_request_of_a_download_is_told() {
-    if !is_alone(each_request_of_a_download_is_told) {
+fn each_request_of_a_download_has_a_span() {
+    if !is_alone(each_request_of_a_download_has_a_span) {
         return;
     }
     let listener = Listener::of_this_process();
     let server = hub::Server::start([(REPO, support::single(3_000_000))]);
     let cache = tempfile::tempdir().unwrap();
     download(REPO, &support::options(&server, cache.path())).unwrap();
-    let told = listener.named("request");
-    assert_eq!(told.len(), server.log().len(), "{told:?}");
-    assert!(told.iter().all(|told| told.time.is_some() && told.address.is_some()), "{told:?}");
-    assert_eq!(told.last().unwrap().bytes, server.bytes(hub::Origin::Cdn) as u64);
+    let recorded = listener.named("request");
+    assert_eq!(recorded.len(), server.log().len(), "{recorded:?}");
+    assert!(
+        recorded.iter().all(|recorded| recorded.time.is_some() && recorded.address.is_some()),
+        "{recorded:?}"
+    );
+    assert_eq!(recorded.last().unwrap().bytes, server.bytes(hub::Origin::Cdn) as u64);
 }

@@ -108,7 +108,7 @@ fn names_may_start_with_a_hyphen() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn invalid_options_are_refused() {
     for args in ["--dtype bf17", "--cast x", "--cast x=y", "--all", "--rename x", "--drop ["] {
         assert!(parsed(args).is_err(), "{args}");
     }

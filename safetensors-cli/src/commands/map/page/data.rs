@@ -11,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 use super::super::groups::{Groups, path_of};
 use super::Page;
 use crate::input;
-use crate::input::other::{self, Kind, Shown};
+use crate::input::other::{self, DisplayedTensor, Kind};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 use crate::terminal::json::Escaping;
@@ -50,7 +50,7 @@ type Kinds<'a> = HashMap<(Kind<'a>, &'a [usize], u128), usize>;
 fn kinds<'p>(page: &Page<'p>) -> (Kinds<'p>, Vec<(usize, String, u128, u128)>) {
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
     for tensor in page.tensors {
-        let shown = Shown::new(tensor);
+        let shown = DisplayedTensor::new(tensor);
         let kind = shown.kind();
         let parameters = page.parameters.count(shown).into();
         kinds.entry((kind, shown.shape(), parameters)).or_insert_with(|| {

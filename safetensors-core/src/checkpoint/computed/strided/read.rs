@@ -67,7 +67,7 @@ struct Batch {
 }
 
 /// The ranges of each file to be read, with the name of the first tensor.
-type Wanted<'t, 'b> = BTreeMap<usize, (&'t str, Vec<ReadRange<'b>>)>;
+type ReadsByFile<'t, 'b> = BTreeMap<usize, (&'t str, Vec<ReadRange<'b>>)>;
 
 impl Batch {
     fn add(&mut self, part: usize, run: Run) {
@@ -105,7 +105,7 @@ impl Batch {
                 let bytes = vec![0; window.byte_len() as usize];
                 windows.push((window, bytes));
             }
-            let mut wanted = Wanted::new();
+            let mut wanted = ReadsByFile::new();
             for (window, bytes) in &mut windows {
                 let tensor = parts[window.runs[0].0].tensor;
                 let (_, ranges) = wanted.entry(window.run.file).or_insert((&tensor.name, vec![]));
@@ -132,7 +132,7 @@ impl Batch {
 fn place<'t, 'b>(
     units: Vec<(usize, Run)>,
     parts: &'b mut [Part<'t, '_>],
-    wanted: &mut Wanted<'t, 'b>,
+    wanted: &mut ReadsByFile<'t, 'b>,
 ) {
     let mut units = units.into_iter().peekable();
     for (number, part) in parts.iter_mut().enumerate() {

@@ -23,7 +23,7 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 // `Steps`, for which a process that is about to end waits.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    _held: Held,
+    _held: TakenLock,
 }
 
 impl DirectoryLock {
@@ -50,7 +50,7 @@ impl DirectoryLock {
 /// The right to write a file step by step, by a hidden file, too. Saves at once ignore it.
 #[derive(Debug)]
 pub(crate) struct GrowingLock {
-    _held: Held,
+    _held: TakenLock,
 }
 
 impl GrowingLock {
@@ -72,10 +72,10 @@ impl GrowingLock {
 }
 
 /// `None` if the file system has no locks.
-type Held = Option<system::HeldLock>;
+type TakenLock = Option<system::HeldLock>;
 
 // Another writer may hold it for a moment, to remove a killed writer's files.
-fn patiently(path: &Path) -> io::Result<Option<Held>> {
+fn patiently(path: &Path) -> io::Result<Option<TakenLock>> {
     for pause in PAUSES {
         if let Some(held) = take(path, false)? {
             return Ok(Some(held));
@@ -86,7 +86,7 @@ fn patiently(path: &Path) -> io::Result<Option<Held>> {
 }
 
 /// Returns `None` if somebody else holds it and `wait` is false.
-fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
+fn take(path: &Path, wait: bool) -> io::Result<Option<TakenLock>> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
 
     if failpoint::lacks("locks") {

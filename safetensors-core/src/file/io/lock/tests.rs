@@ -13,7 +13,7 @@ fn is_empty(directory: &Path) -> bool {
 }
 
 #[test]
-fn one_at_a_time() {
+fn one_at_a_time_holds_the_lock() {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().into();
     let first = DirectoryLock::try_for(&path).unwrap().unwrap();
@@ -34,7 +34,7 @@ fn one_at_a_time() {
 /// The file is created and removed at each turn, so a thread may wait for a file that is
 /// removed.
 #[test]
-fn never_two_of_many() {
+fn never_two_of_many_threads_hold_the_lock() {
     let directory = tempfile::tempdir().unwrap();
     let (inside, turns) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn a_file_that_was_left_behind_is_taken_over() {
 }
 
 #[test]
-fn what_cannot_be_locked() {
+fn missing_directories_and_links_cannot_be_locked() {
     let directory = tempfile::tempdir().unwrap();
     let error = DirectoryLock::try_for(&directory.path().join("none")).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
@@ -91,7 +91,7 @@ fn who_may_write_to_the_directory_may_write_to_the_file() {
 }
 
 #[test]
-fn a_file_that_was_left_behind_is_removed_unless_it_is_held() {
+fn a_leftover_lock_file_is_removed_unless_it_is_locked() {
     let directory = tempfile::tempdir().unwrap();
     DirectoryLock::clear(directory.path());
     fs::write(directory.path().join(NAME), "").unwrap();
@@ -106,7 +106,7 @@ fn a_file_that_was_left_behind_is_removed_unless_it_is_held() {
 
 /// As when another process opens a file to edit it.
 #[test]
-fn a_lock_that_is_held_for_a_moment_does_not_count() {
+fn a_lock_that_is_held_briefly_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let is_taken = |_| {
         let held = DirectoryLock::wait_for(directory.path()).unwrap();

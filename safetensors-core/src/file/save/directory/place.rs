@@ -141,7 +141,7 @@ fn make_free(path: &Path) -> io::Result<Option<Option<TempDirectory>>> {
     if !is_there(path)? {
         return Ok(None);
     }
-    let temp = match TempDirectory::beside(path) {
+    let temp = match TempDirectory::next_to(path) {
         Err(error) if lacks_space(&error) => None,
         temp => Some(temp?),
     };

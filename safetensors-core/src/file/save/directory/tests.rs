@@ -54,7 +54,7 @@ fn is_not_durable<T>(result: &Result<T>) -> bool {
 }
 
 #[test]
-fn a_directory_appears_as_a_whole_and_is_not_replaced() {
+fn a_directory_is_created_atomically_and_not_replaced() {
     let (dir, path) = place("run/checkpoints/epoch");
     drop(new(&path, "one").unwrap());
     assert!(names_in(dir.path()).is_empty(), "new parents go, too");
@@ -180,7 +180,7 @@ fn an_interruption_leaves_the_old_directory_or_the_new_one() {
 
 /// A process was killed, and then the place is used without [`DirectoryPlace::clean`].
 #[test]
-fn what_a_killed_process_was_putting_there_is_never_put_there_later() {
+fn the_directory_of_a_killed_process_never_appears_later() {
     let mut old = 0;
     for feature in ["nothing", "renaming of directories"] {
         let act = |(_, path): &(TempDir, PathBuf)| without(feature, || put(path, "new"));
@@ -201,7 +201,7 @@ fn what_a_killed_process_was_putting_there_is_never_put_there_later() {
 
 /// A process was killed while nothing had the name, and then another program took it.
 #[test]
-fn what_has_taken_a_free_place_stays() {
+fn a_directory_that_took_a_free_name_stays() {
     let kill = |(_, path): &(TempDir, PathBuf)| put(path, "new");
     let mut free = 0;
     interrupt_everywhere(with_old, kill, |(_dir, path), at, _| {
@@ -285,7 +285,7 @@ fn an_interrupted_removal_leaves_the_directory_or_nothing() {
 }
 
 #[test]
-fn a_directory_that_is_held_stays_until_it_is_removed() {
+fn holding_a_directory_locks_it_and_changes_nothing() {
     let (dir, path) = with_old();
     assert!(!remove(&dir.path().join("none")).unwrap());
     DirectoryPlace::hold(dir.path().join("none/none")).unwrap_err();
@@ -317,7 +317,7 @@ fn only_the_link_to_a_directory_goes() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_killed_process_left_is_removed_and_nothing_else() {
+fn only_leftovers_of_a_killed_process_are_removed() {
     let (dir, path) = place("epoch");
     let used = AtomicDirectory::create(&path).unwrap();
     let others = [".epoch-1.aB3dE6.tmp", ".epoch.aB3dE.tmp", "epoch.aB3dE6.tmp"];

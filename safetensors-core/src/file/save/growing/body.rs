@@ -30,11 +30,11 @@ pub(super) struct Body {
     /// Only [`make_room`](Self::make_room) changes it.
     room: AtomicU64,
     gathered: Mutex<Gathered>,
-    state: Mutex<State>,
+    state: Mutex<BodyState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BodyState {
     /// From the end of the room; a multiple of [`ALIGN`].
     end: u64,
     /// Whether a growing tensor begins at `end`, so that no other can.

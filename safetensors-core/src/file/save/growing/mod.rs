@@ -2,9 +2,9 @@
 
 mod append;
 mod body;
+mod earlier_steps;
 mod finish;
 mod finished;
-mod kept;
 mod passes;
 mod resume;
 mod series;
@@ -91,11 +91,11 @@ struct Shared {
     sync_every: AtomicU64,
     passes: Mutex<Passes>,
     tensors: Mutex<Tensors>,
-    state: RwLock<State>,
+    state: RwLock<WriterState>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum WriterState {
     Writing(Box<Writing>),
     /// In place, but the synced steps are not removed yet.
     Placed(Synced),
@@ -158,7 +158,7 @@ impl GrowingWriter {
             sync_every: AtomicU64::new(0),
             passes: Mutex::default(),
             tensors: Mutex::new(tensors),
-            state: RwLock::new(State::Writing(Box::new(writing))),
+            state: RwLock::new(WriterState::Writing(Box::new(writing))),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -329,7 +329,7 @@ impl GrowingWriter {
 // Other writers of the path may begin. Growing tensors take nothing more, and hold no files.
 impl Drop for GrowingWriter {
     fn drop(&mut self) {
-        *unpoisoned(self.shared.state.write()) = State::Finished;
+        *unpoisoned(self.shared.state.write()) = WriterState::Finished;
         for entry in &lock(&self.shared.tensors).list {
             if let GrowingEntry::Growing(series) = &**entry {
                 lock(&series.state).stored = StoredSteps::default();
@@ -342,8 +342,10 @@ impl Shared {
     /// Runs `work` while the file cannot be finished.
     fn while_writing<T>(&self, work: impl FnOnce(&Writing) -> Result<T>) -> Result<T> {
         match &*unpoisoned(self.state.read()) {
-            State::Writing(writing) => work(writing),
-            State::Placed(_) | State::Finished => Err(ErrorKind::AlreadyFinished.into()),
+            WriterState::Writing(writing) => work(writing),
+            WriterState::Placed(_) | WriterState::Finished => {
+                Err(ErrorKind::AlreadyFinished.into())
+            }
         }
     }
 

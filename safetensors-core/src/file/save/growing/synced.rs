@@ -6,7 +6,7 @@ use std::{fmt, fs};
 
 use crate::file::io::hidden::{is_temporary_name, with_suffix};
 use crate::file::io::identity::unless_missing;
-use crate::file::io::{FileSource, SafeTensors, beside};
+use crate::file::io::{FileSource, SafeTensors, next_to};
 use crate::file::load::LazyTensor;
 use crate::file::save::{AtomicFile, SaveOptions};
 use crate::format::error::{Error, ErrorKind, Result};
@@ -91,7 +91,7 @@ pub(super) fn mark(directory: &Path, files: u32, durable: bool) -> Result<()> {
 
 /// Returns 0 if the mark is malformed.
 fn marked_files(directory: &Path) -> Result<Option<u32>> {
-    let mark = beside::read(directory, MARK, MOST)?;
+    let mark = next_to::read(directory, MARK, MOST)?;
     Ok(mark.map(|mark| String::from_utf8_lossy(&mark).parse().unwrap_or(0)))
 }
 

@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_synced_is_recovered(
+    fn synced_steps_are_recovered(
         tensors in prop::collection::vec(grown(), 1..4),
         every in 1..3_u64,
     ) {
@@ -284,7 +284,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_refused_leaves_the_file_as_it_was() {
+fn refused_calls_leave_the_file_unchanged() {
     let (dir, path) = place("a.safetensors");
     fs::write(&path, "old").unwrap();
     let writer = create(&path);

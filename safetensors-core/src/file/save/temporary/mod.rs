@@ -199,11 +199,11 @@ pub(crate) struct TempDirectory(Owned);
 impl TempDirectory {
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
-        Self::beside(destination)
+        Self::next_to(destination)
     }
 
     /// Does not remove leftovers.
-    pub(super) fn beside(destination: &Path) -> io::Result<Self> {
+    pub(super) fn next_to(destination: &Path) -> io::Result<Self> {
         let _steps = Steps::begin();
         if failpoint::lacks("space for directories") {
             return Err(io::ErrorKind::StorageFull.into());

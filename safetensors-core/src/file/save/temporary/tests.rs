@@ -34,7 +34,7 @@ fn named<T>(f: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn a_temporary_file_says_whose_it_is_and_is_left_alone_while_it_is_used() {
+fn a_temporary_file_is_named_after_its_file_and_stays_while_in_use() {
     let (directory, path) = place(NAME);
     let mut file = named(|| AtomicFile::create(&path, &SaveOptions::new())).unwrap();
     file.write_all(b"new").unwrap();
@@ -64,7 +64,7 @@ fn a_file_has_no_name_until_it_is_complete() {
 }
 
 #[test]
-fn the_next_save_removes_what_nobody_holds_and_nothing_else() {
+fn the_next_save_removes_only_unlocked_leftovers() {
     let directory = tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::write(at(".model.safetensors.aaaaaa.tmp"), "left over").unwrap();
@@ -227,7 +227,7 @@ fn run_child(directory: &Path, what: &str, end: &str) -> std::process::ExitStatu
 
 /// For every kind of killed save, and every kind of next save.
 #[test]
-fn the_next_save_removes_what_a_killed_process_left() {
+fn the_next_save_removes_leftovers_of_a_killed_process() {
     for (killed, _) in NEXT {
         for (next, save) in NEXT {
             let directory = tempdir().unwrap();

@@ -40,7 +40,7 @@ fn a_list_longer_than_the_budget_is_read_once_and_in_order() {
 }
 
 #[test]
-fn a_source_that_is_far_away_is_asked_for_many_slices_at_once() {
+fn a_remote_source_gets_requests_for_many_slices_at_once() {
     let script = Script { concurrency: Some(6), ..Script::default() };
     let (cache, script) = cache_by(script, 1 << 10, &LoadOptions::new());
     *lock(&script.is_closed) = true;
@@ -53,7 +53,7 @@ fn a_source_that_is_far_away_is_asked_for_many_slices_at_once() {
 }
 
 #[test]
-fn a_slice_that_was_asked_for_is_not_read_ahead_again() {
+fn a_requested_slice_is_not_read_ahead_again() {
     let (cache, script) = cache_with(48, &LoadOptions::new().threads(1));
     *lock(&script.is_closed) = true;
     cache.read_ahead(experts([0, 1, 2, 3, 4])).unwrap();
@@ -86,7 +86,7 @@ fn another_list_replaces_the_rest_of_the_first() {
 }
 
 #[test]
-fn a_wrong_guess_is_dropped_before_slices_that_were_asked_for() {
+fn a_wrong_guess_is_dropped_before_requested_slices() {
     let (cache, script) = cache(48);
     get(&cache, 7);
     cache.read_ahead(experts([0])).unwrap();
@@ -145,7 +145,7 @@ fn a_caller_who_waits_for_a_read_finds_it_after_another_list() {
 }
 
 #[test]
-fn the_last_of_the_list_makes_room_for_a_slice_that_is_asked_for() {
+fn the_last_of_the_list_makes_room_for_a_requested_slice() {
     // A slice that is listed twice has its first place.
     for list in [&[0, 1, 2][..], &[0, 1, 2, 0]] {
         let (cache, script) = cache_with(48, &LoadOptions::new().threads(1));

@@ -25,7 +25,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::file::io::hidden::{BACKUP_MAGIC, directory};
 use crate::file::io::identity::{Identity, unless_missing};
 use crate::file::io::positional::write_all_at;
-use crate::file::io::{FileSource, ReadAt, beside};
+use crate::file::io::{FileSource, ReadAt, next_to};
 use crate::file::save::atomic::{sync, sync_directory};
 use crate::file::save::permissions::take_after;
 use crate::file::save::temporary::TempFile;
@@ -123,7 +123,7 @@ impl Backup {
             return Ok(None);
         }
         let name = path.file_name().unwrap_or_default();
-        let bytes = beside::read(directory(path), name, most).map_err(Error::through_io)?;
+        let bytes = next_to::read(directory(path), name, most).map_err(Error::through_io)?;
         Ok(bytes.and_then(|bytes| Self::from_bytes(&bytes)))
     }
 

@@ -67,7 +67,7 @@ fn is_found_torn(path: &Path) {
 }
 
 #[test]
-fn the_next_edit_tells_that_the_header_was_restored() {
+fn the_next_edit_reports_that_the_header_was_restored() {
     let directory = tempdir().unwrap();
     let (path, old) = torn(directory.path());
     assert!(matches!(Checkpoint::open(&path).unwrap_err().kind(), ErrorKind::TornHeader));
@@ -216,7 +216,7 @@ fn backup() -> Backup {
 }
 
 #[test]
-fn what_is_damaged_is_no_backup() {
+fn a_damaged_backup_is_ignored() {
     let bytes = backup().to_bytes();
     let read = Backup::from_bytes(&bytes).unwrap();
     assert_eq!((read.mark, read.inode, read.file_len), (mark(7), 1, 5));
@@ -240,7 +240,7 @@ fn an_absurd_length_is_no_backup() {
 }
 
 #[test]
-fn only_what_an_interruption_can_leave_is_accepted() {
+fn only_headers_that_an_interruption_can_leave_are_accepted() {
     let backup = backup();
     let with = |length: [u8; 8], text: &dyn Fn(usize) -> u8| {
         [&length[..], &(8..2008).map(text).collect::<Vec<_>>()].concat()

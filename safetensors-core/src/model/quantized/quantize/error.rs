@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_those_of_all_pieces() {
+    fn errors_are_measured_over_all_pieces() {
         let mut measured = Measured::default();
         assert_eq!(measured.error(), QuantizationError::default());
         let numbers: Vec<f32> = (0..100).map(|i| i as f32).collect();

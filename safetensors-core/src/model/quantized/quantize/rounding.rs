@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_of_groups_are_what_their_codes_say() {
+    fn scales_of_groups_equal_their_codes() {
         let codes = Codes::of_dtype(Dtype::F8_E4M3, Order::LowFirst).unwrap();
         let numbers: Vec<f32> = (1..0x7f).map(|code| codes.value(code)).collect();
         let mut scales: Vec<f32> = numbers.iter().map(|number| number * LARGEST_E2M1).collect();

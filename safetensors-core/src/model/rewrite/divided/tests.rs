@@ -51,7 +51,7 @@ fn bytes_in(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn the_files_are_those_that_the_ranks_themselves_save() {
+fn files_of_one_process_equal_the_files_of_the_ranks() {
     for is_dcp in [false, true] {
         let directory = tempdir().unwrap();
         let (one, each) = (directory.path().join("one"), directory.path().join("each"));

@@ -125,7 +125,7 @@ fn types_follow_the_shape() {
 }
 
 #[test]
-fn tied_heads_and_unused_tensors_are_left_out() {
+fn tied_heads_and_unused_tensors_are_skipped() {
     let mut tiny = Tiny::llama();
     tiny.config["tie_word_embeddings"] = true.into();
     for name in ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"] {

@@ -108,7 +108,7 @@ const LLAMA: [(&str, &str); 2] =
     [("general.architecture", "llama"), ("llama.attention.head_count", "2")];
 
 #[test]
-fn all_parts_of_a_split_file_have_the_names_that_the_first_one_says() {
+fn the_first_part_of_a_split_file_determines_the_names_in_all() {
     let dir = tempfile::tempdir().unwrap();
     let path = |part: u32| dir.path().join(format!("a-0000{part}-of-00002.gguf"));
     let split = |number| [("split.no", number), ("split.count", "2")];
@@ -158,7 +158,7 @@ fn a_tensor_without_a_name_there_keeps_its_own_and_is_not_read() {
 }
 
 #[test]
-fn what_the_file_does_not_say_is_an_error() {
+fn missing_facts_in_the_file_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.gguf");
     let (llama, gemma) = (("general.architecture", "llama"), ("general.architecture", "gemma"));

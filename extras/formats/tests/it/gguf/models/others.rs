@@ -8,7 +8,7 @@ use super::names::assert_names_again;
 use super::{ATTENTION_AND_MLP, assert_metadata, assert_names, converted, values};
 
 #[test]
-fn mistral_and_biases_and_llama_3_factors() {
+fn mistral_biases_and_llama_3_factors_are_written() {
     let biases: [(&str, &[usize]); 2] =
         [("self_attn.q_proj.bias", &[4 * HEAD]), ("mlp.down_proj.bias", &[HIDDEN])];
     let layer = [&attention_and_mlp()[..], &biases].concat();
@@ -223,7 +223,7 @@ fn bert_keeps_small_embeddings_exact() {
 }
 
 #[test]
-fn pooling_is_read_beside_bert() {
+fn the_pooling_of_bert_is_read_from_its_modules() {
     let dir = tempfile::tempdir().unwrap();
     let modules =
         json!([{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1"}]);

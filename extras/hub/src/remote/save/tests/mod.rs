@@ -225,7 +225,7 @@ fn another_writer_is_noticed() {
 }
 
 #[test]
-fn an_error_says_that_the_single_file_still_comes_first() {
+fn the_error_warns_that_the_old_single_file_is_still_opened() {
     // The single file cannot be removed, or the last list of files cannot be had.
     for (name, number) in [("delete", 1), ("list", 3)] {
         let (saved, store) = save_after(8, false, move |call, at, _| {

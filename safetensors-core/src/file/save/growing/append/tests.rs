@@ -54,7 +54,7 @@ proptest! {
     })]
 
     #[test]
-    fn runs_one_after_the_other_write_what_one_run_does(
+    fn consecutive_runs_write_the_same_file_as_one_run(
         tensors in prop::collection::vec(grown(), 1..4),
         runs in prop::collection::vec(0..4_usize, 1..4),
         is_killed in any::<bool>(),
@@ -174,7 +174,7 @@ fn appending_writes_the_new_steps_only() {
 }
 
 #[test]
-fn recorded_digests_are_made_anew() {
+fn recorded_digests_are_recomputed() {
     let (_dir, path) = place("a.safetensors");
     let tensors = [("t", TensorBuf::from_vec(vec![2], vec![1.0_f64, 2.0]).unwrap())];
     let metadata = [("modelspec.hash_sha256", "0x00"), ("k", "old"), ("kept", "yes")];
@@ -197,7 +197,7 @@ fn recorded_digests_are_made_anew() {
 }
 
 #[test]
-fn what_does_not_fit_the_file_is_refused_and_the_file_stays() {
+fn tensors_that_do_not_fit_the_file_are_refused_and_it_stays() {
     let (dir, path) = place("a.safetensors");
     fs::write(&path, "no file of tensors").unwrap();
     let error = GrowingWriter::resume(&path, &options()).unwrap_err();
@@ -226,7 +226,7 @@ fn what_does_not_fit_the_file_is_refused_and_the_file_stays() {
 
 /// Another program edits the metadata, sets the time or an attribute, replaces or removes the file.
 #[test]
-fn what_another_program_does_meanwhile_stays() {
+fn concurrent_changes_of_another_program_stay() {
     let (_dir, path) = place("a.safetensors");
     let touch = || {
         let file = fs::File::options().append(true).open(&path).unwrap();

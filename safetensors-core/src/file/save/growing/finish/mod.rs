@@ -13,10 +13,10 @@ use std::{io, mem};
 
 use super::append::Before;
 use super::body::{ALIGN, Body, Home};
-use super::kept::{Spread, put_kept};
+use super::earlier_steps::{Spread, put_earlier_steps};
 use super::series::{Series, SeriesState};
 use super::sync::Synced;
-use super::{GrowingEntry, GrowingWriter, State, Tensors, Whole, Writing};
+use super::{GrowingEntry, GrowingWriter, Tensors, Whole, WriterState, Writing};
 use crate::file::hash::{self, RunningDigest};
 use crate::file::io::copy::copy_range;
 use crate::file::io::positional::write_all_at;
@@ -83,22 +83,22 @@ impl GrowingWriter {
         let durable = self.shared.options.durable;
         let mut state = unpoisoned(self.shared.state.write());
         let placed = match &mut *state {
-            State::Writing(writing) => self.put_in_place(writing),
-            State::Placed(synced) => synced.sync_name(durable),
-            State::Finished => return Ok(None),
+            WriterState::Writing(writing) => self.put_in_place(writing),
+            WriterState::Placed(synced) => synced.sync_name(durable),
+            WriterState::Finished => return Ok(None),
         };
         let placed = placed.map_err(|error| self.shared.locate(error));
         if placed.as_ref().err().is_none_or(is_in_place) {
             *state = match mem::take(&mut *state) {
-                State::Writing(writing) => State::Placed(writing.into_synced()),
+                WriterState::Writing(writing) => WriterState::Placed(writing.into_synced()),
                 other => other,
             };
         }
         placed?;
-        let State::Placed(synced) = mem::take(&mut *state) else { return Ok(None) };
+        let WriterState::Placed(synced) = mem::take(&mut *state) else { return Ok(None) };
         if let Err(error) = synced.retire(durable) {
             let error = error.left_behind().in_path(synced.directory());
-            *state = State::Placed(synced);
+            *state = WriterState::Placed(synced);
             return Err(error);
         }
         Ok(Some(synced))
@@ -239,7 +239,7 @@ impl<'a> Assembly<'a> {
         if kept > 0 {
             let (from, start) = self.before_place(&series.name)?;
             let spread = Spread::new(layers, 0, kept, all);
-            put_kept(layers, &spread, (from, start), (to, offset))?;
+            put_earlier_steps(layers, &spread, (from, start), (to, offset))?;
         }
         let spread = Spread::new(layers, kept, all - kept, all);
         if series.is_in_order() {

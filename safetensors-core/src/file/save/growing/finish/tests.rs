@@ -18,7 +18,7 @@ use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 #[test]
-fn finishing_removes_what_was_synced() {
+fn finishing_removes_synced_steps() {
     let (_dir, path) = place("a.safetensors");
     let tensors = [
         Grown { dtype: Dtype::F32, axis: 1, step_shape: vec![3, 2], steps: 7 },
@@ -207,7 +207,7 @@ fn a_tensor_that_could_not_be_added_is_added_again() {
 
 /// The data move when the header outgrows its room, and can still be appended to.
 #[test]
-fn a_large_file_whose_header_outgrows_its_room_goes_on_after_a_failure() {
+fn a_file_with_a_header_that_outgrew_its_room_continues_after_a_failure() {
     for system in ["", "inserting"] {
         let (_dir, path) = place("a.safetensors");
         let writer = GrowingWriter::create(&path, &SaveOptions::new().overwrite(false)).unwrap();

@@ -166,7 +166,7 @@ fn names_in_or_none(directory: &Path) -> impl Iterator<Item = String> {
 /// A failure after the new file is in its place leaves steps that the next call, or the next start,
 /// removes.
 #[test]
-fn what_could_not_be_removed_is_removed_by_the_next_call() {
+fn steps_that_could_not_be_removed_are_removed_by_the_next_call() {
     let mut left = 0;
     let setup = || tempdir().unwrap();
     let act = |dir: &TempDir| {
@@ -196,7 +196,7 @@ fn what_could_not_be_removed_is_removed_by_the_next_call() {
 /// The values decide: an old file of the same header is not the one that was about to be finished.
 /// And the header of the one that was finished may have changed since.
 #[test]
-fn the_finished_file_is_known_by_its_values() {
+fn the_finished_file_is_recognised_by_its_values() {
     let (mut replaced, mut edited) = (0, 0);
     for (step, dir) in killed(&[(CREATE, 9)], CREATE) {
         let path = dir.path().join("run.safetensors");

@@ -1,4 +1,4 @@
-//! [`KeptSummaries`]: the statistics of a million tensors, in few bytes each.
+//! [`CompactSummaries`]: the statistics of a million tensors, in few bytes each.
 //!
 //! Counts are mostly small, and numbers mostly equal to the one before or short in binary.
 
@@ -9,7 +9,7 @@ use super::histogram::Histogram;
 use super::moments::Moments;
 
 /// The summaries of tensors, by their indices.
-pub(super) struct KeptSummaries<'a> {
+pub(super) struct CompactSummaries<'a> {
     asked: &'a [f64],
     bins: u16,
     /// Where each summary begins among the bytes; 0 if there is none.
@@ -19,7 +19,7 @@ pub(super) struct KeptSummaries<'a> {
     errors: BTreeMap<usize, String>,
 }
 
-impl<'a> KeptSummaries<'a> {
+impl<'a> CompactSummaries<'a> {
     /// Makes room for this many tensors.
     pub(super) fn new(tensors: usize, asked: &'a [f64], bins: u16) -> Self {
         let errors = BTreeMap::new();
@@ -28,7 +28,7 @@ impl<'a> KeptSummaries<'a> {
 
     pub(super) fn keep(&mut self, tensor: usize, summary: &Summary<'_>) {
         self.places[tensor] = self.bytes.len() as u64;
-        let mut writer = Writer { bytes: &mut self.bytes, last: 0 };
+        let mut writer = SummaryWriter { bytes: &mut self.bytes, last: 0 };
         let Summary { moments, percentiles, histogram } = summary;
         let Moments { finite, zeros, nan, infinite, min, max, mean, std, .. } = *moments;
         [finite, zeros, nan, infinite].into_iter().for_each(|count| writer.count(count));
@@ -53,7 +53,7 @@ impl<'a> KeptSummaries<'a> {
             Some(&place @ 1..) => self.bytes.get(place as usize..).unwrap_or_default(),
             _ => return summary,
         };
-        let mut reader = Reader { bytes: bytes.iter(), last: 0 };
+        let mut reader = SummaryReader { bytes: bytes.iter(), last: 0 };
         let Moments { finite, zeros, nan, infinite, min, max, mean, std, .. } =
             &mut summary.moments;
         for count in [&mut *finite, zeros, nan, infinite] {
@@ -85,13 +85,13 @@ impl<'a> KeptSummaries<'a> {
     }
 }
 
-struct Writer<'b> {
+struct SummaryWriter<'b> {
     bytes: &'b mut Vec<u8>,
     /// The bits of the last number.
     last: u64,
 }
 
-impl Writer<'_> {
+impl SummaryWriter<'_> {
     /// Seven bits a byte, lowest first. The highest bit announces more.
     fn count(&mut self, mut count: u64) {
         while count >= 0x80 {
@@ -110,12 +110,12 @@ impl Writer<'_> {
     }
 }
 
-struct Reader<'b> {
+struct SummaryReader<'b> {
     bytes: std::slice::Iter<'b, u8>,
     last: u64,
 }
 
-impl Reader<'_> {
+impl SummaryReader<'_> {
     fn count(&mut self) -> u64 {
         let (mut count, mut shift) = (0, 0);
         for &byte in self.bytes.by_ref() {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_comes_back_in_every_bit() {
+    fn compact_summaries_are_restored_bit_for_bit() {
         let asked = [0.1, 50.0, 99.0];
         for bins in [0, 1, 24, 256] {
             let summaries = [
@@ -157,7 +157,7 @@ mod tests {
                 let values = Distribution::of_values(&mut values.clone());
                 Summary::new(&TensorValues { moments, values }, &asked, bins)
             });
-            let mut kept = KeptSummaries::new(7, &asked, bins);
+            let mut kept = CompactSummaries::new(7, &asked, bins);
             summaries.iter().enumerate().for_each(|(i, summary)| kept.keep(i, summary));
             kept.fail(5, "a reason".into());
             let json = |summary: &Summary<'_>| serde_json::to_string(summary).unwrap();
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn every_count_comes_back() {
         let (mut bytes, counts) = (Vec::new(), [0, 1, 127, 128, 1 << 35, u64::MAX]);
-        let mut writer = Writer { bytes: &mut bytes, last: 0 };
+        let mut writer = SummaryWriter { bytes: &mut bytes, last: 0 };
         counts.into_iter().for_each(|count| writer.count(count));
-        let mut reader = Reader { bytes: bytes.iter(), last: 0 };
+        let mut reader = SummaryReader { bytes: bytes.iter(), last: 0 };
         assert_eq!(counts.map(|_| reader.count()), counts);
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::Digest;
 use super::table::{Change, Fate, MANIFEST, Place, RECORDS, signed_name};
 use crate::file::io::hidden::directory;
-use crate::file::io::{FileSource, beside};
+use crate::file::io::{FileSource, next_to};
 use crate::format::error::{Error, ErrorKind, Result};
 
 /// The places of manifests, from a file's directory.
@@ -111,7 +111,7 @@ fn has_fate(place: Place, change: Change, fate: Fate) -> bool {
 
 /// Returns `None` if this user can see no manifest.
 fn read(home: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match beside::open(home, MANIFEST) {
+    let file = match next_to::open(home, MANIFEST) {
         Err(error) if is_unseen(error.kind()) => None,
         opened => opened?,
     };

@@ -1,4 +1,4 @@
-//! [`KeptTensors`]: tensors that are handed out more than once share their memory.
+//! [`SharedTensors`]: tensors that are handed out more than once share their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,20 +9,20 @@ use safetensors_core::lock;
 /// Tensors that may be asked for again.
 // candle has no weak references, so they keep their memory even if the model has dropped them.
 #[derive(Debug, Default)]
-pub(super) struct KeptTensors {
-    entries: Mutex<HashMap<Key, Arc<Mutex<KeptTensor>>>>,
+pub(super) struct SharedTensors {
+    entries: Mutex<HashMap<Key, Arc<Mutex<SharedTensor>>>>,
 }
 
 type Key = (usize, DType, DeviceLocation);
 
 /// A tensor, locked while a thread reads it, so that others wait for it and share it.
 #[derive(Debug, Default)]
-struct KeptTensor {
+struct SharedTensor {
     tensor: Option<Tensor>,
     asked: Vec<String>,
 }
 
-impl KeptTensors {
+impl SharedTensors {
     /// Returns the tensor that was handed out before, otherwise the one that `read` returns.
     ///
     /// `tied` has the name that is asked for, and the number of names of the tensor, which is kept

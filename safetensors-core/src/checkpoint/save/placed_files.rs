@@ -1,4 +1,4 @@
-//! [`Beside`]: files that a commit puts next to the tensors.
+//! [`PlacedFiles`]: files that a commit puts next to the tensors.
 
 use crate::checkpoint::ShardOptions;
 use crate::checkpoint::store::{Store, WritableDirectory};
@@ -8,7 +8,7 @@ use crate::format::error::{Error, ErrorKind, Result};
 
 const MOST_PUT_BACK: u64 = 64 << 20;
 
-pub(crate) struct Beside<V> {
+pub(crate) struct PlacedFiles<V> {
     files: Vec<(String, V, Earlier)>,
     room: u64,
 }
@@ -19,13 +19,13 @@ enum Earlier {
     Large,
 }
 
-impl<V> Default for Beside<V> {
+impl<V> Default for PlacedFiles<V> {
     fn default() -> Self {
         Self { files: Vec::new(), room: MOST_PUT_BACK }
     }
 }
 
-impl<V: Clone + PartialEq> Beside<V> {
+impl<V: Clone + PartialEq> PlacedFiles<V> {
     pub(crate) fn put<D: WritableDirectory<Version = V>>(
         &mut self,
         directory: &mut D,

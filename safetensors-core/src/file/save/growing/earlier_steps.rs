@@ -30,7 +30,7 @@ impl Spread {
 }
 
 /// Copies the first steps from a place in a file to a place in another.
-pub(super) fn put_kept(
+pub(super) fn put_earlier_steps(
     layers: Layers,
     spread: &Spread,
     (from, start): (&File, u64),

@@ -14,11 +14,11 @@ use crate::format::parallel::lock;
 /// A file of an [`AsyncStore`](super::AsyncStore). Reads find the bytes that have been fetched;
 /// others are an error of the kind [`WouldBlock`](io::ErrorKind::WouldBlock).
 pub struct AsyncFile<S> {
-    pub(super) held: Arc<Held<S>>,
+    pub(super) cached: Arc<CachedFile<S>>,
     missing: Arc<Recorder<S>>,
 }
 
-pub(super) struct Held<S> {
+pub(super) struct CachedFile<S> {
     pub(super) source: S,
     pieces: Mutex<Pieces>,
 }
@@ -37,7 +37,7 @@ struct Pieces {
 }
 
 /// The pieces of a range, by start, and the parts that are missing.
-type Found = (Vec<(u64, Arc<Piece>)>, Vec<Range<u64>>);
+type CachedRange = (Vec<(u64, Arc<Piece>)>, Vec<Range<u64>>);
 
 /// The owner of pieces that stay as long as the file is open, without errors.
 pub(super) const FOREVER: Task = Task::NONE;
@@ -58,7 +58,7 @@ impl Pieces {
         error
     }
 
-    fn find(&self, range: Range<u64>, owner: Task) -> Found {
+    fn find(&self, range: Range<u64>, owner: Task) -> CachedRange {
         let mut found = Vec::new();
         let mut holes = Vec::new();
         let mut at = range.start;
@@ -81,12 +81,12 @@ impl Pieces {
     }
 }
 
-impl<S> Held<S> {
+impl<S> CachedFile<S> {
     pub(super) fn new(source: S) -> Self {
         Self { source, pieces: Mutex::default() }
     }
 
-    /// Keeps bytes, or an error, until the owner [releases](Held::release) them.
+    /// Keeps bytes, or an error, until the owner [releases](CachedFile::release) them.
     pub(super) fn add(
         &self,
         range: Range<u64>,
@@ -141,7 +141,7 @@ impl<S> Held<S> {
 
 pub(super) struct Files<S>(pub(super) Mutex<HashMap<PathBuf, Opened<S>>>);
 
-pub(super) type Opened<S> = Result<Arc<Held<S>>, Arc<io::Error>>;
+pub(super) type Opened<S> = Result<Arc<CachedFile<S>>, Arc<io::Error>>;
 
 impl<S> Default for Files<S> {
     fn default() -> Self {
@@ -151,7 +151,7 @@ impl<S> Default for Files<S> {
 
 pub(super) struct Missing<S> {
     pub(super) paths: Vec<(Arc<Files<S>>, PathBuf)>,
-    pub(super) ranges: Vec<(Arc<Held<S>>, Range<u64>)>,
+    pub(super) ranges: Vec<(Arc<CachedFile<S>>, Range<u64>)>,
 }
 
 impl<S> Default for Missing<S> {
@@ -203,7 +203,7 @@ impl<S> Recorder<S> {
         }
     }
 
-    fn range(&self, file: &Arc<Held<S>>, range: Range<u64>) {
+    fn range(&self, file: &Arc<CachedFile<S>>, range: Range<u64>) {
         let task = Task::current();
         if let Some(missing) = lock(&self.0).get_mut(&task)
             && !lock(&file.pieces).find(range.clone(), task).1.is_empty()
@@ -214,14 +214,14 @@ impl<S> Recorder<S> {
 }
 
 impl<S> AsyncFile<S> {
-    pub(super) fn new(held: Arc<Held<S>>, missing: Arc<Recorder<S>>) -> Self {
-        Self { held, missing }
+    pub(super) fn new(cached: Arc<CachedFile<S>>, missing: Arc<Recorder<S>>) -> Self {
+        Self { cached, missing }
     }
 }
 
 impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
     fn byte_len(&self) -> u64 {
-        self.held.source.byte_len()
+        self.cached.source.byte_len()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -231,9 +231,9 @@ impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
             let message = format!("expected at least {end} bytes, found {len}");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
         }
-        let missing = offset + self.held.copy(buf, offset)? as u64;
+        let missing = offset + self.cached.copy(buf, offset)? as u64;
         if missing < end {
-            self.missing.range(&self.held, missing..end);
+            self.missing.range(&self.cached, missing..end);
             return Err(not_fetched(&format!("bytes {missing} to {end} have")));
         }
         Ok(())
@@ -248,15 +248,15 @@ impl<S: AsyncReadAt> ReadAt for AsyncFile<S> {
     fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
         let len = self.byte_len();
         ranges.filter(|range| range.end <= len).for_each(|range| {
-            self.missing.range(&self.held, range);
+            self.missing.range(&self.cached, range);
         });
     }
 }
 
 impl<S> fmt::Debug for AsyncFile<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = lock(&self.held.pieces).by_start.len();
-        f.debug_struct("AsyncFile").field("pieces", &held).finish_non_exhaustive()
+        let cached = lock(&self.cached.pieces).by_start.len();
+        f.debug_struct("AsyncFile").field("pieces", &cached).finish_non_exhaustive()
     }
 }
 

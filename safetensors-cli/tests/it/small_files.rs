@@ -282,7 +282,7 @@ fn put(kind: Kind, Case(_, _, nan, does): &Case, path: &Path, elsewhere: &Path) 
 }
 
 #[test]
-fn no_file_beside_a_checkpoint_hangs_or_fills_memory_or_leads_out() {
+fn no_file_next_to_a_checkpoint_hangs_fills_memory_or_leads_out() {
     let dir = temp_dir();
     let elsewhere = dir.at("elsewhere");
     fixtures(dir.path());

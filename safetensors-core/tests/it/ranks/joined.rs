@@ -56,7 +56,7 @@ fn divide(checkpoint: &Checkpoint<impl ReadAt>, to: &Path, rules: &RankRules, wo
 }
 
 #[test]
-fn what_is_divided_is_whole_again() {
+fn divided_tensors_are_joined() {
     let directory = tempdir().unwrap();
     let [from, back] = ["a.safetensors", "b.safetensors"].map(|name| directory.path().join(name));
     plain(&from);
@@ -97,7 +97,7 @@ fn what_is_divided_is_whole_again() {
 
 /// Tensors that are cast pass by once for each rank, piece by piece.
 #[test]
-fn a_rewrite_divides_what_it_casts_and_what_was_divided() {
+fn a_rewrite_divides_cast_and_already_divided_tensors() {
     let directory = tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     plain(&at("a.safetensors"));
@@ -213,7 +213,7 @@ fn a_hostile_record_is_refused() {
 }
 
 #[test]
-fn a_missing_part_is_found() {
+fn a_missing_part_is_refused() {
     let (directory, path) = place("a.safetensors");
     plain(&path);
     let to = directory.path().join("divided");

@@ -1,4 +1,4 @@
-//! [`Known`]: facts about the tensors of a checkpoint.
+//! [`TensorFacts`]: facts about the tensors of a checkpoint.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -13,9 +13,9 @@ use crate::format::tensor::TensorBuf;
 
 /// Every call needs the same [`Tensors`].
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct TensorFacts {
     pub(super) config: Config,
-    pub(super) beside: OnceLock<Beside>,
+    pub(super) companions: OnceLock<Companions>,
     pub(super) has_none: OnceLock<()>,
     // By position. Most tensors of a checkpoint are never looked at.
     looked_at: Vec<OnceLock<Vec<OnceLock<LookedAt>>>>,
@@ -23,7 +23,7 @@ pub(crate) struct Known {
 
 /// Companions and marks, found when the first tensor may have codes.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct Companions {
     pub(super) names: Vec<String>,
     /// Scales of caches, and marks, by the layer of the model.
     pub(super) shared: BTreeMap<String, Vec<String>>,
@@ -47,11 +47,11 @@ fn empty<T>(count: usize) -> Vec<OnceLock<T>> {
 
 const TOGETHER: usize = 256;
 
-impl Known {
+impl TensorFacts {
     pub(crate) fn new(tensors: &dyn Tensors) -> Result<Self> {
-        let config = Config::beside(tensors)?;
+        let config = Config::next_to(tensors)?;
         let looked_at = empty(tensors.count().div_ceil(TOGETHER));
-        Ok(Self { config, beside: OnceLock::new(), has_none: OnceLock::new(), looked_at })
+        Ok(Self { config, companions: OnceLock::new(), has_none: OnceLock::new(), looked_at })
     }
 
     pub(super) fn get(&self, tensors: &dyn Tensors, position: usize) -> Option<&LookedAt> {

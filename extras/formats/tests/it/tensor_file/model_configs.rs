@@ -9,7 +9,7 @@ use super::fixture;
 
 /// Blocks have 128 rows and columns unless settings differ.
 #[test]
-fn the_settings_beside_a_file_say_how_its_weights_are_stored() {
+fn settings_next_to_a_file_describe_its_quantised_weights() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.npz");
     let mut file = npz::Writer::new(fs::File::create(&path).unwrap());

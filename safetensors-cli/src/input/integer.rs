@@ -1,8 +1,8 @@
-//! [`whole`]: options that take a whole number.
+//! [`integer`]: options that take a whole number.
 
 use std::ops::RangeInclusive;
 
-pub(crate) fn whole<T: TryFrom<u64>>(
+pub(crate) fn integer<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
