@@ -233,7 +233,7 @@ fn a_renamed_repository_is_followed_by_option() {
     let server = Hub::start([("old/name", renamed), ("new/name", repo())]);
     let said = error(with_hub(&server, dir.path(), &["download", "old/name"]), 1);
     let option = "--follow-renames";
-    let expected = format!("renamed to new/name; use that name, or {option}\n");
+    let expected = format!("renamed to new/name; use that name; {option} follows\n");
     assert!(said.ends_with(&expected), "{said}");
     output(with_hub(&server, dir.path(), &["download", "old/name", option]));
 }
