@@ -224,7 +224,7 @@ pub(super) fn rows<S: ReadAt>(
         None => (BTreeSet::new(), "there is no config.json".into()),
     };
     let models: Vec<_> = models.iter().map(|it| it.strip_suffix("_text").unwrap_or(it)).collect();
-    let known = ROWS.iter().filter(|row| row.models.split(' ').any(|it| models.contains(&it)));
+    let known = ROWS.iter().filter(|row| row.models.iter().any(|model| models.contains(model)));
     let mut rows: Vec<Row> = known.copied().collect();
     let unknown = Some(reason).filter(|_| rows.is_empty() && options.gate_up.is_none());
     if rows.is_empty() {
