@@ -24,9 +24,9 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
     let files: Vec<String> = new.index.shards().map(|(file, _)| file.to_owned()).collect();
     let attempt = new.index.metadata.get(ATTEMPT_KEY).map_or("", String::as_str);
     check_alone(&directory.path(), &files, attempt)?;
-    let mut placed = PlacedFiles::default();
+    let mut others = PlacedFiles::default();
     let mut placed = Vec::new();
-    let put = placed.put(directory, options, &new.beside).and_then(|()| {
+    let put = others.put(directory, options, &new.beside).and_then(|()| {
         for file in files.iter().rev() {
             placed.push((file, directory.place(file, &[])?));
         }
@@ -37,7 +37,7 @@ pub(crate) fn commit_parts<D: WritableDirectory>(
         for (file, version) in &placed {
             _ = version.as_ref().map(|version| directory.take_back(file, version));
         }
-        placed.put_back(directory);
+        others.put_back(directory);
         return Err(error);
     }
     finish(directory)
