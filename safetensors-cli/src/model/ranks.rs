@@ -76,7 +76,7 @@ impl Rules {
 }
 
 pub(crate) fn world_size() -> impl Fn(&str) -> Result<usize, String> + Clone {
-    input::whole(1..=1 << 20)
+    input::integer(1..=1 << 20)
 }
 
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {

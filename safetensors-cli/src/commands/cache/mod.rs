@@ -144,7 +144,7 @@ impl Run for Args {
     fn run(&self, out: &mut Out) -> anyhow::Result<ExitCode> {
         match &self.command {
             Command::List(args) => content::list(args, out),
-            Command::Verify { args, strict } => content::verify(which, *strict, out),
+            Command::Verify { args, strict } => content::verify(args, *strict, out),
             Command::Size(args) => content::size(args, out),
             Command::Rm(removal) => content::rm(removal, out),
             Command::Prune(removal) => content::prune(removal, out),
