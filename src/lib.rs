@@ -102,10 +102,10 @@
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
 //! | `derive` | [`ndarray`] | `#[derive(NamedArrays)]` for structs of arrays |
 //! | `npz`, `rayon` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays; threads that save arrays in another order than C |
-//! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
+//! | `candle` | [`candle`] | candle tensors, and a `VarBuilder` |
 //! | `gguf` | `candle::gguf` | quantised tensors of GGUF files |
-//! | `cuda`, `metal` | `candle` | candle's GPU support: loads onto these devices in bounded memory |
-//! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
+//! | `cuda`, `metal` | [`candle`] | candle's GPU support: loads onto these devices in bounded memory |
+//! | `burn` | [`burn`] | burn tensor data, and a `ModuleStore` |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
 //! | `hub`, `remote` | `hub`, `remote` | downloads from the Hub; checkpoints in buckets, on web servers and on the Hub, read by ranges |
 //! | `delta` | `delta` | differences between checkpoints, also in trainings with candle or `burn-train`; needs a C compiler, for zstd |
@@ -194,8 +194,8 @@
 //!
 //! | I want to … | look at |
 //! |---|---|
-//! | load a model into candle | [`safetensors_candle`](https://docs.rs/safetensors-candle), `examples/models/examples/candle_bert.rs` |
-//! | serve a model with candle, and load new versions | the module `guide::candle_server` |
+//! | load a model into candle | [`candle`], `examples/models/examples/candle_bert.rs` |
+//! | serve a model with candle, and load new versions | [`guide::candle_server`] |
 //! | replace candle's own loaders | the module `candle::migration` |
 //! | load a quantised model of GGUF into candle | the module `candle::gguf`, `examples/models/examples/candle_gguf.rs` |
 //! | quantise plain weights while candle loads them | the module `candle::quantize` |
@@ -206,10 +206,10 @@
 //!
 //! | I want to … | look at |
 //! |---|---|
-//! | load or save a burn module | [`safetensors_burn`](https://docs.rs/safetensors-burn), `examples/burn_save.rs` |
+//! | load or save a burn module | [`burn`], `examples/burn_save.rs` |
 //! | replace burn-store's own store | the module `burn::migration` |
 //! | load a model of PyTorch into burn | the module `burn::pytorch`, `examples/models/examples/burn_bert.rs` |
-//! | train with burn, and resume after a crash | the modules `guide::burn_training` and `burn::train`, `examples/models/examples/burn_train.rs` |
+//! | train with burn, and resume after a crash | [`guide::burn_training`], the module `burn::train`, `examples/models/examples/burn_train.rs` |
 //!
 //! ## ndarray
 //!
@@ -265,6 +265,13 @@
 //! `candle_train` and `burn_train` kill their own training at random and resume it, and end with
 //! the same bits as an uninterrupted run. `CONTRIBUTING.md` explains how to get the weights of
 //! `candle_bert` and `burn_bert`.
+//!
+#![cfg_attr(feature = "candle", doc = "[`candle`]: safetensors_candle")]
+#![cfg_attr(not(feature = "candle"), doc = "[`candle`]: #features")]
+#![cfg_attr(not(feature = "candle"), doc = "[`guide::candle_server`]: #features")]
+#![cfg_attr(feature = "burn", doc = "[`burn`]: safetensors_burn")]
+#![cfg_attr(not(feature = "burn"), doc = "[`burn`]: #features")]
+#![cfg_attr(not(feature = "burn"), doc = "[`guide::burn_training`]: #features")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws the pictures of docs/BENCHMARKS.md and of the README.
 
-    dev/scripts/speed_picture.py            writes docs/speed.svg, and the table of the README beside
-                                        it, from docs/benchmarks.csv
-    dev/scripts/speed_picture.py --check    fails if that picture or the README have other numbers
+    dev/scripts/speed_picture.py            writes docs/speed.svg, and the tables of the README and of
+                                        docs/BENCHMARKS.md, from docs/benchmarks.csv
+    dev/scripts/speed_picture.py --check    fails if one of them has other numbers
     dev/scripts/speed_picture.py --growth NUMBERS.json PICTURE.svg
                                         draws how time and memory grow, and prints the exponents
 
@@ -19,41 +19,57 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs" / "speed.svg"
-README = ROOT / "README.md"
-HEAD = "| work | instead of | warm |  | first load |  |"
+HEAD = "| work | instead of | first load in a process |  | again in the same process |  |"
 
-# The work, as the README names it; the peer, as it names it and as docs/benchmarks.csv does; the row of
-# files and memory that are warm, and the row of a process that does the work once.
+
+def loads(row):
+    """The rows of a load: the first one in a process, and later ones."""
+    return f"{row}, first load in a process", f"{row}, again in the same process"
+
+
+# The work, as the tables name it; the peer, as they name it and as docs/benchmarks.csv does; the rows of
+# the first time in a process, and of later ones; whether the README has it.
+MAPPED = ("`MmapedSafetensors`", "candle MmapedSafetensors")
+LOAD = ("`candle::safetensors::load`", "candle load")
+BURN = ("burn-store", "burn-store SafetensorsStore")
+NPZ = ("`.npz` by ndarray-npy", "ndarray-npy, .npz")
+COPIED = ("`safetensors`, copied", "safetensors, copied")
+COLD = ("first load of 2 GiB into candle, page cache cold", None)
+BUILDER = "VarBuilder over all tensors, 1 GiB of BF16 as BF16, order of a model"
 ROWS = [
+    ("load 2 GiB into candle", MAPPED, loads("load 2 GiB of 8 MiB tensors into candle"), True),
+    ("the same", LOAD, loads("load 2 GiB of 8 MiB tensors into candle"), True),
+    ("the same, page cache cold", MAPPED, COLD, False),
+    ("load 20,000 × 512 B into candle", LOAD, loads("load 20,000 × 512 B into candle"), False),
     (
-        "load 2 GiB into candle",
-        ("`MmapedSafetensors`", "candle MmapedSafetensors"),
-        "load 2 GiB of 8 MiB tensors into candle",
-        "first load of 2 GiB into candle, page cache cold",
+        "1 GiB of BF16 as F32 into candle",
+        ("`MmapedSafetensors`, `to_dtype`", "candle MmapedSafetensors, to_dtype"),
+        loads("load 1 GiB of BF16 into candle as F32"),
+        False,
     ),
     (
-        "the same",
-        ("`candle::safetensors::load`", "candle load"),
-        "load 2 GiB of 8 MiB tensors into candle",
-        "first load of 2 GiB into candle, page cache cold",
+        "`VarBuilder`, 1 GiB of BF16",
+        ("`from_mmaped_safetensors`", "candle from_mmaped_safetensors"),
+        loads(BUILDER),
+        False,
     ),
     (
-        "load 1 GiB into a burn module",
-        ("burn-store", "burn-store SafetensorsStore"),
-        "load 64 × (2048×2048) into burn",
-        None,
+        "1 GiB of GGUF as `QTensor`s, mapped",
+        ("candle", "candle gguf_file"),
+        loads("load 1 GiB of GGUF as QTensors, mapped"),
+        False,
     ),
-    (
-        "read an ndarray array of 256 MiB",
-        ("`.npz` by ndarray-npy", "ndarray-npy, .npz"),
-        "read an array of 256 MiB, warm",
-        "read an array of 256 MiB, fresh process",
-    ),
+    ("load 1 GiB into a burn module", BURN, loads("load 64 × (2048×2048) into burn"), True),
+    ("4,000 small tensors into it", BURN, loads("load 4,000 × (16×16) into burn"), False),
+    ("read an ndarray array of 256 MiB", NPZ, loads("read an array of 256 MiB"), True),
+    ("the same", COPIED, loads("read an array of 256 MiB"), False),
+    ("20,000 small arrays of ndarray", NPZ, loads("read 20,000 small arrays"), False),
+    ("the same", COPIED, loads("read 20,000 small arrays"), False),
     (
         "save 2 GiB from candle",
         ("`candle::safetensors::save`", "candle save"),
-        "save 2 GiB from candle",
-        None,
+        (None, "save 2 GiB from candle"),
+        True,
     ),
 ]
 
@@ -85,37 +101,48 @@ def rounded(ratio):
 
 def measured(lines, row, peer):
     """Our median, that of the peer, and how many times as fast ours is."""
-    if row is None:
+    if (row, peer) not in lines:
         return None
     ours, (theirs, ratio) = lines[row, "ours"][0], lines[row, peer]
     return time(ours), time(theirs), digits(ratio)
 
 
-def table(lines):
+def table(lines, is_readme):
     rows = [HEAD, "|---|---|---|---|---|---|"]
-    for work, (name, peer), warm, first in ROWS:
+    for work, (name, peer), names, in_readme in ROWS:
+        found = [measured(lines, row, peer) for row in names]
+        if not any(found) or is_readme and not in_readme:
+            continue
         cells = [work, name]
-        for found in (measured(lines, warm, peer), measured(lines, first, peer)):
-            if found is None:
+        for numbers in found:
+            if numbers is None:
                 cells += ["–", ""]
             else:
-                ours, theirs, ratio = found
+                ours, theirs, ratio = numbers
                 cells += [f"{ours}, not {theirs}", f"**{rounded(ratio)}**"]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 
+def pages(lines):
+    """Each page with a table, and its text with the numbers of today."""
+    for page in (ROOT / "README.md", ROOT / "docs" / "BENCHMARKS.md"):
+        before, old = page.read_text(encoding="utf-8").split(HEAD)
+        new = table(lines, page.name == "README.md")
+        yield page, before + new + old[old.index("\n\n") :]
+
+
 def picture(lines):
     left, width, bar, gap, top = 330, 700, 14, 20, 34
-    largest = max(
-        found[2]
-        for _, (_, peer), *rows in ROWS
-        for found in (measured(lines, row, peer) for row in rows)
-        if found
-    )
+    shown = [
+        (work, name, [measured(lines, row, peer) for row in rows])
+        for work, (name, peer), rows, in_readme in ROWS
+        if in_readme
+    ]
+    largest = max((found[2] for _, _, pair in shown for found in pair if found), default=1)
     scale = (width - left - 60) / largest
     body, y = [], top
-    for work, (name, peer), warm, first in ROWS:
+    for work, name, pair in shown:
         label = work if work != "the same" else "load 2 GiB into candle"
         text = html.escape(f"{label}, instead of")
         body.append(f'<text x="{left - 10}" y="{y + 12}" text-anchor="end">{text}</text>')
@@ -123,8 +150,7 @@ def picture(lines):
         body.append(
             f'<text x="{left - 10}" y="{y + 28}" text-anchor="end" fill="#555">{name}</text>'
         )
-        for row, colour in ((warm, "#1f6feb"), (first, "#e08a00")):
-            found = measured(lines, row, peer)
+        for found, colour in zip(pair, ("#e08a00", "#1f6feb")):
             if found:
                 length = found[2] * scale
                 body.append(
@@ -142,10 +168,10 @@ def picture(lines):
         'stroke="#888" stroke-dasharray="3 2"/>'
     )
     legend = (
-        f'<rect x="{left}" y="8" width="12" height="12" fill="#1f6feb"/>'
-        f'<text x="{left + 18}" y="18">warm</text>'
-        f'<rect x="{left + 70}" y="8" width="12" height="12" fill="#e08a00"/>'
-        f'<text x="{left + 88}" y="18">first load (dashed line: as fast as the other)</text>'
+        f'<rect x="{left}" y="8" width="12" height="12" fill="#e08a00"/>'
+        f'<text x="{left + 18}" y="18">first load in a process</text>'
+        f'<rect x="{left + 160}" y="8" width="12" height="12" fill="#1f6feb"/>'
+        f'<text x="{left + 178}" y="18">again (dashed: as fast)</text>'
     )
     return "\n".join(
         [
@@ -309,18 +335,16 @@ def main():
         print(growth_table(found))
         return
     lines = read_table()
+    files = [(PICTURE, picture(lines)), *pages(lines)]
     if sys.argv[1:] == ["--check"]:
-        if table(lines) not in README.read_text(encoding="utf-8"):
-            sys.exit(f"README.md should have this table:\n\n{table(lines)}")
-        if PICTURE.read_text(encoding="utf-8") != picture(lines):
-            sys.exit("docs/speed.svg has other numbers: run dev/scripts/speed_picture.py")
+        for file, text in files:
+            if file.read_text(encoding="utf-8") != text:
+                sys.exit(f"{file} has other numbers: run dev/scripts/speed_picture.py")
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:
-        before, old = README.read_text(encoding="utf-8").split(HEAD)
-        after = old[old.index("\n\n") :]
-        README.write_text(before + table(lines) + after, encoding="utf-8")
-        PICTURE.write_text(picture(lines), encoding="utf-8")
+        for file, text in files:
+            file.write_text(text, encoding="utf-8")
 
 
 main()

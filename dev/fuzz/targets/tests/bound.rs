@@ -197,7 +197,7 @@ fn what_is_opened_costs_what_it_weighs() {
             let part = Part { count: 125, ..part };
             check(Measured::new(format, &[part], &(format.write)(&[part])));
         }
-        mixed(format, 1500, check);
+        mixed(format, 500, check);
         // The others are refused for their content.
         assert!(opened > 100, "{}: only {opened} are read", format.name);
     }
