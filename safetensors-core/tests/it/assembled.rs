@@ -191,7 +191,11 @@ fn pieces_that_do_not_cover_a_tensor_are_refused() {
         (vec![new(1, 1, &[0, 0], &[2, 3])], "two", "12 bytes from byte 1 on, in a file of 12"),
         (vec![new(1, u64::MAX, &[0, 0], &[2, 3])], "two", "in a file of 12"),
         (vec![new(2, 0, &[0, 0], &[2, 3])], "all", "there is no source 2"),
-        (vec![new(0, 0, &[0, 0], &[1, 3]), TensorPiece::flat(1, 0, 3, 3)], "two", "beside a box"),
+        (
+            vec![new(0, 0, &[0, 0], &[1, 3]), TensorPiece::flat(1, 0, 3, 3)],
+            "two",
+            "a flat piece and a box",
+        ),
         (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 2, 3)], "two", "overlaps"),
         (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 4, 3)], "two", "does not fit"),
     ] {

@@ -69,7 +69,7 @@ fn refused_by_windows(name: &str) -> Option<String> {
     let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     let is_device = matches!(&*stem, "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$");
     if is_device || is_port(&stem) {
-        return Some(format!("{quoted} is the name of a Windows device"));
+        return Some(format!("the name {quoted} is a Windows device"));
     }
     None
 }
@@ -87,12 +87,12 @@ mod tests {
     #[test]
     fn only_names_that_windows_can_have() {
         for (name, expected) in [
-            ("con.safetensors", "name of a Windows device"),
-            ("Com1", "name of a Windows device"),
-            ("LPT².x.y", "name of a Windows device"),
-            ("nul .txt", "name of a Windows device"),
-            ("conin$", "name of a Windows device"),
-            ("CONOUT$.safetensors", "name of a Windows device"),
+            ("con.safetensors", "is a Windows device"),
+            ("Com1", "is a Windows device"),
+            ("LPT².x.y", "is a Windows device"),
+            ("nul .txt", "is a Windows device"),
+            ("conin$", "is a Windows device"),
+            ("CONOUT$.safetensors", "is a Windows device"),
             ("model.safetensors:stream", "contains ':'"),
             ("a\tb", r"contains '\t'"),
             ("epoch?", "contains '?'"),

@@ -273,7 +273,7 @@ fn ranks_that_do_not_belong_together_are_refused() {
 
     let mut store = in_memory("ranks");
     store.insert("model_world_size_2_rank_0.pt", vec![0]);
-    refused(&store, &["jobs of {2, 4} ranks"]);
+    refused(&store, &["jobs with {2, 4} ranks"]);
     let rank = |rank: usize| {
         let path = format!("training/ranks/model_world_size_4_rank_{rank}.pt");
         std::fs::read(fixture(&path)).unwrap()
