@@ -62,7 +62,7 @@ fn parts_are_converted_both_ways() {
     dir.convert(&to_parts("parts", "again")).success();
     dir.run("diff --ignore-metadata ours again").success();
     // Nothing is replaced.
-    dir.convert(&to_parts("parts", "ours")).fails(1, "move them away");
+    dir.convert(&to_parts("parts", "ours")).fails(1, "move the parts away");
     // Nor is it hidden.
     for force in [&[][..], &["--force"]] {
         dir.convert(&[&["whole.safetensors", "ours"], force].concat())

@@ -43,7 +43,7 @@ fn the_error_of_an_integer_option_has_its_range() {
         (&["stats", "a", "--bins", "257"], "from 0 to 256"),
         (&["memory", "a", "--length", "8k"], "from 0 on"),
         (&["memory", "a", "--length", "99999999999999999999"], "from 0 on"),
-        (&["manifest", "a", "--chunk", "1MB"], "from 0 on"),
+        (&["manifest", "a", "--chunk", "0"], "from 1 on"),
         (&["delta", "follow", "a", "b", "--until", "-"], "from 0 on"),
         (&["download", "a/b", "--max-workers", "0"], "from 1 to 65535"),
         (&["plan", "a", "--world-size", "2k"], "from 1 to 1048576"),

@@ -104,7 +104,7 @@ fn no_state_is_lost_silently_if_none_is_in_use() {
     training.save(&epochs.checkpointers_without_module(), 3);
     let (_, optimizer, _) = epochs.checkpointers(&Training::new().model);
     let error = optimizer.restore(3).unwrap_err().to_string();
-    assert!(error.contains("none of the 3 parameters"), "{error}");
+    assert!(error.contains("none of the optimizer's 3 parameters"), "{error}");
     // With burn's own ids, nothing is lost.
     let restored = epochs.checkpointers_without_module().1.restore(3).unwrap();
     assert_eq!(content(restored), content(training.optimizer.to_record()));
