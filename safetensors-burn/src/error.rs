@@ -108,7 +108,7 @@ pub enum StoreError {
         key: &'static str,
     },
     /// Loading in steps failed after some parameters had got their new values.
-    #[error("loading stopped after {loaded} of {total} parameters: {}", .source.kind())]
+    #[error("{loaded} of {total} parameters have their new values, and the rest do not: {}", .source.kind())]
     PartlyLoaded {
         /// The number of parameters with new values.
         loaded: usize,

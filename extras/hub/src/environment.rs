@@ -172,7 +172,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_cache_path_equals_pythons() {
+    fn the_cache_path_is_that_of_python() {
         for (pairs, cache) in [
             (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
             (&[("HOME", "/u"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),

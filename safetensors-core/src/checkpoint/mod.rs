@@ -38,7 +38,7 @@ pub use arranged::Arranged;
 pub(crate) use arranged::{Form, Join};
 pub(crate) use boxed::Leaves;
 pub use computed::Computed;
-pub(crate) use computed::ComputedKind;
+pub(crate) use computed::NewTensor;
 pub(crate) use computed::files::Replacement;
 #[doc(hidden)]
 pub use computed::strided::Strided;

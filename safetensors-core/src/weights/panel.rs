@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_do_not_depend_on_reads_at_the_same_time() {
+    fn numbers_do_not_depend_on_tensors_read_together() {
         let fixtures =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/testing/fixtures/quantised");
         let mut count = 0;

@@ -194,7 +194,7 @@ fn pieces_that_do_not_cover_a_tensor_are_refused() {
         (
             vec![new(0, 0, &[0, 0], &[1, 3]), TensorPiece::flat(1, 0, 3, 3)],
             "two",
-            "a flat piece and a box",
+            "some are flat, and some are boxes",
         ),
         (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 2, 3)], "two", "overlaps"),
         (vec![TensorPiece::flat(0, 0, 0, 3), TensorPiece::flat(1, 0, 4, 3)], "two", "does not fit"),

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let Some((universe, Threading::Funneled | Threading::Serialized | Threading::Multiple)) =
         mpi::initialize_with_threading(Threading::Funneled)
     else {
-        eprintln!("error: this MPI library allows no threads beside the one that calls it");
+        eprintln!("error: this MPI library allows no threads other than the one that calls it");
         return ExitCode::FAILURE;
     };
     let world = universe.world();

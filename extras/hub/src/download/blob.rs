@@ -80,7 +80,8 @@ impl Fetch<'_> {
         let pointer = repo.pointer(file.commit(), file.path());
         // It is held until the file has its place: without links, the blob itself is moved there.
         let mut lock = None;
-        if !is_there() {
+        let was_there = is_there();
+        if !was_there {
             let path = repo.lock_path(file.blob());
             let progress = || {
                 // The caller may cancel while another process works.
@@ -91,7 +92,7 @@ impl Fetch<'_> {
         }
         let mut is_new = false;
         // Another process, or another thread, may have downloaded it since.
-        if is_there() {
+        if was_there || is_there() {
             meter.add(file.byte_len(), file.path())?;
         } else if is_blob(&pointer, file.byte_len()) {
             // Without a blob: one that makes no links.

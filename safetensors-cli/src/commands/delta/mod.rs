@@ -5,7 +5,7 @@
 //! | `apply` | applies deltas to a checkpoint, into a directory |
 //! | `arguments` | the options of a new delta |
 //! | `follow` | keeps a checkpoint at the newest version |
-//! | `shown` | shows a delta, for people and for programs |
+//! | `summary` | shows a delta, for people and for programs |
 //!
 //! `safetensors_delta` does the work.
 

@@ -125,7 +125,7 @@ mod tests {
 
     /// The expected texts come from `numpy.arange` with `numpy.set_printoptions(linewidth=80)`.
     #[test]
-    fn brackets_and_lines_equal_numpys() {
+    fn brackets_and_lines_equal_those_of_numpy() {
         let cube = "\
 [[[ 0  1  2  3]
   [ 4  5  6  7]

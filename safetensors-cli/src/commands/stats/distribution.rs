@@ -149,7 +149,7 @@ mod tests {
     const PERCENTS: [f64; 9] = [0.0, 0.1, 1.0, 25.0, 50.0, 75.0, 99.0, 99.9, 100.0];
 
     #[test]
-    fn percentiles_equal_numpys() {
+    fn percentiles_equal_those_of_numpy() {
         // numpy.percentile([3, 1, 2, 10], [0, 25, 50, 90, 100])
         let all = Distribution::of_values(&mut vec![3.0, f64::NAN, 1.0, f64::INFINITY, 2.0, 10.0]);
         let found = [0.0, 25.0, 50.0, 90.0, 100.0].map(|p| all.percentile(p).unwrap());

@@ -5,9 +5,9 @@
 //! | `gather` | reads tensors once, on several threads |
 //! | `moments` | count, extremes, mean and deviation |
 //! | `codes`, `counts` | elements as codes, and their counts |
+//! | `compact` | the statistics of many tensors, in few bytes |
 //! | `distribution` | the values in ascending order; percentiles |
 //! | `histogram` | bins of equal width, as numbers and as bars |
-//! | `kept` | the statistics of many tensors, in few bytes |
 //! | `one` | the statistics of a tensor, for `safetensors browse` |
 
 mod codes;

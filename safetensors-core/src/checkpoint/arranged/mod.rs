@@ -10,7 +10,7 @@ mod value;
 use plan::ArrangedPlan;
 use value::Value;
 
-use crate::checkpoint::{Checkpoint, Computed, ComputedKind, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, NewTensor, Replacement};
 use crate::file::io::ReadAt;
 #[cfg(doc)]
 use crate::format::error::ErrorKind;
@@ -167,7 +167,7 @@ impl<S: ReadAt> Checkpoint<S> {
         }
         let aliases = plan.finish(&self)?;
         self.computed(Replacement {
-            tensors: plan.tensors.into_iter().map(ComputedKind::Strided).collect(),
+            tensors: plan.tensors.into_iter().map(NewTensor::Strided).collect(),
             instead: plan.instead.iter().map(|(name, it)| (&**name, it.clone())).collect(),
             added: Vec::new(),
             others: Vec::new(),

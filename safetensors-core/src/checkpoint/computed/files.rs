@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::thread;
 
-use super::{Computed, ComputedKind, Content, Shared};
+use super::{Computed, Content, NewTensor, Shared};
 use crate::checkpoint::segments::Segments;
 use crate::checkpoint::{CatalogPlace, Checkpoint, CheckpointFile};
 use crate::file::hash::remove_record;
@@ -18,7 +18,7 @@ const TURNED: usize = 8 << 20;
 
 /// The tensors that replace others of a checkpoint.
 pub(crate) struct Replacement<'a> {
-    pub(crate) tensors: Vec<ComputedKind>,
+    pub(crate) tensors: Vec<NewTensor>,
     /// By the names of stored tensors, the numbers of the ones that replace it; none for a tensor
     /// that is removed.
     pub(crate) instead: HashMap<&'a str, Vec<usize>>,

@@ -54,18 +54,18 @@ impl<S> Clone for Computed<S> {
 /// The sources of all files of a checkpoint.
 pub(crate) struct Shared<S> {
     pub(crate) files: Vec<CheckpointFile<S>>,
-    pub(crate) tensors: Vec<ComputedKind>,
+    pub(crate) tensors: Vec<NewTensor>,
     /// Other checkpoints that the tensors are computed from.
     pub(crate) others: Vec<Arc<Checkpoint<Box<dyn ReadAt>>>>,
 }
 
 /// A tensor that is not stored.
-pub(crate) enum ComputedKind {
+pub(crate) enum NewTensor {
     Numbers(Box<dyn ComputedTensor>),
     Strided(Strided),
 }
 
-impl ComputedKind {
+impl NewTensor {
     pub(crate) fn numbers(tensor: impl ComputedTensor + 'static) -> Self {
         Self::Numbers(Box::new(tensor))
     }
@@ -136,8 +136,8 @@ impl<S> Computed<S> {
                 Content::Computed(number) => number,
             };
             match &self.shared.tensors[number] {
-                ComputedKind::Strided(tensor) => strided.push((tensor, bytes)),
-                ComputedKind::Numbers(tensor) => {
+                NewTensor::Strided(tensor) => strided.push((tensor, bytes)),
+                NewTensor::Numbers(tensor) => {
                     let size = bytes_of(tensor.dtype(), 1) as u64;
                     let elements = bytes.start / size..bytes.end.div_ceil(size);
                     if let Some((file, bytes)) = tensor.source_bytes(elements.clone()) {
@@ -176,10 +176,8 @@ impl<S: ReadAt> ReadAt for Computed<S> {
                         copied.push(ReadRange { offset: offset + part.start, bytes });
                     }
                     Content::Computed(number) => match &self.shared.tensors[number] {
-                        ComputedKind::Numbers(tensor) => {
-                            self.compute(&**tensor, part.start, bytes)?
-                        }
-                        ComputedKind::Strided(tensor) => {
+                        NewTensor::Numbers(tensor) => self.compute(&**tensor, part.start, bytes)?,
+                        NewTensor::Strided(tensor) => {
                             parts.push(Part { tensor, start: part.start, bytes });
                         }
                     },

@@ -68,7 +68,7 @@ impl WholeTensor {
         let tiled = if is_flat { vec![memory_count(shape)?] } else { shape.clone() };
         byte_len(*dtype, &tiled)?;
         if let Some(piece) = pieces.iter().find(|piece| piece.is_flat != is_flat) {
-            return Err(in_source(Some(piece.source), "a flat piece and a box".into()));
+            return Err(in_source(Some(piece.source), "some are flat, and some are boxes".into()));
         }
         let tiles: Vec<_> = pieces.iter().map(|piece| &piece.place).collect();
         check_tiles(&tiled, &tiles).map_err(|BadTiles { tile, problem }| {

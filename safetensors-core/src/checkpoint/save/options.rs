@@ -148,7 +148,7 @@ impl ShardOptions {
             return Ok(());
         };
         let problem = format!(
-            "expected the name of a file beside the tensors, without folders and without the \
+            "expected the name of a file next to the tensors, without folders and without the \
              ending of a file of tensors or of an index, found {name:?}"
         );
         Err(ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidInput, problem)).into())

@@ -202,7 +202,7 @@ mod tests {
     use crate::format::dtype::Dtype;
 
     #[test]
-    fn limits_equal_the_formats() {
+    fn limits_are_the_largest_numbers_of_each_format() {
         let limits = [
             (Dtype::F4, 6.0, 8.0, 7.0),
             (Dtype::F8_E4M3, 448.0, 480.0, 464.0_f32.next_up()),

@@ -28,6 +28,6 @@ pub enum AdapterProblem {
     #[error("the {kind} changes {}, which the checkpoint lacks", Quoted(.expected))]
     Unmatched { kind: String, expected: String },
     /// Several tensors of the checkpoint fit.
-    #[error("it is unclear whether it changes {} or {}", Quoted(.one), Quoted(.other))]
+    #[error("the tensor may change {} or {} of the checkpoint", Quoted(.one), Quoted(.other))]
     Ambiguous { one: String, other: String },
 }

@@ -311,8 +311,8 @@ pub enum ErrorKind {
     /// `manifest` has a digest of this header.
     #[cfg(feature = "std")]
     #[error(
-        "the edit would break the manifest {}, which has this header's digest: edit a \
-         copy elsewhere",
+        "the manifest {} has a digest of this file's header, which would not match: change a copy, \
+         or save, in another directory",
         .manifest.display()
     )]
     InManifest { manifest: std::path::PathBuf },

@@ -34,8 +34,8 @@ pub enum OptimizerProblem {
     BadGroups { key: String, expected: &'static str },
     /// Parameter groups differ in a setting that the optimizer has only once.
     #[error(
-        "its parameter groups differ in {setting}: {} and {}; this optimizer supports only \
-         one value",
+        "its parameter groups differ in {setting}: {} and {}; the new optimizer has \
+         one value for all parameters",
         Escaped(.one), Escaped(.other)
     )]
     GroupsDiffer { setting: &'static str, one: String, other: String },
@@ -44,8 +44,8 @@ pub enum OptimizerProblem {
     Setting { setting: &'static str, expected: &'static str, found: String },
     /// The file does not say whether weight decay is decoupled.
     #[error(
-        "the file does not record whether it is Adam or AdamW (PyTorch does since 2.7): for AdamW, \
-         set PyTorchTraining::decoupled_weight_decay(true)"
+        "the file does not record whether the optimizer is Adam or AdamW (PyTorch does since 2.7): \
+         for AdamW, set PyTorchTraining::decoupled_weight_decay(true)"
     )]
     AdamOrAdamW,
     /// Not a whole number of steps that fits.
@@ -53,7 +53,7 @@ pub enum OptimizerProblem {
     BadStep { limit: u64, found: f64 },
     /// Parameters differ in their number of steps, and the optimizer has one number for all.
     #[error(
-        "{} made {steps} steps, and {} made {other_steps}; this optimizer supports only one number",
+        "{} made {steps} steps, and {} made {other_steps}; the new optimizer has one number for all",
         Quoted(.name), Quoted(.other)
     )]
     StepsDiffer { name: String, steps: u64, other: String, other_steps: u64 },

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_equal_the_standard_librarys() {
+    fn numbers_equal_those_of_std() {
         let mut digits = String::new();
         for digit in "123456789012345".chars() {
             digits.push(digit);

@@ -114,7 +114,7 @@ use parts::Parts;
 use plan::{LoraPlan, POSSIBLE};
 use source::{Source, mismatch};
 
-use crate::checkpoint::{Checkpoint, Computed, ComputedKind, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, NewTensor, Replacement};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 #[cfg(doc)]
@@ -283,7 +283,7 @@ impl<S: ReadAt + 'static> Checkpoint<S> {
         });
         let new: HashSet<_> = added.iter().map(|&number| &*names[number]).collect();
         self.computed(Replacement {
-            tensors: tensors.into_iter().map(ComputedKind::numbers).collect(),
+            tensors: tensors.into_iter().map(NewTensor::numbers).collect(),
             instead: old.into_iter().map(|number| (&*names[number], vec![number])).collect(),
             added,
             others,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::QuantizedWeight;
-use crate::checkpoint::{Checkpoint, Computed, ComputedKind, ComputedTensor, Replacement};
+use crate::checkpoint::{Checkpoint, Computed, ComputedTensor, NewTensor, Replacement};
 use crate::file::io::ReadAt;
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
@@ -63,7 +63,7 @@ pub(super) fn dequantized<S: ReadAt>(
     let stored = instead.iter().map(|(&name, weight)| (name, weight.map(|at| names[at])));
     let view = View { stored: stored.collect(), names: names.iter().copied().collect() };
     checkpoint.computed(Replacement {
-        tensors: weights.into_iter().map(ComputedKind::numbers).collect(),
+        tensors: weights.into_iter().map(NewTensor::numbers).collect(),
         instead: instead.into_iter().map(|(name, it)| (name, it.into_iter().collect())).collect(),
         added: Vec::new(),
         others: Vec::new(),

@@ -109,7 +109,7 @@ pub(crate) fn bare(module: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| module.strip_prefix(prefix)).unwrap_or(module)
 }
 
-fn facts<'m>(model: &'m Model<'_>) -> &'m Companions {
+fn all_companions<'m>(model: &'m Model<'_>) -> &'m Companions {
     model.companions(|| {
         let alias = |key: &&String| model.get(key).is_some_and(|tensor| tensor.name != **key);
         let aliases = model.metadata.keys().filter(alias).cloned();
@@ -159,11 +159,11 @@ pub(super) fn comfy_mark(model: &Model<'_>, module: &str) -> Option<Value> {
     if model.get(&note).is_some() {
         return Some(model.json(&note).unwrap_or_default());
     }
-    facts(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
+    all_companions(model).marks.get(bare(module)).map(|(_, mark)| mark.clone())
 }
 
 pub(super) fn is_of_comfy(model: &Model<'_>) -> bool {
-    facts(model).is_of_comfy
+    all_companions(model).is_of_comfy
 }
 
 pub(super) fn name_of_weight(codes: &str) -> String {
@@ -183,7 +183,7 @@ fn stem(codes: &str) -> &str {
 
 /// Finds tensors of the module if the weight is called `X.weight`, otherwise by the weight's name.
 fn companions<'m>(model: &'m Model<'_>, weight: &str, codes: &str) -> Vec<&'m str> {
-    let names = &facts(model).names;
+    let names = &all_companions(model).names;
     let starting = |start: String| {
         let from = names.partition_point(|name| **name < *start);
         let found = names[from..].iter().map(String::as_str);
@@ -263,7 +263,7 @@ pub(super) fn explained(
             return refused(name);
         }
     }
-    let shared = &facts(model).shared;
+    let shared = &all_companions(model).shared;
     if !shared.is_empty() {
         let layers = weight.name.match_indices('.').map(|(at, _)| &weight.name[..at]).take(64);
         let names = [""].into_iter().chain(layers).filter_map(|layer| shared.get(layer)).flatten();
@@ -363,7 +363,7 @@ pub(super) fn check_marks(model: &Model<'_>, weights: &[Weight]) -> Result<()> {
     };
     if model.metadata.contains_key(LAYERS) {
         let bare_names: HashSet<_> = names.iter().map(|name| bare(name)).collect();
-        for (bare, (module, _)) in &facts(model).marks {
+        for (bare, (module, _)) in &all_companions(model).marks {
             if !bare_names.contains(&*format!("{bare}.weight")) {
                 return missing("ComfyUI", LAYERS, module);
             }

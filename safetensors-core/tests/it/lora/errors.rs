@@ -157,7 +157,7 @@ fn an_adapter_that_does_not_fit_the_checkpoint() {
         (
             &module,
             &[("a.layers.0.q.weight", &[4, 3]), ("b.layers.0.q.weight", &[4, 3])],
-            "it is unclear whether it changes \"a.layers.0.q.weight\" or \"b.layers.0.q.weight\"",
+            "the tensor may change \"a.layers.0.q.weight\" or \"b.layers.0.q.weight\" of the",
         ),
         (
             &module,
