@@ -290,7 +290,8 @@ fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
     let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let digest = safetensors_core::digest::Digest::compute(&file[..header]);
     fs::write(&manifest, format!(r#"{{"header": "{digest}"}}"#)).unwrap();
-    let refused = contains("manifest.json has a digest of this file's header, which would not match");
+    let refused =
+        contains("manifest.json has a digest of this file's header, which would not match");
     for args in [
         &["metadata", "set", "m.safetensors", "a=2"][..],
         &["metadata", "set", "m.safetensors", "a=2", "--in-place", "--force"],
