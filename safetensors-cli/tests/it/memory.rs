@@ -13,7 +13,7 @@ use safetensors_testing::process::is_alone;
 use tempfile::{TempDir, tempdir};
 
 /// For the threads and buffers of a process that reads more than a few tensors.
-const BUFFERS: u64 = 8 << 20;
+const BUFFERS: u64 = 4 << 20;
 
 /// The usual memory of the process, in bytes. The system decides how much of the code is in memory.
 fn usual() -> u64 {

@@ -43,6 +43,9 @@ pub(crate) struct Case {
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
     /// killed stays.
     pub(crate) follows: bool,
+    /// Whether only every fourth of the calls that only read is tested, because there are many, and
+    /// they leave the state of the calls before them.
+    is_long: bool,
 }
 
 /// How a run ended, and the directory that it ran in.
@@ -54,9 +57,6 @@ pub(crate) struct Run {
 /// One file, and a directory.
 pub(crate) const FILE: &str = "checkpoint/model.safetensors";
 pub(crate) const FOLDER: &str = "checkpoint";
-
-/// More system calls than this are sampled.
-const MANY: usize = 200;
 
 impl Case {
     /// Makes a case of a command with its arguments, and of a function that prepares the directory,
@@ -88,6 +88,7 @@ impl Case {
             is_checkpoint: !line.starts_with("sign") && !line.starts_with("delta make"),
             may_tear: name == "an edit in place",
             follows: line.starts_with("delta follow"),
+            is_long: line.starts_with("delta make") || line.starts_with("delta follow"),
         };
         let directory = case.directory();
         case.old = case.found(directory.path()).unwrap();
@@ -97,11 +98,10 @@ impl Case {
         case
     }
 
-    /// The system calls of an undisturbed run that are disturbed. Of those that only read, every
-    /// fourth if there are many: they leave the state of the calls before them.
+    /// The system calls of an undisturbed run that are disturbed.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let mut calls = self.all_calls();
-        if calls.len() > MANY && !crate::faults::tries_all() {
+        if self.is_long && !crate::faults::tries_all() {
             let mut reads = 0..;
             calls.retain(|call| !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0));
         }
