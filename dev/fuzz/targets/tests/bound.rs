@@ -11,7 +11,10 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use cap::Cap;
@@ -177,30 +180,52 @@ fn formats() -> impl Iterator<Item = &'static Format> {
 const LARGE: usize = 128 << 10;
 
 /// Files of each format: every kind of part alone, shared parts in large files, and mixtures.
+/// A process measures one format, because it counts what all of its threads allocate.
 #[test]
 fn opening_takes_memory_and_steps_in_proportion_to_the_files() {
-    let mut wrong = Vec::new();
-    for format in formats() {
-        let mut opened = 0;
-        let mut check = |measured: Measured| {
-            opened += usize::from(measured.outcome.is_ok());
-            if !measured.is_fine() {
-                wrong.push(measured.to_string());
-            }
-            true
-        };
-        alone(format, format.repeated, &[12 << 10], &mut check);
-        for what in Format::kinds(format.shared) {
-            let (part, files) = sized(format, what, LARGE / 2, LARGE);
-            check(Measured::new(format, &[part], &files));
-            // About the number of references that are allowed.
-            let part = Part { count: 125, ..part };
-            check(Measured::new(format, &[part], &(format.write)(&[part])));
-        }
-        mixed(format, 1500, check);
-        // The others are refused for their content.
-        assert!(opened > 100, "{}: only {opened} are read", format.name);
+    if std::env::var_os("FORMAT").is_some() {
+        formats().for_each(check);
+        return;
     }
+    let rest = Mutex::new(FORMATS.iter());
+    let next = || rest.lock().unwrap().next();
+    let measure_rest = || {
+        while let Some(format) = next() {
+            let test = "opening_takes_memory_and_steps_in_proportion_to_the_files";
+            let mut process = Command::new(std::env::current_exe().unwrap());
+            let output = process.args(["--exact", test]).env("FORMAT", format.name).output();
+            let output = output.unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{}: {printed}", format.name);
+            assert!(printed.contains("1 passed"), "{}: {printed}", format.name);
+        }
+    };
+    std::thread::scope(|scope| {
+        let count = std::thread::available_parallelism().map_or(1, NonZero::get);
+        (0..count).for_each(|_| drop(scope.spawn(measure_rest)));
+    });
+}
+
+fn check(format: &Format) {
+    let (mut wrong, mut opened) = (Vec::new(), 0);
+    let mut check = |measured: Measured| {
+        opened += usize::from(measured.outcome.is_ok());
+        if !measured.is_fine() {
+            wrong.push(measured.to_string());
+        }
+        true
+    };
+    alone(format, format.repeated, &[12 << 10], &mut check);
+    for what in Format::kinds(format.shared) {
+        let (part, files) = sized(format, what, LARGE / 2, LARGE);
+        check(Measured::new(format, &[part], &files));
+        // About the number of references that are allowed.
+        let part = Part { count: 125, ..part };
+        check(Measured::new(format, &[part], &(format.write)(&[part])));
+    }
+    mixed(format, 1500, check);
+    // The others are refused for their content.
+    assert!(opened > 100, "{}: only {opened} are read", format.name);
     assert!(wrong.is_empty(), "{} files take too much:\n{}", wrong.len(), wrong.join("\n"));
 }
 
