@@ -1,5 +1,6 @@
 //! The tests of this package, as one program, because each program takes time to link.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::duplicate_mod, reason = "two examples start the same server")]
 
 // Examples that need no input have a test.
 #[path = "../../examples/candle_experts.rs"]
