@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{cache, memory};
 
-/// The work that a process of a load row does, one after the other.
-pub const LOADS: usize = 4;
+/// How often a process of a load row does the work: first, and again.
+pub const LOADS: usize = 2;
 
 /// The rounds of a load row.
 pub const PAIRS: usize = 20;
 
 /// A slow contender takes no more samples after this time.
-const LONG_ENOUGH: Duration = Duration::from_secs(150);
+const LONG_ENOUGH: Duration = Duration::from_secs(90);
 
 /// The role of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,9 +36,9 @@ pub enum Role {
 pub struct Contender {
     pub name: &'static str,
     pub role: Role,
-    /// If processes do the work several times: the first time of each.
+    /// If processes do the work twice: the first time of each.
     pub samples: Vec<Sample>,
-    /// The medians of the later times of these processes.
+    /// The second time of each of these processes.
     pub again: Vec<Sample>,
     /// The time that samples have taken, with preparation and checks.
     spent: Duration,
@@ -76,12 +76,9 @@ impl Contender {
     }
 
     /// Adds the samples of one process.
-    fn add(&mut self, samples: Vec<Sample>) {
-        let mut samples = samples.into_iter();
-        self.samples.extend(samples.next());
-        let mut later: Vec<_> = samples.collect();
-        later.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        self.again.extend(later.get(later.len() / 2));
+    fn add(&mut self, samples: &[Sample]) {
+        self.samples.extend(samples.first());
+        self.again.extend(samples.get(1));
     }
 }
 
@@ -251,7 +248,7 @@ impl Row {
                 };
                 contender.spent += started.elapsed();
                 if round >= rounds_before {
-                    contender.add(samples);
+                    contender.add(&samples);
                 }
             }
         }

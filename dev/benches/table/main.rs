@@ -88,12 +88,13 @@ fn main() -> Result<()> {
         };
         let cached = row.measure(&spec.name, data.path()).with_context(|| spec.name.clone())?;
         report.add(&spec.name, &row, cached);
+        // After each row, so that nothing is lost if a later one fails.
+        report.write_json(&args.json)?;
+        args.csv.as_deref().map_or(Ok(()), |path| report.write_csv(path))?;
     }
     println!("{report}");
     println!("Took {} s.", started.elapsed().as_secs());
-    report.write_json(&args.json)?;
     println!("As JSON: {}", args.json.display());
-    args.csv.map_or(Ok(()), |path| report.write_csv(&path))?;
     ensure!(missing.is_empty(), "not measured: {}", missing.join("; "));
     Ok(())
 }
