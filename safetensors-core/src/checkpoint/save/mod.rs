@@ -21,7 +21,7 @@ use crate::file::hash::{Change, forget};
 use crate::file::save::SaveOptions;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::header::{FORMAT_KEY, Metadata};
-use crate::format::tensor::{TensorSource, shape};
+use crate::format::tensor::{Named, TensorSource, named, shape};
 use crate::format::tied;
 use local_directory::LocalDirectory;
 use staged::{SavedShards, StagedShards, unless_refused};
@@ -110,7 +110,15 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<StagedShards<'d, D>> {
-    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    stage_named(directory, named(&tensors), options)
+}
+
+fn stage_named<'d, D: WritableDirectory>(
+    directory: &'d mut D,
+    mut tensors: Vec<Named<'_>>,
+    options: &ShardOptions,
+) -> Result<StagedShards<'d, D>> {
     let plan = plan(&mut tensors, options).map_err(|error| error.in_path(directory.path()))?;
     if !options.overwrites() {
         // The commit checks this again. Here it comes before hours of writing.
@@ -119,7 +127,7 @@ pub fn stage_sharded_to<'d, D: WritableDirectory, N: AsRef<str>, S: TensorSource
     write_others(directory, options)?;
     let ShardPlan { split, files, each, index, .. } = plan;
     for (file, positions) in files.iter().zip(&split.shards) {
-        let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
+        let shard = positions.iter().map(|&position| tensors[position]);
         let written = directory.write(file, shard, &each);
         written.map_err(|error| error.in_path(directory.path().join(file)))?;
     }
@@ -147,10 +155,7 @@ pub(crate) struct ShardPlan {
     index: Index,
 }
 
-pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
-    tensors: &mut Vec<(N, S)>,
-    options: &ShardOptions,
-) -> Result<ShardPlan> {
+pub(crate) fn plan(tensors: &mut Vec<Named<'_>>, options: &ShardOptions) -> Result<ShardPlan> {
     options.check_beside()?;
     refuse_dcp(options)?;
     let aliases = match &options.save_options.tied {
@@ -163,7 +168,7 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
         split.shards.push(Vec::new());
     }
     let Recorded { each, metadata } = record(&split, &aliases, &options.save_options)?;
-    let names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_ref()).collect();
+    let names: Vec<&str> = tensors.iter().map(|&(name, _)| name).collect();
     refuse_duplicates(&names)?;
     let mut index = Index { total_size: Some(split.total_size), metadata, ..Index::default() };
     let count = split.shards.len();
@@ -231,7 +236,7 @@ fn refuse_duplicates(names: &[&str]) -> Result<()> {
 }
 
 // Tensors that share storage are written once for each name.
-fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64, Option<()>)>> {
+fn sizes(tensors: &[Named<'_>]) -> Result<Vec<(u64, Option<()>)>> {
     let mut total = 0_u64;
     let sizes = tensors.iter().map(|(name, tensor)| {
         let size = shape::byte_len(tensor.dtype(), tensor.shape()).and_then(|size| {
@@ -239,7 +244,7 @@ fn sizes<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Result<Vec<(u64,
             total = total.checked_add(size).ok_or_else(overflow)?;
             Ok((size, None))
         });
-        size.map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
+        size.map_err(|kind| Error::from(kind).in_tensor(name))
     });
     sizes.collect()
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::StreamWriter;
 use crate::file::io::positional::write_all_at;
 use crate::format::error::{ErrorKind, Result};
-use crate::format::tensor::TensorSource;
+use crate::format::tensor::Named;
 
 /// Longer bytes are written from their own memory.
 const LARGE: usize = 64 << 10;
@@ -72,18 +72,18 @@ pub(super) fn runs(writer: &StreamWriter) -> Vec<&[usize]> {
 }
 
 /// Reuses `gathered` from run to run.
-pub(super) fn write_run<S: TensorSource>(
+pub(super) fn write_run(
     writer: &StreamWriter,
     run: &[usize],
-    sources: &[S],
+    tensors: &[Named<'_>],
     gathered: &mut Gathered,
 ) -> Result<()> {
     let Some(&first) = run.first() else { return Ok(()) };
     if run.len() == 1 {
-        return writer.at(first).write_from(&sources[first]);
+        return writer.at(first).write_from(tensors[first].1);
     }
     for &position in run {
-        writer.at(position).gather(&sources[position], gathered)?;
+        writer.at(position).gather(tensors[position].1, gathered)?;
     }
     let written = gathered.flush(writer.file.file());
     let written = written.map_err(|error| writer.at(first).locate(ErrorKind::Io(error).into()))?;

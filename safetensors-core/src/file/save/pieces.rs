@@ -21,7 +21,7 @@ impl Pieces {
     /// [`ErrorKind::WrittenTwice`] before such bytes reach `sink`.
     pub(super) fn write(
         &mut self,
-        source: &(impl TensorSource + ?Sized),
+        source: &dyn TensorSource,
         sink: &mut PieceSink<'_>,
     ) -> Result<()> {
         source.write_pieces(&mut |offset, bytes| self.take(offset, bytes, sink))?;
@@ -30,7 +30,7 @@ impl Pieces {
 
     pub(super) fn write_in_order(
         &mut self,
-        source: &(impl TensorSource + ?Sized),
+        source: &dyn TensorSource,
         sink: &mut PieceSink<'_>,
     ) -> Result<()> {
         source.write_to(&mut |bytes| self.take(self.written.end(), bytes, sink))?;

@@ -7,7 +7,7 @@ use super::spec::Spec;
 use crate::file::hash::{Digest, Hasher, TensorDigests};
 use crate::format::error::Result;
 use crate::format::header::Metadata;
-use crate::format::tensor::{TensorSource, write_exactly};
+use crate::format::tensor::{Named, write_exactly};
 
 pub(super) fn expect_digests(tensors: &[Spec<'_>], metadata: &mut Metadata) {
     TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(metadata);
@@ -35,19 +35,19 @@ pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest
 }
 
 /// Hashes bytes that the sources produce for this alone.
-pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
-    tensors: &[(N, S)],
+pub(super) fn of_sources(
+    tensors: &[Named<'_>],
     places: &[(usize, Range<u64>)],
 ) -> Result<Vec<Digest>> {
     let mut digests = vec![Digest::from([0_u8; 16]); places.len()];
     for (i, place) in places {
-        let (name, tensor) = &tensors[*i];
+        let (name, tensor) = tensors[*i];
         let mut hasher = Hasher::default();
         write_exactly(tensor, place.end - place.start, &mut |bytes| {
             hasher.update(bytes);
             Ok(())
         })
-        .map_err(|error| error.in_tensor(name.as_ref()))?;
+        .map_err(|error| error.in_tensor(name))?;
         digests[*i] = hasher.finish();
     }
     Ok(digests)

@@ -14,7 +14,7 @@ use crate::file::hash::Digest;
 use crate::format::error::{ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::format::parallel::progress::PIECE;
-use crate::format::tensor::{TensorSource, write_exactly};
+use crate::format::tensor::{Named, TensorSource, named, write_exactly};
 
 /// Returns the bytes of a file with these tensors. Equal tensors and options give equal bytes.
 ///
@@ -38,7 +38,10 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<Vec<u8>> {
-    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    serialize_named(named(&tensors.into_iter().collect::<Vec<_>>()), options)
+}
+
+fn serialize_named(mut tensors: Vec<Named<'_>>, options: &SaveOptions) -> Result<Vec<u8>> {
     let options = ties::apply(&mut tensors, options)?;
     let specs = Spec::of_all(&tensors);
     let layout = Layout::plan(&specs, &options)?;
@@ -89,7 +92,15 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    write_named(&mut writer, named(&tensors.into_iter().collect::<Vec<_>>()), options)
+}
+
+#[cfg(feature = "std")]
+fn write_named(
+    writer: &mut dyn Write,
+    mut tensors: Vec<Named<'_>>,
+    options: &SaveOptions,
+) -> Result<()> {
     let options = ties::apply(&mut tensors, options)?;
     let specs = Spec::of_all(&tensors);
     let mut layout = Layout::plan(&specs, &options)?;
@@ -116,15 +127,10 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
 /// Takes bytes in order, a tensor's with its name.
 type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
 
-fn write_in_order<N: AsRef<str>, S: TensorSource>(
-    layout: &Layout,
-    tensors: &[(N, S)],
-    sink: &mut FileSink<'_>,
-) -> Result<()> {
+fn write_in_order(layout: &Layout, tensors: &[Named<'_>], sink: &mut FileSink<'_>) -> Result<()> {
     sink(None, &layout.prefix)?;
     for (i, range) in &layout.places {
-        let name = tensors[*i].0.as_ref();
-        let tensor = &tensors[*i].1;
+        let (name, tensor) = tensors[*i];
         let mut sink = |bytes: &[u8]| sink(Some(name), bytes);
         write_exactly(tensor, range.end - range.start, &mut sink)
             .map_err(|error| error.in_tensor(name))?;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::format::dtype::Dtype;
-use crate::format::tensor::TensorSource;
+use crate::format::tensor::{Named, TensorSource};
 
 /// A tensor's entry in the header, except for offsets.
 #[derive(Clone, Copy)]
@@ -14,11 +14,11 @@ pub(crate) struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    pub(crate) fn new(name: &'a str, source: &'a impl TensorSource) -> Self {
+    pub(crate) fn new(name: &'a str, source: &'a dyn TensorSource) -> Self {
         Self { name, dtype: source.dtype(), shape: source.shape() }
     }
 
-    pub(crate) fn of_all<N: AsRef<str>, S: TensorSource>(tensors: &'a [(N, S)]) -> Vec<Self> {
-        tensors.iter().map(|(name, source)| Self::new(name.as_ref(), source)).collect()
+    pub(crate) fn of_all(tensors: &[Named<'a>]) -> Vec<Self> {
+        tensors.iter().map(|&(name, source)| Self::new(name, source)).collect()
     }
 }

@@ -142,7 +142,7 @@ impl TensorWriter<'_> {
     /// [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and [`ErrorKind::SourceLength`] if the
     /// source does not fit the declaration; errors of the source; as for
     /// [`write_bytes_at`](TensorWriter::write_bytes_at).
-    pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+    pub fn write_from(&self, source: &dyn TensorSource) -> Result<()> {
         self.check_source(source).map_err(|error| self.locate(error))?;
         let mut pieces = Pieces::new(self.byte_len());
         let mut sink = |offset, bytes: &[u8]| self.write_bytes_at(offset, bytes);
@@ -161,7 +161,7 @@ impl TensorWriter<'_> {
         })
     }
 
-    fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+    fn check_source(&self, source: &dyn TensorSource) -> Result<()> {
         let Declared { dtype, ref shape, .. } = *self.tensor;
         if source.dtype() != dtype {
             return Err(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() }.into());
@@ -175,7 +175,7 @@ impl TensorWriter<'_> {
     }
 
     /// Writes the tensor with its neighbours.
-    pub(super) fn gather(&self, source: &impl TensorSource, gathered: &mut Gathered) -> Result<()> {
+    pub(super) fn gather(&self, source: &dyn TensorSource, gathered: &mut Gathered) -> Result<()> {
         let mut done = 0;
         let mut take = |bytes: &[u8]| {
             let file = self.writer.file.file();

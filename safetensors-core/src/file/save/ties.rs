@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use super::SaveOptions;
 use crate::format::error::Result;
-use crate::format::tensor::TensorSource;
+use crate::format::tensor::Named;
 use crate::format::tied::{drop_copies, nothing_is_shared, record};
 
 /// Removes tied tensors, and returns options that record their names, if the options ask for it.
-pub(super) fn apply<'a, N: AsRef<str>, S: TensorSource>(
-    tensors: &mut Vec<(N, S)>,
+pub(super) fn apply<'a>(
+    tensors: &mut Vec<Named<'_>>,
     options: &'a SaveOptions,
 ) -> Result<Cow<'a, SaveOptions>> {
     let Some(tied) = &options.tied else { return Ok(Cow::Borrowed(options)) };

@@ -10,7 +10,7 @@ use super::stream::StreamWriter;
 use super::{SaveOptions, ties};
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::parallel::in_parallel;
-use crate::format::tensor::TensorSource;
+use crate::format::tensor::{Named, TensorSource, named};
 
 // Starting threads takes longer.
 const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
@@ -43,10 +43,13 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let path = path.as_ref();
+    save_named(path.as_ref(), named(&tensors.into_iter().collect::<Vec<_>>()), options)
+}
+
+fn save_named(path: &Path, tensors: Vec<Named<'_>>, options: &SaveOptions) -> Result<()> {
     let made = NewDirectories::create_all(directory(path));
     let made = made.map_err(|error| Error::io(error, path))?;
-    stage(path, tensors, options)?.commit()?;
+    stage_named(path, tensors, options)?.commit()?;
     if options.durable {
         made.sync().map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(path))?;
     }
@@ -59,19 +62,21 @@ pub(crate) fn stage<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<AtomicFile> {
-    let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
+    stage_named(path, named(&tensors.into_iter().collect::<Vec<_>>()), options)
+}
+
+fn stage_named(
+    path: &Path,
+    mut tensors: Vec<Named<'_>>,
+    options: &SaveOptions,
+) -> Result<AtomicFile> {
     let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
-    // The threads share the sources by reference, so sources need not be `Send`. Names need not be
-    // `Sync`, so they are separated from the sources.
-    let (names, tensors): (Vec<N>, Vec<S>) = tensors.into_iter().unzip();
-    let specs: Vec<_> =
-        names.iter().zip(&tensors).map(|(name, tensor)| Spec::new(name.as_ref(), tensor)).collect();
-    let writer = StreamWriter::create_for(path, &specs, &options)?;
+    let writer = StreamWriter::create_for(path, &Spec::of_all(&tensors), &options)?;
     write_all(&writer, &tensors)?;
     writer.stage()
 }
 
-fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
+fn write_all(writer: &StreamWriter, tensors: &[Named<'_>]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // Linux lets one thread at a time write to a file. Several still help if tensors are converted,
     // gathered or fetched from a device.

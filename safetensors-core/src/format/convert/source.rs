@@ -79,7 +79,7 @@ impl<S: TensorSource> TensorSource for Converted<S> {
         let mut converted = alloc::vec![0_u64; words];
         let mut done = 0;
         let expected = shape::byte_len(from, shape)?;
-        write_in_pieces(&self.source, expected, bytes_of(from, elements), |piece| {
+        write_in_pieces(&self.source, expected, bytes_of(from, elements), &mut |piece| {
             let elements = elements_of(from, piece.len());
             let out = &mut bytemuck::cast_slice_mut(&mut converted)[..bytes_of(to, elements)];
             #[cfg(feature = "std")]

@@ -52,11 +52,13 @@ pub fn in_parallel<I, T: Send, B: Default>(
         len @ (0 | 1) => len,
         len => NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(len),
     };
+    let results: Mutex<Vec<Option<Result<T>>>> = Mutex::new(Vec::new());
+    lock(&results).resize_with(items.len(), || None);
     let queue = Queue::new(items, usize::MAX);
-    let run = || {
+    on_threads(threads, &|| {
         let _end = OnPanic(|| queue.end());
         let mut own = B::default();
-        let mut results = Vec::new();
+        let mut done = Vec::new();
         while let Some((number, item)) = queue.next() {
             let result = work(item, &mut own);
             if result.is_err() {
@@ -64,30 +66,32 @@ pub fn in_parallel<I, T: Send, B: Default>(
                 // still found.
                 queue.end();
             }
-            results.push((number, result));
+            done.push((number, result));
         }
-        results
-    };
+        let mut results = lock(&results);
+        done.into_iter().for_each(|(number, result)| results[number] = Some(result));
+    });
+    // After an error, later items may have no result.
+    unpoisoned(results.into_inner()).into_iter().flatten().collect()
+}
+
+/// Does `work` on so many threads, of which one is the caller's. Its panic continues in the caller.
+fn on_threads(threads: usize, work: &(dyn Fn() + Sync)) {
     let span = Span::current();
     let task = Task::current();
     let help = || {
         let _span = span.enter();
         let _task = task.enter();
-        run()
+        work();
     };
-    let mut results = thread::scope(|scope| {
-        // The calling thread works too.
-        let others: Vec<_> = (1..threads)
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, help).ok())
-            .collect();
-        let mut results = run();
+    thread::scope(|scope| {
+        let start = |_| thread::Builder::new().spawn_scoped(scope, help).ok();
+        let others: Vec<_> = (1..threads).map_while(start).collect();
+        work();
         for other in others {
-            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        results
     });
-    results.sort_unstable_by_key(|(number, _)| *number);
-    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Returns `SAFETENSORS_THREADS` of the environment, or the number of cores, at most 8.

@@ -18,6 +18,7 @@ pub use buf::TensorBuf;
 pub(crate) use buf::{CLEARED_BY_HAND, swap_on_big_endian};
 pub(crate) use element::Element;
 pub(crate) use rows::Rows;
+pub(crate) use source::{Named, named};
 pub use source::{PieceSink, Sink, TensorSource, write_exactly, write_in_pieces, write_native};
 pub use storage::Storage;
 pub use view::TensorView;

@@ -177,15 +177,18 @@ macro_rules! forward {
 
 forward!(&S, Box<S>);
 
+/// A tensor under its name. What follows after [`named`] is compiled once, not for each source.
+pub(crate) type Named<'a> = (&'a str, &'a dyn TensorSource);
+
+pub(crate) fn named<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)]) -> Vec<Named<'_>> {
+    tensors.iter().map(|(name, tensor)| (name.as_ref(), tensor as &dyn TensorSource)).collect()
+}
+
 /// Writes a source to `sink`, which gets at most `expected` bytes, and nothing after its first
 /// error. Fails with [`ErrorKind::SourceLength`] for another number of bytes, or an error of `sink`
 /// that the source ignored.
 #[doc(hidden)]
-pub fn write_exactly(
-    source: &(impl TensorSource + ?Sized),
-    expected: u64,
-    sink: &mut Sink<'_>,
-) -> Result<()> {
+pub fn write_exactly(source: &dyn TensorSource, expected: u64, sink: &mut Sink<'_>) -> Result<()> {
     let mut written = 0;
     let mut has_failed = false;
     source.write_to(&mut |bytes| {
@@ -209,10 +212,10 @@ pub fn write_exactly(
 /// [`write_exactly`].
 #[doc(hidden)]
 pub fn write_in_pieces(
-    source: &(impl TensorSource + ?Sized),
+    source: &dyn TensorSource,
     expected: u64,
     len: usize,
-    mut take: impl FnMut(&[u8]) -> Result<()>,
+    take: &mut Sink<'_>,
 ) -> Result<()> {
     let mut gathered = Vec::new();
     let mut left = expected;

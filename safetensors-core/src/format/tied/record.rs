@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 use super::{Resolved, Tied, resolve};
 use crate::format::error::{Error, Result, TieProblem};
 use crate::format::header::{Metadata, is_reserved};
-use crate::format::tensor::TensorSource;
+use crate::format::tensor::Named;
 
 /// Returns the dropped names with the kept ones.
-pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
-    tensors: &mut Vec<(N, S)>,
+pub(crate) fn drop_copies(
+    tensors: &mut Vec<Named<'_>>,
     tied: &Tied,
 ) -> Result<BTreeMap<String, String>> {
     let Resolved { keep, aliases } = resolve(tensors, tied)?;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::{Storage, Tied, Views};
 use crate::format::error::{Error, ErrorKind, Result, TieProblem};
 use crate::format::header::METADATA_KEY;
-use crate::format::tensor::{TensorSource, shape};
+use crate::format::tensor::{Named, TensorSource, shape};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
@@ -17,23 +17,19 @@ pub(crate) struct Resolved {
     pub(crate) aliases: BTreeMap<String, String>,
 }
 
-struct Member<'a, S> {
+struct Member<'a> {
     position: usize,
     name: &'a str,
-    tensor: &'a S,
+    tensor: &'a dyn TensorSource,
     storage: Storage,
     byte_len: u64,
 }
 
 /// Decides by the rules and errors of [`Tied`].
-pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
-    tensors: &[(N, S)],
-    options: &Tied,
-) -> Result<Resolved> {
-    let mut storages: BTreeMap<(u64, u64), Vec<Member<'_, S>>> = BTreeMap::new();
+pub(crate) fn resolve(tensors: &[Named<'_>], options: &Tied) -> Result<Resolved> {
+    let mut storages: BTreeMap<(u64, u64), Vec<Member<'_>>> = BTreeMap::new();
     let mut names = BTreeSet::new();
-    for (position, (name, tensor)) in tensors.iter().enumerate() {
-        let name = name.as_ref();
+    for (position, &(name, tensor)) in tensors.iter().enumerate() {
         // The header checks names too, but a dropped name never gets there.
         if name == METADATA_KEY {
             return Err(Error::from(ErrorKind::ReservedName).in_tensor(name));
@@ -74,7 +70,7 @@ pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
 }
 
 // Much faster than `resolve` for thousands of small tensors.
-pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool {
+pub(crate) fn nothing_is_shared(tensors: &[Named<'_>]) -> bool {
     let mut ids = Vec::with_capacity(tensors.len());
     for (_, tensor) in tensors {
         let Some(storage) = tensor.storage() else { continue };
@@ -91,15 +87,12 @@ pub(crate) fn nothing_is_shared<N, S: TensorSource>(tensors: &[(N, S)]) -> bool 
 }
 
 /// Divides the tensors in a storage into groups that are tied.
-fn groups<S: TensorSource>(
-    mut members: Vec<Member<'_, S>>,
-    views: Views,
-) -> Vec<Vec<Member<'_, S>>> {
+fn groups(mut members: Vec<Member<'_>>, views: Views) -> Vec<Vec<Member<'_>>> {
     members.sort_by(|a, b| {
-        let key = |member: &Member<'_, S>| (member.storage.range.start, member.storage.range.end);
+        let key = |member: &Member<'_>| (member.storage.range.start, member.storage.range.end);
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(b.name))
     });
-    let mut groups: Vec<Vec<Member<'_, S>>> = Vec::new();
+    let mut groups: Vec<Vec<Member<'_>>> = Vec::new();
     for member in members {
         let group = match views {
             Views::Save => groups.iter_mut().find(|group| same(&group[0], &member)),
@@ -121,8 +114,8 @@ fn groups<S: TensorSource>(
     groups
 }
 
-fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
-    let complete = |member: &&Member<'_, S>| {
+fn choose<'a, 'b>(group: &'b [Member<'a>], options: &Tied) -> Result<&'b Member<'a>> {
+    let complete = |member: &&Member<'_>| {
         // The tensor must span the storage and have the same number of bytes. A broadcast tensor
         // can have that number without spanning it.
         let filled = member.storage.range == (0..member.storage.byte_len)
@@ -143,7 +136,7 @@ fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b M
         })
 }
 
-fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
+fn same(a: &Member<'_>, b: &Member<'_>) -> bool {
     a.storage.contiguous
         && b.storage.contiguous
         && a.storage.range == b.storage.range

@@ -14,6 +14,7 @@ use crate::file::save::spec::Spec;
 use crate::file::save::{SaveOptions, atomic};
 use crate::format::error::Result;
 use crate::format::header::Metadata;
+use crate::format::tensor::named;
 use crate::format::tied;
 
 /// The tensors that a [`Rewrite`] will write, each once, with the recorded aliases, and the files.
@@ -61,11 +62,12 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut options = self.complete_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let aliases = match &options.tied {
-            Some(tied) => tied::drop_copies(&mut tensors, tied)?,
+            Some(tied) => tied::drop_copies(&mut named(&tensors), tied)?,
             None => BTreeMap::new(),
         };
+        tensors.retain(|&(name, _)| !aliases.contains_key(name));
         tied::record(&mut options.metadata, aliases.clone())?;
-        Layout::plan(&Spec::of_all(&tensors), &options)?;
+        Layout::plan(&Spec::of_all(&named(&tensors)), &options)?;
         // The sum cannot overflow: the layout has added up the lengths before and checked the sum.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
         let removed = self.removed_records(&options);
@@ -96,7 +98,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self.refuse_deselected()?;
         let options = self.complete_shard_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
-        let plan = plan_shards(&mut tensors, &options)?;
+        let plan = plan_shards(&mut named(&tensors), &options)?;
+        tensors.retain(|&(name, _)| !plan.aliases.contains_key(name));
         for positions in &plan.split.shards {
             let specs: Vec<_> =
                 positions.iter().map(|&i| Spec::new(tensors[i].0, tensors[i].1)).collect();

@@ -107,11 +107,11 @@ fn has<S: ReadAt>(
     }
 }
 
-fn is_same(a: &impl TensorSource, b: &impl TensorSource) -> Result<bool> {
+fn is_same(a: &dyn TensorSource, b: &dyn TensorSource) -> Result<bool> {
     Ok(a.dtype() == b.dtype() && a.shape() == b.shape() && digest(a)? == digest(b)?)
 }
 
-fn digest(tensor: &impl TensorSource) -> Result<Digest> {
+fn digest(tensor: &dyn TensorSource) -> Result<Digest> {
     let mut hasher = Hasher::default();
     tensor.write_to(&mut |bytes| {
         hasher.update(bytes);

@@ -184,11 +184,11 @@ impl GrowingWriter {
     /// [`shape::byte_len`](crate::shape::byte_len)) change nothing. After [`ErrorKind::Io`],
     /// [`ErrorKind::SourceLength`] or an error of the source, the tensor must be added before
     /// finishing.
-    pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+    pub fn add(&self, name: &str, tensor: &dyn TensorSource) -> Result<()> {
         self.write(name, tensor).map_err(|error| self.shared.locate(error.in_tensor(name)))
     }
 
-    fn write(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+    fn write(&self, name: &str, tensor: &dyn TensorSource) -> Result<()> {
         let dtype = tensor.dtype();
         let shape = tensor.shape();
         let len = shape::byte_len(dtype, shape)?;
@@ -196,13 +196,7 @@ impl GrowingWriter {
         self.shared.while_writing(|Writing { body, .. }| self.write_to(body, name, tensor, len))
     }
 
-    fn write_to(
-        &self,
-        body: &Body,
-        name: &str,
-        tensor: &(impl TensorSource + ?Sized),
-        len: u64,
-    ) -> Result<()> {
+    fn write_to(&self, body: &Body, name: &str, tensor: &dyn TensorSource, len: u64) -> Result<()> {
         let dtype = tensor.dtype();
         let shape = tensor.shape();
         let entry = lock(&self.shared.tensors).enter_whole(name, dtype, shape, || {

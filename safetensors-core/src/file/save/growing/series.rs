@@ -37,7 +37,7 @@ impl GrowingTensor {
     /// [`ErrorKind::AlreadyFinished`], also after the writer's drop; [`ErrorKind::Io`]; errors of
     /// the source; with [`sync_every`](GrowingWriter::sync_every) as for
     /// [`sync`](GrowingWriter::sync).
-    pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
+    pub fn append(&self, step: &dyn TensorSource) -> Result<()> {
         self.append_if(
             step,
             |expected, found| {
@@ -47,7 +47,7 @@ impl GrowingTensor {
     }
 
     /// Appends several steps. The first dimension of the source counts them, whatever the axis.
-    pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
+    pub fn extend(&self, steps: &dyn TensorSource) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
             Some((&steps, found)) if found == expected => Ok(steps as u64),
             split => Err([&[split.map_or(1, |(&steps, _)| steps)], expected].concat()),
@@ -58,7 +58,7 @@ impl GrowingTensor {
     /// expected shape.
     fn append_if(
         &self,
-        source: &(impl TensorSource + ?Sized),
+        source: &dyn TensorSource,
         count: impl FnOnce(&[usize], &[usize]) -> Result<u64, Vec<usize>>,
     ) -> Result<()> {
         let series = &*self.series;
@@ -194,7 +194,7 @@ impl SeriesState {
     fn append(
         &mut self,
         series: &Series,
-        source: &(impl TensorSource + ?Sized),
+        source: &dyn TensorSource,
         steps: u64,
         len: u64,
         body: &Body,

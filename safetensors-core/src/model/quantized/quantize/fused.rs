@@ -62,7 +62,7 @@ impl<S: TensorSource> Fused<S> {
         }
         let mut most = 0.0_f32;
         for (weight, numbers) in &self.weights {
-            pieces(numbers, Quantization::Nvfp4, |_, numbers| {
+            pieces(numbers, Quantization::Nvfp4, &mut |_, numbers| {
                 most = most.max(largest(numbers));
                 Ok(())
             })

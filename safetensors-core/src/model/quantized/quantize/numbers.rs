@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::Quantization;
 use super::rounding::largest;
-use crate::format::convert::{Converted, STREAMED};
+use crate::format::convert::STREAMED;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorSource, shape, write_in_pieces};
@@ -13,14 +13,14 @@ use crate::format::tensor::{TensorSource, shape, write_in_pieces};
 pub(super) const ELEMENTS: usize = STREAMED / 8;
 
 /// Passes on pieces of whole groups, each with the index of its first number.
-pub(super) fn pieces<S: TensorSource>(
-    weight: &Converted<S>,
+pub(super) fn pieces(
+    weight: &dyn TensorSource,
     how: Quantization,
-    mut take: impl FnMut(u64, &[f32]) -> Result<()>,
+    take: &mut dyn FnMut(u64, &[f32]) -> Result<()>,
 ) -> Result<()> {
     let len = shape::byte_len(Dtype::F32, weight.shape())?;
     let mut first = 0;
-    write_in_pieces(weight, len, ELEMENTS * 4, |piece| {
+    write_in_pieces(weight, len, ELEMENTS * 4, &mut |piece| {
         let numbers = match bytemuck::try_cast_slice(piece) {
             Ok(numbers) if cfg!(target_endian = "little") => Cow::Borrowed(numbers),
             _ => piece.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),

@@ -118,7 +118,7 @@ impl<S: TensorSource + Send> TensorSource for QuantizedPart<S> {
             Kind::Global => sink(&weight.global_scale()?.to_le_bytes()),
             Kind::Scales if weight.how.group() > 1 => {
                 let global = weight.global_scale()?;
-                weight.pieces(|_, numbers| sink(&weight.scales_of_groups(numbers, global)?.0))
+                weight.pieces(&mut |_, numbers| sink(&weight.scales_of_groups(numbers, global)?.0))
             }
             Kind::Scales => weight.scales()?.chunks(ELEMENTS).try_for_each(|scales| {
                 let bytes: Vec<u8> = scales.iter().flat_map(|it| it.to_le_bytes()).collect();
@@ -129,7 +129,7 @@ impl<S: TensorSource + Send> TensorSource for QuantizedPart<S> {
 }
 
 impl<S: TensorSource> Weight<S> {
-    fn pieces(&self, take: impl FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
+    fn pieces(&self, take: &mut dyn FnMut(u64, &[f32]) -> Result<()>) -> Result<()> {
         pieces(&self.source, self.how, take)
     }
 
@@ -162,7 +162,7 @@ impl<S: TensorSource> Weight<S> {
             return Ok(magnitudes);
         }
         let mut magnitudes = vec![0.0_f32; self.cells];
-        self.pieces(|first, numbers| {
+        self.pieces(&mut |first, numbers| {
             self.runs(first, numbers.len(), |run, cell| {
                 magnitudes[cell] = magnitudes[cell].max(largest(&numbers[run]));
             });
@@ -213,7 +213,7 @@ impl<S: TensorSource> Weight<S> {
         let mut codes = Vec::new();
         let mut decoded = Vec::new();
         let mut measured = Measured::default();
-        self.pieces(|first, numbers| {
+        self.pieces(&mut |first, numbers| {
             decoded.resize(numbers.len(), 0.0);
             if is_packed {
                 let (_, scales) = self.scales_of_groups(numbers, global)?;

@@ -13,7 +13,7 @@ use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
 use crate::format::slice::{IntoIndices, Selection, TensorPart};
-use crate::format::tensor::{Sink, TensorSource};
+use crate::format::tensor::{Sink, TensorSource, named};
 use crate::format::tied;
 use crate::ranks::{RankPlan, RankRules, stage_ranks};
 
@@ -86,7 +86,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut options = self.complete_shard_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         if let Some(tied) = options.save_options.tied.take() {
-            let aliases = tied::drop_copies(&mut tensors, &tied)?;
+            let aliases = tied::drop_copies(&mut named(&tensors), &tied)?;
+            tensors.retain(|&(name, _)| !aliases.contains_key(name));
             tied::record(&mut options.save_options.metadata, aliases)?;
         }
         plan.check_tensors(tensors.iter().map(|(name, it)| (*name, it.dtype(), it.shape())))?;
