@@ -51,12 +51,12 @@ pub(crate) fn of_tensor<S: ReadAt>(
 ) -> Result<Digest> {
     let mut hasher = Hasher::default();
     let begin = tensor.file_offset();
-    let take = |piece: &[u8]| {
+    let mut take = |piece: &[u8]| {
         hasher.update(piece);
         progress.add(piece.len() as u64, tensor.name())
     };
     let range = begin..begin + tensor.byte_len();
-    read_pieces(tensor.source(), range, buffer, failed, take)
+    read_pieces(tensor.source(), range, buffer, &failed, &mut take)
         .map_err(|error| tensor.locate(error))?;
     Ok(hasher.finish())
 }
@@ -82,7 +82,7 @@ pub(crate) fn of_range<S: ReadAt>(
     use sha2::Digest as _;
 
     let mut hasher = sha2::Sha256::new();
-    read_pieces(source, range, buffer, failed, |piece| {
+    read_pieces(source, range, buffer, &failed, &mut |piece| {
         hasher.update(piece);
         progress.add(piece.len() as u64, "")
     })?;

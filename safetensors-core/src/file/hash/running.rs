@@ -69,7 +69,7 @@ impl RunningDigest {
             HashState::Begun => Hasher::default(),
         };
         let rest = place.start + self.taken..place.end;
-        read_pieces(&Written { file, end: place.end }, rest, buffer, failed, |piece| {
+        read_pieces(&Written { file, end: place.end }, rest, buffer, &failed, &mut |piece| {
             hasher.update(piece);
             Ok(())
         })?;

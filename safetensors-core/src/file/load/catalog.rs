@@ -8,7 +8,7 @@ use std::{fmt, mem};
 use crate::file::io::{ReadAt, SafeTensors};
 use crate::format::dtype::Dtype;
 use crate::format::error::Result;
-use crate::format::header::{Metadata, NameTable, TensorInfo, is_reserved};
+use crate::format::header::{Header, Metadata, NameTable, TensorInfo, is_reserved};
 use crate::weights::TensorFacts;
 
 /// One file of a [`Checkpoint`](crate::Checkpoint).
@@ -96,6 +96,39 @@ impl<S: fmt::Debug> fmt::Debug for Catalog<S> {
     }
 }
 
+impl CatalogTable {
+    /// Takes the headers of the files, and sorted places.
+    fn new(headers: &[&Header], places: Vec<CatalogPlace>, index: Option<&Metadata>) -> Self {
+        let name_at = |i: usize| {
+            let CatalogPlace { file, position } = places[i];
+            headers
+                .get(file)
+                .and_then(|header| header.tensor_at(position))
+                .map_or("", |it| it.name())
+        };
+        let names = (index.is_some() || headers.len() != 1).then(|| {
+            let mut names = NameTable::default();
+            names.reserve(places.len(), name_at);
+            (0..places.len()).for_each(|i| _ = names.insert(name_at(i), i, name_at));
+            names
+        });
+        let named = |name: &str| match &names {
+            Some(names) => names.find(name, name_at),
+            None => headers[0].position(name),
+        };
+        let mut aliases: BTreeMap<Arc<str>, CatalogPlace> = BTreeMap::new();
+        for (key, value) in headers.iter().map(|header| header.metadata()).chain(index).flatten() {
+            if let Some(kept) = alias_of(key, value, named) {
+                aliases.entry(key.as_str().into()).or_insert(places[kept]);
+            }
+        }
+        let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
+        let mut aliases_by_place: Vec<_> = by_place.collect();
+        aliases_by_place.sort_unstable();
+        Self { places, names, aliases, aliases_by_place, ..Self::default() }
+    }
+}
+
 impl<S> Catalog<S> {
     /// Takes sorted places. A single file without `index`, an index's metadata, has all of its
     /// tensors here.
@@ -104,29 +137,9 @@ impl<S> Catalog<S> {
         places: Vec<CatalogPlace>,
         index: Option<&Metadata>,
     ) -> Self {
-        let table = CatalogTable { places, ..CatalogTable::default() };
-        let mut catalog = Self { files, table };
-        if index.is_some() || catalog.files.len() != 1 {
-            let mut table = NameTable::default();
-            let name_at = |i: usize| catalog.name_at(i);
-            table.reserve(catalog.table.places.len(), name_at);
-            for i in 0..catalog.table.places.len() {
-                table.insert(name_at(i), i, name_at);
-            }
-            catalog.table.names = Some(table);
-        }
-        let mut aliases: BTreeMap<Arc<str>, CatalogPlace> = BTreeMap::new();
-        let of_files = catalog.files.iter().map(|file| file.archive.metadata());
-        for (key, value) in of_files.chain(index).flatten() {
-            if let Some(kept) = alias_of(key, value, |name| catalog.named(name)) {
-                aliases.entry(key.as_str().into()).or_insert(catalog.table.places[kept]);
-            }
-        }
-        let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
-        catalog.table.aliases_by_place = by_place.collect();
-        catalog.table.aliases_by_place.sort_unstable();
-        catalog.table.aliases = aliases;
-        catalog
+        let headers: Vec<_> = files.iter().map(|file| file.archive.header()).collect();
+        let table = CatalogTable::new(&headers, places, index);
+        Self { files, table }
     }
 
     /// Changes to another type with the same bytes.

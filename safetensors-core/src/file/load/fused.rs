@@ -53,9 +53,9 @@ impl ReadScratch {
 impl ReadScratch {
     /// Fills `out` with converted elements from a byte offset on. `first` is the index in the
     /// tensor.
-    pub(crate) fn read_converted<S: ReadAt>(
+    pub(crate) fn read_converted(
         &mut self,
-        source: &S,
+        source: &dyn ReadAt,
         mut offset: u64,
         conversion: &ReadConversion<'_>,
         mut first: u64,
@@ -67,7 +67,7 @@ impl ReadScratch {
         let elements = elements_of(from, most) / GROUP * GROUP;
         for out in out.chunks_mut(bytes_of(to, elements)) {
             let elements = elements_of(to, out.len());
-            self.convert_read(conversion, first, out, |bytes| {
+            self.convert_read(conversion, first, out, &mut |bytes| {
                 Ok(source.read_exact_at(bytes, offset)?)
             })?;
             offset += bytes_of(from, elements) as u64;
@@ -82,7 +82,7 @@ impl ReadScratch {
         conversion: &ReadConversion<'_>,
         first: u64,
         out: &mut [u8],
-        read: impl FnOnce(&mut [u8]) -> Result<()>,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let elements = elements_of(conversion.to(), out.len());
         let bytes = self.bytes(bytes_of(conversion.from(), elements));

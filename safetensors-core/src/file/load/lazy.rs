@@ -129,11 +129,7 @@ impl<'a, S> LazyTensor<'a, S> {
     /// Adds the names of the tensor and its file.
     #[doc(hidden)]
     pub fn locate(&self, error: Error) -> Error {
-        let error = error.in_tensor(self.name());
-        match self.file {
-            Some(file) => error.in_path(file),
-            None => error,
-        }
+        locate(error, self.name(), self.file)
     }
 }
 
@@ -197,10 +193,15 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     }
 }
 
-impl<S: ReadAt> LazyTensor<'_, S> {
+impl<'a, S: ReadAt> LazyTensor<'a, S> {
+    pub(crate) fn place(&self) -> TensorPlace<'a> {
+        let Self { info, file, .. } = *self;
+        TensorPlace { info, source: self.source(), file, offset: self.file_offset() }
+    }
+
     /// To be called after reading.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
+        self.place().check_unchanged()
     }
 
     /// Passes pieces of at most 1 MiB.
@@ -211,7 +212,39 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         let failed = |error| self.locate(ErrorKind::Io(error).into());
-        read_pieces(self.source(), range, scratch, failed, sink)
+        read_pieces(self.source(), range, scratch, &failed, sink)
+    }
+}
+
+/// A [`LazyTensor`] of any source. What follows after it is compiled once, not for each source.
+#[derive(Clone, Copy)]
+pub(crate) struct TensorPlace<'a> {
+    pub(crate) info: TensorInfo<'a>,
+    pub(crate) source: &'a dyn ReadAt,
+    pub(crate) file: Option<&'a Path>,
+    /// The offset of the first byte in the file.
+    pub(crate) offset: u64,
+}
+
+impl TensorPlace<'_> {
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.info.dtype()
+    }
+
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        locate(error, self.info.name(), self.file)
+    }
+
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.source.check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
+    }
+}
+
+fn locate(error: Error, tensor: &str, file: Option<&Path>) -> Error {
+    let error = error.in_tensor(tensor);
+    match file {
+        Some(file) => error.in_path(file),
+        None => error,
     }
 }
 
@@ -299,7 +332,7 @@ impl<S> Catalog<S> {
     }
 }
 
-fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
+fn read_header(source: &dyn ReadAt, limits: &Limits) -> Result<Header> {
     let file_len = source.byte_len();
     let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
         return Err(ErrorKind::TooShort { found: file_len }.into());
@@ -320,7 +353,7 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
 /// Compares a header with the present bytes.
 // An edit in place makes the length invalid first and valid last. So the length is compared first:
 // if it is the same, no edit was writing, or it is done and the text differs.
-fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
+fn look_again(source: &dyn ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
     /// The most bytes in memory in addition to the header.
     const COMPARED: usize = 1 << 20;
     let mut found_length = [0; LENGTH_BYTES];

@@ -22,6 +22,7 @@ use std::slice::from_ref;
 
 pub use experts::{ExpertLayout, ExpertOptions, GateUp};
 pub use lazy::LazyTensor;
+pub(crate) use lazy::TensorPlace;
 pub use loaded::DtypePlan;
 pub use options::{LoadOptions, QuantizedWeights};
 pub use pieces::Piece;
@@ -71,7 +72,8 @@ pub fn read_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    read(tensors.iter().map(|tensor| TensorRead::whole(tensor, options)), options)
+    let wanted = tensors.iter().map(|tensor| TensorRead::whole(tensor, options));
+    read(&wanted.collect::<Result<Vec<_>>>()?, options)
 }
 
 /// Reads slices in parallel, such as a rank's parts of all tensors, and returns them in the given
@@ -107,7 +109,8 @@ pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    read(slices.iter().map(|slice| TensorRead::part(slice, options)), options)
+    let wanted = slices.iter().map(|slice| TensorRead::part(slice, options));
+    read(&wanted.collect::<Result<Vec<_>>>()?, options)
 }
 
 pub(crate) fn read_tensor<S: ReadAt>(
@@ -124,33 +127,29 @@ pub(crate) fn read_slice<S: ReadAt>(
     read_one(TensorRead::part(slice, options)?, options)
 }
 
-fn read_one<S: ReadAt>(wanted: TensorRead<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+fn read_one(wanted: TensorRead<'_>, options: &LoadOptions) -> Result<TensorBuf> {
     let mut bufs = [wanted.reserve(options)?];
     fill(from_ref(&wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
     wanted.finish(buf, options)
 }
 
-fn read<'t, 'a: 't, S: ReadAt + 'a>(
-    wanted: impl Iterator<Item = Result<TensorRead<'t, 'a, S>>>,
-    options: &LoadOptions,
-) -> Result<Vec<TensorBuf>> {
-    let wanted = wanted.collect::<Result<Vec<_>>>()?;
+fn read(wanted: &[TensorRead<'_>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
     let bufs = wanted.iter().map(|wanted| wanted.reserve(options));
     let mut bufs = bufs.collect::<Result<Vec<_>>>()?;
-    fill(&wanted, &mut bufs, options)?;
+    fill(wanted, &mut bufs, options)?;
     wanted.iter().zip(bufs).map(|(wanted, (buf, _))| wanted.finish(buf, options)).collect()
 }
 
-fn fill<'t, S: ReadAt>(
-    wanted: &'t [TensorRead<'t, '_, S>],
+fn fill<'t>(
+    wanted: &'t [TensorRead<'t>],
     bufs: &mut [Reserved<'t>],
     options: &LoadOptions,
 ) -> Result<()> {
-    let announce = |wanted: &'t TensorRead<'t, '_, S>| {
-        let base = wanted.tensor.file_offset();
-        let runs = wanted.runs.iter().map(move |run| base + run.start..base + run.end);
-        Announced::new(wanted.tensor.source(), runs)
+    let announce = |wanted: &TensorRead<'t>| {
+        let base = wanted.tensor.offset;
+        let mut runs = wanted.runs.iter().map(|run| base + run.start..base + run.end);
+        Announced::new(wanted.tensor.source, &mut runs)
     };
     let _announced: Vec<_> = wanted.iter().map(announce).collect();
     let pages = Pages::behind(bufs.iter().map(|(buf, _)| buf.room()));
@@ -158,7 +157,7 @@ fn fill<'t, S: ReadAt>(
     let bytes_total = jobs.iter().map(Job::byte_len).sum();
     let span = Span::read(wanted.len(), bytes_total);
     let _read = span.enter();
-    let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
+    let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source.requests());
     let work = match at_once.map(|requests| requests.concurrency).max() {
         // Threads that wait for a source take no time of a core, so their number depends on it.
         Some(at_once) => &options.work.unless_set(at_once),
@@ -166,13 +165,13 @@ fn fill<'t, S: ReadAt>(
     };
     let progress = work.meter(bytes_total);
     let is_unkept = options.drops_page_cache(bytes_total);
-    work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
+    work.each(jobs, |job: Job<'_, '_>, scratch: &mut Scratch| {
         let tensor = job.tensor();
         let bytes = job.byte_len();
         job.rooms().for_each(|room| pages.prepare(room));
         let _unkept = Unkept::begin(is_unkept);
         job.read(scratch)?;
-        progress.add(bytes, tensor.name())
+        progress.add(bytes, tensor.info.name())
     })?;
     for tensor in one_a_file(wanted) {
         tensor.check_unchanged()?;
@@ -187,12 +186,14 @@ fn fill<'t, S: ReadAt>(
 }
 
 /// Returns a tensor of each file, which can occur twice.
-pub(crate) fn one_a_file<'t, 'a, S>(
-    wanted: &'t [TensorRead<'t, 'a, S>],
-) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
+pub(crate) fn one_a_file<'t>(
+    wanted: &'t [TensorRead<'t>],
+) -> impl Iterator<Item = TensorPlace<'t>> {
     // Only neighbours are compared. Tensors usually come file by file, and checking a file twice
     // does no harm.
-    let mut before: Option<*const S> = None;
-    let tensors = wanted.iter().map(|wanted| wanted.tensor);
-    tensors.filter(move |tensor| before.replace(tensor.source()) != Some(tensor.source()))
+    let mut before: Option<*const dyn ReadAt> = None;
+    wanted.iter().map(|wanted| wanted.tensor).filter(move |tensor| {
+        let before = before.replace(tensor.source);
+        !before.is_some_and(|before| std::ptr::addr_eq(before, tensor.source))
+    })
 }

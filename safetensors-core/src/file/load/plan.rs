@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::slice::from_ref;
 
 use crate::file::io::{ReadAt, ReadRange};
-use crate::file::load::LazyTensor;
+use crate::file::load::TensorPlace;
 use crate::file::load::fused::{ReadConversion, ReadScratch};
 use crate::file::load::size::{JOB, SMALL, STRIDED};
 use crate::file::load::slice::{FileRuns, read_runs};
@@ -15,14 +15,14 @@ use crate::format::slice::ByteRuns;
 use crate::format::tensor::TensorBuf;
 
 /// The jobs of a load fill disjoint memory, so they can run in any order.
-pub(super) enum Job<'t, 'a, 'b, S> {
+pub(super) enum Job<'t, 'b> {
     /// Contiguous parts in one file, by offset. One call reads them into place.
-    Plain(Vec<ReadPart<'t, 'a, 'b, S>>),
+    Plain(Vec<ReadPart<'t, 'b>>),
     /// A contiguous part, converted in [`Scratch`].
-    Converted(ReadPart<'t, 'a, 'b, S>, ReadConversion<'t>),
+    Converted(ReadPart<'t, 'b>, ReadConversion<'t>),
     /// Bytes with gaps: runs and the part's offset count from the tensor's first byte. The number
     /// is the largest gap to read over.
-    Strided(ReadPart<'t, 'a, 'b, S>, ByteRuns, u64, Option<ReadConversion<'t>>),
+    Strided(ReadPart<'t, 'b>, ByteRuns, u64, Option<ReadConversion<'t>>),
 }
 
 /// A thread's buffers, at most a few MiB.
@@ -33,8 +33,8 @@ pub(super) struct Scratch {
 }
 
 // Small, because there may be millions.
-pub(super) struct ReadPart<'t, 'a, 'b, S> {
-    tensor: &'t LazyTensor<'a, S>,
+pub(super) struct ReadPart<'t, 'b> {
+    tensor: &'t TensorPlace<'t>,
     offset: u64,
     /// In the tensor or slice, for errors.
     first: u64,
@@ -81,10 +81,10 @@ impl ReadMemory<'_> {
 ///   that wait sets their [length](ReadAt::requests).
 /// - **Large with gaps**, such as columns: [`Job::Strided`] of at most [`STRIDED`] bytes of the
 ///   file, which bounds the scratch memory. One long run is planned as if contiguous.
-pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
-    wanted: &'t [TensorRead<'t, 'a, S>],
+pub(super) fn jobs<'t, 'b>(
+    wanted: &'t [TensorRead<'t>],
     bufs: &'b mut [Reserved<'t>],
-) -> Vec<Job<'t, 'a, 'b, S>> {
+) -> Vec<Job<'t, 'b>> {
     let mut planner = Planner { jobs: Vec::new(), small: Vec::new() };
     for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
         match buf.byte_len() {
@@ -98,22 +98,22 @@ pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
     jobs
 }
 
-struct Planner<'t, 'a, 'b, S> {
-    jobs: Vec<Job<'t, 'a, 'b, S>>,
-    small: Vec<ReadPart<'t, 'a, 'b, S>>,
+struct Planner<'t, 'b> {
+    jobs: Vec<Job<'t, 'b>>,
+    small: Vec<ReadPart<'t, 'b>>,
 }
 
-impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
+impl<'t, 'b> Planner<'t, 'b> {
     fn small(
         &mut self,
-        wanted: &'t TensorRead<'t, 'a, S>,
+        wanted: &'t TensorRead<'t>,
         buf: &'b mut TensorBuf,
         conversion: Option<ReadConversion<'t>>,
     ) {
-        let tensor = wanted.tensor;
+        let tensor = &wanted.tensor;
         let start = wanted.runs.contiguous();
         // Runs count from the tensor's first byte.
-        let offset = tensor.file_offset() + start.unwrap_or(0);
+        let offset = tensor.offset + start.unwrap_or(0);
         // Rows that are wanted several times are read once, to the front of the buffer.
         let file_bits = tensor.dtype().bits();
         let memory_bits = buf.dtype().bits();
@@ -142,13 +142,13 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
     // unconverted 6-bit dtypes, where nothing uses `first`.
     fn large(
         &mut self,
-        wanted: &'t TensorRead<'t, 'a, S>,
+        wanted: &'t TensorRead<'t>,
         buf: &'b mut TensorBuf,
         conversion: Option<ReadConversion<'t>>,
     ) {
-        let tensor = wanted.tensor;
-        let base = tensor.file_offset();
-        let longest = longest(tensor.source());
+        let tensor = &wanted.tensor;
+        let base = tensor.offset;
+        let longest = longest(tensor.source);
         let file_bits = u64::from(tensor.dtype().bits());
         let memory_bits = u64::from(buf.dtype().bits());
         let elements = longest as u64 * 8 / memory_bits;
@@ -187,12 +187,12 @@ impl<'t, 'a, 'b, S: ReadAt> Planner<'t, 'a, 'b, S> {
 }
 
 /// Returns the most bytes in memory of a contiguous job.
-fn longest<S: ReadAt>(source: &S) -> usize {
+fn longest(source: &dyn ReadAt) -> usize {
     source.requests().map_or(JOB, |requests| requests.byte_len)
 }
 
 /// Whether the source joins ranges with gaps between them as it sees fit.
-fn joins_gaps<S: ReadAt>(source: &S) -> bool {
+fn joins_gaps(source: &dyn ReadAt) -> bool {
     source.requests().is_some_and(|requests| requests.joins_gaps)
 }
 
@@ -200,11 +200,8 @@ fn joins_gaps<S: ReadAt>(source: &S) -> bool {
 /// source that joins gaps gets parts with gaps, too.
 // Files stay in the caller's order, because ranks that read at the same time begin with different
 // files.
-fn gather<'t, 'a, 'b, S: ReadAt>(
-    mut small: Vec<ReadPart<'t, 'a, 'b, S>>,
-    jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
-) {
-    let source = |part: &ReadPart<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
+fn gather<'t, 'b>(mut small: Vec<ReadPart<'t, 'b>>, jobs: &mut Vec<Job<'t, 'b>>) {
+    let source = |part: &ReadPart<'t, 'b>| std::ptr::from_ref(part.tensor.source).cast::<()>();
     // Compared and not hashed, because most tensors are in few files.
     let mut files = BTreeMap::new();
     for part in &small {
@@ -212,14 +209,14 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
         files.entry(source(part)).or_insert(next);
     }
     small.sort_by_cached_key(|part| (files.get(&source(part)).copied(), part.offset));
-    let mut together: Vec<ReadPart<'t, 'a, 'b, S>> = Vec::new();
+    let mut together: Vec<ReadPart<'t, 'b>> = Vec::new();
     let mut len = 0;
     for part in small {
         let follows = together.last().is_some_and(|last| {
             let is_neighbour = last.offset + last.place.byte_len() as u64 == part.offset;
             source(last) == source(&part)
-                && (is_neighbour || joins_gaps(part.tensor.source()))
-                && len < longest(part.tensor.source())
+                && (is_neighbour || joins_gaps(part.tensor.source))
+                && len < longest(part.tensor.source)
         });
         if !follows && !together.is_empty() {
             jobs.push(Job::Plain(std::mem::take(&mut together)));
@@ -235,12 +232,12 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
     }
 }
 
-impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
-    pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
+impl<'t> Job<'t, '_> {
+    pub(super) fn tensor(&self) -> &'t TensorPlace<'t> {
         self.parts()[0].tensor
     }
 
-    fn parts(&self) -> &[ReadPart<'t, 'a, '_, S>] {
+    fn parts(&self) -> &[ReadPart<'t, '_>] {
         match self {
             Self::Plain(parts) => parts,
             Self::Converted(part, _) | Self::Strided(part, ..) => from_ref(part),
@@ -259,7 +256,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
     pub(super) fn read(self, scratch: &mut Scratch) -> Result<()> {
         match self {
             Self::Plain(mut parts) => {
-                let source = parts[0].tensor.source();
+                let source = parts[0].tensor.source;
                 let ranges = parts
                     .iter_mut()
                     .map(|part| ReadRange { offset: part.offset, bytes: part.place.bytes_mut() });
@@ -270,7 +267,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                 if joins_gaps(source) {
                     // It has tried again already, and each further call would wait as long.
                     let error = Error::from(ErrorKind::Io(joint));
-                    return Err(match (&parts[..], parts[0].tensor.file()) {
+                    return Err(match (&parts[..], parts[0].tensor.file) {
                         ([part], _) => part.tensor.locate(error),
                         (_, Some(file)) => error.in_path(file),
                         _ => error,
@@ -284,21 +281,21 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                 })
             }
             Self::Converted(ReadPart { tensor, offset, first, mut place }, conversion) => {
-                let source = tensor.source();
+                let source = tensor.source;
                 let out = place.bytes_mut();
                 let scratch = &mut scratch.converted;
                 let read = scratch.read_converted(source, offset, &conversion, first, out);
                 read.map_err(|error| tensor.locate(error))
             }
             Self::Strided(ReadPart { tensor, offset, first, mut place }, runs, gap, conversion) => {
-                let source = tensor.source();
+                let source = tensor.source;
                 let out = place.bytes_mut();
                 let Scratch { converted, gathered } = scratch;
                 let runs = FileRuns { base: offset, runs: &runs, gap };
                 let mut read = |bytes: &mut [u8]| Ok(read_runs(source, &runs, bytes, gathered)?);
                 let read = match conversion {
                     None => read(out),
-                    Some(conversion) => converted.convert_read(&conversion, first, out, read),
+                    Some(conversion) => converted.convert_read(&conversion, first, out, &mut read),
                 };
                 read.map_err(|error| tensor.locate(error))
             }

@@ -181,8 +181,8 @@ pub(crate) struct FileRuns<'r> {
 }
 
 /// Fills `bytes` with the runs, many in one call, because the calls of some sources wait.
-pub(crate) fn read_runs<S: ReadAt>(
-    source: &S,
+pub(crate) fn read_runs(
+    source: &dyn ReadAt,
     &FileRuns { base, runs, gap }: &FileRuns<'_>,
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
@@ -246,10 +246,10 @@ fn copy_runs(group: &[Range<u64>], spanned: &[u8], mut out: &mut [u8]) {
 }
 
 impl<'a, S: ReadAt> LazySlice<'a, S> {
-    fn announce(&self) -> Announced<'a, S> {
+    fn announce(&self) -> Announced<'a> {
         let base = self.tensor.file_offset();
-        let runs = self.runs.iter().map(|run| base + run.start..base + run.end);
-        Announced::new(self.tensor.source(), runs)
+        let mut runs = self.runs.iter().map(|run| base + run.start..base + run.end);
+        Announced::new(self.tensor.source(), &mut runs)
     }
 
     pub(super) fn fill(&self, bytes: &mut [u8]) -> Result<(), ErrorKind> {

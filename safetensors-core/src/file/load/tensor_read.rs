@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 
 use super::fused::ReadConversion;
+use super::lazy::TensorPlace;
 use super::{DtypePlan, LazySlice, LazyTensor, LoadOptions};
 use crate::file::io::ReadAt;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::slice::{ByteRuns, Runs};
 use crate::format::tensor::{Rows, TensorBuf};
 
-pub(crate) struct TensorRead<'t, 'a, S> {
-    pub(crate) tensor: &'t LazyTensor<'a, S>,
+pub(crate) struct TensorRead<'t> {
+    pub(crate) tensor: TensorPlace<'t>,
     pub(crate) shape: &'t [usize],
     /// Counted from the tensor's first byte.
     pub(crate) runs: Cow<'t, ByteRuns>,
@@ -22,10 +23,13 @@ pub(crate) struct TensorRead<'t, 'a, S> {
 
 pub(crate) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
-impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
-    pub(crate) fn whole(tensor: &'t LazyTensor<'a, S>, options: &LoadOptions) -> Result<Self> {
+impl<'t> TensorRead<'t> {
+    pub(crate) fn whole<S: ReadAt>(
+        tensor: &LazyTensor<'t, S>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
         Ok(Self {
-            tensor,
+            tensor: tensor.place(),
             shape: tensor.shape(),
             runs: Cow::Owned(ByteRuns::Pattern(Runs::whole(tensor.byte_len()))),
             gap: 0,
@@ -34,7 +38,10 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
         })
     }
 
-    pub(crate) fn part(slice: &'t LazySlice<'a, S>, options: &LoadOptions) -> Result<Self> {
+    pub(crate) fn part<S: ReadAt>(
+        slice: &'t LazySlice<'_, S>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
         Ok(Self {
             shape: slice.shape(),
             runs: Cow::Borrowed(&slice.runs),
@@ -45,7 +52,7 @@ impl<'t, 'a, S: ReadAt> TensorRead<'t, 'a, S> {
     }
 }
 
-impl<'t, S> TensorRead<'t, '_, S> {
+impl TensorRead<'_> {
     /// Returns the conversion of elements while they are read.
     pub(crate) fn conversion(
         &self,

@@ -68,7 +68,7 @@ fn described_tensor(key: &str) -> Option<&str> {
 #[cfg(feature = "std")]
 pub(crate) fn rename_attributes(
     metadata: &mut Metadata,
-    mut new_name: impl FnMut(&str) -> Option<String>,
+    new_name: &mut dyn FnMut(&str) -> Option<String>,
 ) {
     let described: Metadata =
         metadata.extract_if(.., |key, _| described_tensor(key).is_some()).collect();
@@ -118,7 +118,7 @@ mod tests {
         let keys = ["attribute:u#units", "attribute:v#units", "attribute:u#x#units"];
         let keys = keys.into_iter().chain(["attribute:gone#", "attribute:w", "u", "title"]);
         let mut metadata: Metadata = keys.map(|key| (key.into(), key.into())).collect();
-        rename_attributes(&mut metadata, |name| match name {
+        rename_attributes(&mut metadata, &mut |name| match name {
             "u" => Some("v".into()),
             "v" => Some("u".into()),
             "gone" => None,
@@ -162,7 +162,7 @@ mod tests {
         let mut title = "a".into();
         join_entry("title", &mut title, "b");
         assert_eq!(title, "a");
-        rename_attributes(&mut metadata, |_| None);
+        rename_attributes(&mut metadata, &mut |_| None);
         assert!(metadata.is_empty());
     }
 

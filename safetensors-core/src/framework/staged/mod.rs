@@ -157,13 +157,13 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     Ok(())
 }
 
-struct PlanFiller<'t, 'a, S> {
-    plan: StagedPlan<'t, 'a, S>,
+struct PlanFiller<'t> {
+    plan: StagedPlan<'t>,
     progress: Meter,
     is_unkept: bool,
 }
 
-impl<S: ReadAt, T: Staging> Filler<T> for PlanFiller<'_, '_, S> {
+impl<T: Staging> Filler<T> for PlanFiller<'_> {
     type Scratch = ReadScratch;
 
     fn count(&self) -> usize {
@@ -178,7 +178,7 @@ impl<S: ReadAt, T: Staging> Filler<T> for PlanFiller<'_, '_, S> {
         let parts = self.plan.parts(number);
         let Some(first) = parts.first() else { return Ok(()) };
         let bytes: usize = parts.iter().map(|part| part.slot.len()).sum();
-        self.progress.add(bytes as u64, self.plan.tensor(first).name())
+        self.progress.add(bytes as u64, self.plan.tensor(first).info.name())
     }
 
     fn parts(&self, number: usize) -> &[StagedPart] {

@@ -4,10 +4,10 @@ use std::mem;
 use std::ops::Range;
 
 use super::StagedPart;
-use crate::file::io::{ReadAt, ReadRange};
+use crate::file::io::ReadRange;
 use crate::file::load::fused::{ReadConversion, ReadScratch};
 use crate::file::load::tensor_read::TensorRead;
-use crate::file::load::{DtypePlan, LazyTensor, LoadOptions};
+use crate::file::load::{DtypePlan, LoadOptions, TensorPlace};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::{TensorBuf, shape, swap_on_big_endian};
@@ -24,25 +24,25 @@ const SMALLEST_SLOT: usize = GROUP * 16;
 // Larger slots gain nothing, and a `usize` can still count the bits of this one.
 const LARGEST_SLOT: usize = 256 << 20;
 
-struct Source<'t, 'a, S> {
-    tensor: &'t LazyTensor<'a, S>,
+struct Source<'t> {
+    tensor: TensorPlace<'t>,
     loaded: DtypePlan,
     conversion: Option<ReadConversion<'t>>,
     bits: usize,
 }
 
-pub(super) struct StagedPlan<'t, 'a, S> {
-    sources: Vec<Source<'t, 'a, S>>,
+pub(super) struct StagedPlan<'t> {
+    sources: Vec<Source<'t>>,
     fills: Vec<Vec<StagedPart>>,
     slot_bytes: usize,
     bytes: u64,
     options: &'t LoadOptions,
 }
 
-impl<'t, 'a, S> StagedPlan<'t, 'a, S> {
+impl<'t> StagedPlan<'t> {
     /// Cuts large tensors, and lets small ones share a slot.
     pub(super) fn new(
-        wanted: &'t [TensorRead<'t, 'a, S>],
+        wanted: &'t [TensorRead<'t>],
         options: &'t LoadOptions,
         slot_bytes: usize,
     ) -> Result<Self> {
@@ -93,12 +93,12 @@ impl<'t, 'a, S> StagedPlan<'t, 'a, S> {
         &self.fills[number]
     }
 
-    pub(super) fn tensor(&self, part: &StagedPart) -> &'t LazyTensor<'a, S> {
-        self.sources[part.tensor].tensor
+    pub(super) fn tensor(&self, part: &StagedPart) -> &TensorPlace<'t> {
+        &self.sources[part.tensor].tensor
     }
 }
 
-impl<S: ReadAt> StagedPlan<'_, '_, S> {
+impl StagedPlan<'_> {
     pub(super) fn fill(
         &self,
         number: usize,
@@ -137,7 +137,7 @@ impl<S: ReadAt> StagedPlan<'_, '_, S> {
     fn follows(&self, part: &StagedPart, next: &StagedPart) -> bool {
         let source = &self.sources[part.tensor];
         let following = &self.sources[next.tensor];
-        std::ptr::eq(source.tensor.source(), following.tensor.source())
+        std::ptr::addr_eq(source.tensor.source, following.tensor.source)
             && following.is_plain()
             && source.file_offset(part) + part.slot.len() as u64 == following.file_offset(next)
     }
@@ -145,7 +145,7 @@ impl<S: ReadAt> StagedPlan<'_, '_, S> {
     /// Reads unconverted parts that are neighbours in a file.
     fn read_plain(&self, mut parts: Vec<(&StagedPart, &mut [u8])>) -> Result<()> {
         let Some((first, _)) = parts.first() else { return Ok(()) };
-        let reader = self.tensor(first).source();
+        let reader = self.tensor(first).source;
         let ranges = parts.iter_mut().map(|(part, place)| ReadRange {
             offset: self.sources[part.tensor].file_offset(part),
             bytes: place,
@@ -180,13 +180,13 @@ fn places<'p, 's>(
     parts.iter().map(place).collect()
 }
 
-impl<'t, 'a, S> Source<'t, 'a, S> {
+impl<'t> Source<'t> {
     /// Also returns the bytes that the tensor then has.
-    fn new(wanted: &'t TensorRead<'t, 'a, S>, options: &LoadOptions) -> Result<(Self, usize)> {
+    fn new(wanted: &'t TensorRead<'t>, options: &LoadOptions) -> Result<(Self, usize)> {
         let tensor = wanted.tensor;
         let loaded = wanted.loaded;
         let conversion = wanted.conversion(options)?;
-        let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.shape()))?;
+        let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.info.shape()))?;
         let numbers: usize = loaded.shape(&[]).iter().product();
         let bits = loaded.dtype().bits() as usize * numbers;
         Ok((Self { tensor, loaded, conversion, bits }, len))
@@ -207,11 +207,11 @@ impl<'t, 'a, S> Source<'t, 'a, S> {
     fn file_offset(&self, part: &StagedPart) -> u64 {
         let bits = self.tensor.dtype().bits() as usize;
         let before = bytes_of(self.elements(part).start, bits);
-        self.tensor.file_offset() + before as u64
+        self.tensor.offset + before as u64
     }
 }
 
-impl<S: ReadAt> Source<'_, '_, S> {
+impl Source<'_> {
     fn read_converted(
         &self,
         part: &StagedPart,
@@ -221,7 +221,7 @@ impl<S: ReadAt> Source<'_, '_, S> {
     ) -> Result<()> {
         let elements = self.elements(part);
         let offset = self.file_offset(part);
-        let source = self.tensor.source();
+        let source = self.tensor.source;
         let first = elements.start as u64;
         let read = |conversion: &ReadConversion<'_>, out: &mut [u8], scratch: &mut ReadScratch| {
             scratch.read_converted(source, offset, conversion, first, out)

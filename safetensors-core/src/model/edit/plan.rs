@@ -188,7 +188,7 @@ fn options(edit: &Edit<'_>, metadata: &Metadata) -> SaveOptions {
 fn followed(edit: &Edit<'_>, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) -> Metadata {
     let mut metadata = edit.metadata.clone();
     metadata.extend(edit.recorded.clone());
-    rename_attributes(&mut metadata, |name| {
+    rename_attributes(&mut metadata, &mut |name| {
         if removed.contains(name) && !edit.appended.iter().any(|(added, _)| added == name) {
             return None;
         }

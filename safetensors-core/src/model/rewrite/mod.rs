@@ -245,7 +245,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         dropped.extend(left_out.map(|(name, _)| name));
         // Of two tensors with one name, one may stay.
         self.tensors.iter().for_each(|(name, _)| _ = dropped.remove(name));
-        rename_attributes(&mut self.metadata, |name| {
+        rename_attributes(&mut self.metadata, &mut |name| {
             (!dropped.contains(name)).then(|| name.to_owned())
         });
         if self.tensors.is_empty() {
@@ -270,7 +270,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             let new = rename(name);
             new_names.insert(std::mem::replace(name, new.clone()), new);
         }
-        rename_attributes(&mut self.metadata, |name| {
+        rename_attributes(&mut self.metadata, &mut |name| {
             Some(new_names.get(name).cloned().unwrap_or_else(|| name.to_owned()))
         });
         self

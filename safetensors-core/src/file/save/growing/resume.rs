@@ -121,7 +121,7 @@ fn recover(
     let mut tensors = lock(&writer.shared.tensors);
     let mut metadata = std::mem::take(&mut tensors.metadata);
     // A tensor with an attribute may have been added after the last sync.
-    rename_attributes(&mut metadata, |name| tensors.has(name).then(|| name.to_owned()));
+    rename_attributes(&mut metadata, &mut |name| tensors.has(name).then(|| name.to_owned()));
     metadata.extend(options.metadata.clone());
     tensors.metadata = metadata;
     drop(tensors);
