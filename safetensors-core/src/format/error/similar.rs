@@ -30,6 +30,10 @@ const MOST_PAIRS: usize = 1 << 20;
 /// ```
 #[doc(hidden)]
 pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    nearest(name, &mut names.into_iter())
+}
+
+fn nearest<'a>(name: &str, names: &mut dyn Iterator<Item = &'a str>) -> Vec<String> {
     if name.is_empty() || name.len() > LONGEST {
         return Vec::new();
     }

@@ -6,10 +6,14 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Resolved, Storage, Tied, Views, resolve};
+use super::{Resolved, Storage, Tied, Views};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result, TieProblem};
-use crate::format::tensor::{Sink, TensorSource};
+use crate::format::tensor::{Sink, TensorSource, named};
+
+fn resolve<N: AsRef<str>>(tensors: &[(N, Slice)], options: &Tied) -> Result<Resolved> {
+    super::resolve(&named(tensors), options)
+}
 
 /// A tensor that is a slice of a storage.
 #[derive(Clone, Debug)]
@@ -162,7 +166,7 @@ fn tensors_with_other_bytes_or_none_are_not_shared() {
         resolved,
         Resolved { keep: Vec::from_iter(0..tensors.len()), aliases: BTreeMap::new() }
     );
-    assert_eq!(resolve::<&str, Slice>(&[], &Tied::new()).unwrap(), Resolved::default());
+    assert_eq!(resolve::<&str>(&[], &Tied::new()).unwrap(), Resolved::default());
 }
 
 /// The published cases of the Python package: `A` of shape `[3, 3]` and `B`, its first row.
