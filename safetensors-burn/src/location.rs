@@ -79,7 +79,7 @@ macro_rules! visit_parameters {
             }
 
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.add(Kind::Float, param, || is_column(param));
+                self.add(Kind::Float, param, &|| is_column(param));
             }
 
             fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Int>>) {

@@ -39,7 +39,7 @@ type Step<'a> = (&'a str, &'a str);
 /// loading the first that the file has.
 pub(crate) fn stored_as(
     location: &Location,
-    is_column: impl FnOnce() -> bool,
+    is_column: &dyn Fn() -> bool,
     fused: bool,
 ) -> Vec<StoredParameter> {
     let steps = location.steps();

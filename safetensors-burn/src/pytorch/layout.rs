@@ -27,7 +27,7 @@ impl Layout {
     pub(crate) fn stored_as(
         self,
         location: &Location,
-        is_column: impl FnOnce() -> bool,
+        is_column: &dyn Fn() -> bool,
     ) -> Vec<StoredParameter> {
         if self.pytorch {
             layers::stored_as(location, is_column, self.fused_attention)

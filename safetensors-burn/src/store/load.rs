@@ -10,7 +10,7 @@ use super::CheckpointStore;
 use super::adopt::adopt;
 use super::catalog::Catalog;
 use super::pack;
-use super::parameters::parameters;
+use super::parameters::{Parameter, parameters};
 use super::plan::LoadPlan;
 use super::read::{read, steps};
 use crate::StoreError;
@@ -21,12 +21,7 @@ impl CheckpointStore {
         checked.map_err(|error| self.place.locate(error))?;
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants, self.layout);
-        let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
-        if !parameters.is_empty() {
-            self.refuse_nothing(&plan, parameters.len(), &catalog)?;
-        }
-        self.check(&mut plan, &catalog)?;
-        let LoadPlan { matches, result, .. } = plan;
+        let LoadPlan { matches, result, .. } = self.plan(&parameters, &catalog)?;
         let total = matches.len();
         let mut loaded = 0;
         for step in steps(matches, &catalog, self.max_extra_memory)? {
@@ -42,6 +37,15 @@ impl CheckpointStore {
     }
 
     /// Fails if nothing is selected, even if parameters may be missing.
+    fn plan(&self, parameters: &[Parameter], catalog: &Catalog) -> Result<LoadPlan> {
+        let mut plan = LoadPlan::new(parameters, catalog, &self.filter, &*self.from_adapter);
+        if !parameters.is_empty() {
+            self.refuse_nothing(&plan, parameters.len(), catalog)?;
+        }
+        self.check(&mut plan, catalog)?;
+        Ok(plan)
+    }
+
     fn refuse_nothing(&self, plan: &LoadPlan, parameters: usize, catalog: &Catalog) -> Result<()> {
         let nothing = |found| Error::from(ErrorKind::NothingSelected { found });
         let error = if plan.result.skipped.len() == parameters {

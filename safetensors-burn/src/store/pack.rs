@@ -212,7 +212,7 @@ impl Collector<'_> {
         &mut self,
         _: Kind,
         param: &Param<Tensor<D, K>>,
-        is_column: impl FnOnce() -> bool,
+        is_column: &dyn Fn() -> bool,
     ) where
         Tensor<D, K>: Parameter,
     {
@@ -227,6 +227,10 @@ impl Collector<'_> {
                     .map_err(|error| PackError::ValidationError(error.to_string()))?;
                 Ok(data.into_bytes())
             });
+        self.add_tensor(tensor, param.id, is_column);
+    }
+
+    fn add_tensor(&mut self, tensor: PackTensor, id: ParamId, is_column: &dyn Fn() -> bool) {
         let containers = self.location.containers();
         let mut adapted = self.adapter.adapt(tensor, ModuleContext::new(containers));
         self.collected.found += 1;
@@ -250,10 +254,10 @@ impl Collector<'_> {
         }
         if stored.is_part() {
             let parts = self.parts.entry(stored.tensor.clone()).or_default();
-            parts.push(ParameterPart { stored, id: param.id, tensor: adapted });
+            parts.push(ParameterPart { stored, id, tensor: adapted });
         } else {
             adapted.name = stored.tensor;
-            self.collected.tensors.push((param.id, adapted));
+            self.collected.tensors.push((id, adapted));
         }
     }
 }

@@ -71,7 +71,7 @@ impl Visitor {
         &mut self,
         kind: Kind,
         param: &Param<Tensor<D, K>>,
-        is_column: impl FnOnce() -> bool,
+        is_column: &dyn Fn() -> bool,
     ) where
         Tensor<D, K>: BurnParameter,
     {

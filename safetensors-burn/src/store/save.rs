@@ -23,7 +23,13 @@ impl CheckpointStore {
         {
             return Err(self.place.locate(StoreError::IndexDestination.into()));
         }
-        let (sources, options) = self.sources(module).map_err(|error| self.place.locate(error))?;
+        let collected = self.collect(module);
+        let sources = collected.and_then(|collected| self.sources(collected));
+        let (sources, options) = sources.map_err(|error| self.place.locate(error))?;
+        self.write(sources, options)
+    }
+
+    fn write(&mut self, sources: Vec<(String, PackSource)>, options: SaveOptions) -> Result<()> {
         match (&self.place, self.max_shard_size) {
             (StorePlace::Path(path), None) => save(path, sources, &options),
             (StorePlace::Path(path), Some(size)) => {
@@ -40,14 +46,16 @@ impl CheckpointStore {
         }
     }
 
-    fn sources(
-        &self,
-        module: &impl ModuleSnapshot,
-    ) -> Result<(Vec<(String, PackSource)>, SaveOptions)> {
+    fn collect(&self, module: &impl ModuleSnapshot) -> Result<Collected> {
         let adapter = &*self.to_adapter;
         check_adapter(adapter, self.layout)?;
-        let Collected { mut tensors, found, joined, parts } =
-            collect(module, &self.filter, adapter, self.skip_enum_variants, self.layout)?;
+        collect(module, &self.filter, adapter, self.skip_enum_variants, self.layout)
+    }
+
+    fn sources(
+        &self,
+        Collected { mut tensors, found, joined, parts }: Collected,
+    ) -> Result<(Vec<(String, PackSource)>, SaveOptions)> {
         let count = tensors.len();
         tensors.extend(joined);
         if tensors.is_empty() && found > 0 {

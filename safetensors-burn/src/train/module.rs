@@ -50,7 +50,7 @@ impl Parameter {
     pub(super) fn stored_as(&self) -> Vec<StoredParameter> {
         // The tensors of a state have the shape of the gradient, in which no matrix is in columns.
         let layout = Layout { pytorch: true, ..Layout::default() };
-        layout.stored_as(&self.location.without_enum_variants(), || false)
+        layout.stored_as(&self.location.without_enum_variants(), &|| false)
     }
 }
 
@@ -134,7 +134,7 @@ impl Parameters {
         &mut self,
         kind: Kind,
         param: &Param<Tensor<D, K>>,
-        is_column: impl FnOnce() -> bool,
+        is_column: &dyn Fn() -> bool,
     ) where
         Tensor<D, K>: BurnParameter,
     {
