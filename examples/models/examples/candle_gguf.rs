@@ -29,7 +29,7 @@ use candle_transformers::models::quantized_llama::ModelWeights;
 use model_examples::llama::{PROMPT, TOKENS, add, are_same, largest, print_likeliest};
 use safetensors_bridge::candle::gguf::GgufFile;
 use safetensors_bridge::checkpoint::store::Store;
-use safetensors_bridge::remote::{RemoteFile, RemoteOptions, RemoteStore};
+use safetensors_bridge::remote::{RemoteOptions, RemoteStore};
 use server::Server;
 use server::repo::Repo;
 use tokenizers::Tokenizer;
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
 }
 
 /// Opens the file of an address; a path is an address, too.
-fn open(address: &str, options: &RemoteOptions) -> Result<GgufFile<RemoteFile>> {
+fn open(address: &str, options: &RemoteOptions) -> Result<GgufFile> {
     let store = RemoteStore::new(address, options)?;
     Ok(GgufFile::from_source(store.open(&store.path())?, store.path())?)
 }

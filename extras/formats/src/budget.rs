@@ -82,11 +82,11 @@ impl Budget {
     }
 
     /// Counts bytes as they come: memory grows with present bytes, not requested ones.
-    pub(crate) fn read(&self, from: &mut impl Read, len: u64) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, from: &mut dyn Read, len: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         loop {
             let most = (len - bytes.len() as u64).min(bytes.len().max(CHUNK) as u64);
-            let read = from.by_ref().take(most).read_to_end(&mut bytes)?;
+            let read = (&mut *from).take(most).read_to_end(&mut bytes)?;
             self.keep(read)?;
             if most == 0 || (read as u64) < most {
                 return Ok(bytes);

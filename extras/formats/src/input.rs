@@ -10,22 +10,23 @@ use safetensors_core::io::FileSource;
 
 use crate::error::{Error, Result};
 
+/// Only a file whose format is asked for is borrowed.
 #[derive(Debug)]
-pub(crate) struct Input<S> {
-    pub(crate) source: S,
+pub(crate) struct Input<'a> {
+    pub(crate) source: Arc<dyn ReadAt + 'a>,
     pub(crate) file: String,
     allowance: AtomicU64,
 }
 
-impl Input<FileSource> {
+impl Input<'static> {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
-        Ok(Self::new(source, path))
+        Ok(Self::new(Arc::new(source), path))
     }
 }
 
-impl<S> Input<S> {
-    pub(crate) fn new(source: S, path: &Path) -> Self {
+impl<'a> Input<'a> {
+    pub(crate) fn new(source: Arc<dyn ReadAt + 'a>, path: &Path) -> Self {
         Self { source, file: path.display().to_string(), allowance: AtomicU64::new(u64::MAX) }
     }
 
@@ -36,34 +37,26 @@ impl<S> Input<S> {
     pub(crate) fn is_exhausted(&self) -> bool {
         self.allowance.load(Ordering::Relaxed) == 0
     }
-}
 
-impl<S: ReadAt> Input<S> {
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source.check_unchanged().map_err(|error| Error::from(error).in_file(&self.file))
     }
 }
 
 /// Copies share the input, and move independently.
-#[derive(Debug)]
-pub(crate) struct Cursor<S> {
-    pub(crate) input: Arc<Input<S>>,
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor<'a> {
+    pub(crate) input: Arc<Input<'a>>,
     pub(crate) at: u64,
 }
 
-impl<S> Clone for Cursor<S> {
-    fn clone(&self) -> Self {
-        Self { input: Arc::clone(&self.input), at: self.at }
-    }
-}
-
-impl<S: ReadAt> Cursor<S> {
+impl Cursor<'_> {
     pub(crate) fn left(&self) -> u64 {
         self.input.source.byte_len().saturating_sub(self.at)
     }
 }
 
-impl<S: ReadAt> Read for Cursor<S> {
+impl Read for Cursor<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let len = self.left().min(buf.len() as u64);
         let allowed = self.input.allowance.load(Ordering::Relaxed);
@@ -80,7 +73,7 @@ impl<S: ReadAt> Read for Cursor<S> {
     }
 }
 
-impl<S: ReadAt> Seek for Cursor<S> {
+impl Seek for Cursor<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.at = sought(to, self.at, self.input.source.byte_len())?;
         Ok(self.at)

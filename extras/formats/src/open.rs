@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::checkpoint::store::FileKind;
-use safetensors_core::checkpoint::store::{LocalStore, Store};
+use safetensors_core::checkpoint::store::{Boxed, FileKind, LocalStore, Store};
 use safetensors_core::framework::OtherFormat;
 use safetensors_core::io::FileSource;
 use safetensors_core::{self as core, Limits};
@@ -16,7 +15,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Format, STANDARD, is_exported, root_of};
 use crate::input::Input;
 use crate::tensor_file::{Split, TensorFile};
-use crate::window::Window;
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
@@ -76,28 +74,27 @@ pub fn join<S: ReadAt>(
 /// - [`ErrorKind::MissingFile`], [`ErrorKind::BadDirectory`] and [`ErrorKind::NotRead`] for a
 ///   trainer's checkpoint, and errors of core for parts that do not make up their tensors.
 /// - Errors of the store, and of the format of a file.
-pub fn open_files<T: Store<File: 'static> + 'static>(
-    store: T,
+pub fn open_files(
+    store: impl Store<File: 'static> + 'static,
     path: impl AsRef<Path>,
     options: &Options,
-) -> Result<Opened<T::File>> {
-    open_path(&Arc::new(store), path.as_ref(), options)
+) -> Result<Opened> {
+    let store: AnyStore = Arc::new(Boxed(store));
+    open_path(&store, path.as_ref(), options)
 }
 
-type Opened<S> = Vec<(PathBuf, TensorFile<S>)>;
+pub(crate) type Opened = Vec<(PathBuf, TensorFile)>;
 
-fn open_path<T: Store<File: 'static> + 'static>(
-    store: &Arc<T>,
-    path: &Path,
-    options: &Options,
-) -> Result<Opened<T::File>> {
+pub(crate) type AnyStore = Arc<dyn Store<File = Box<dyn ReadAt>>>;
+
+fn open_path(store: &AnyStore, path: &Path, options: &Options) -> Result<Opened> {
     #[cfg(feature = "pytorch")]
     {
         let is_index = path.extension().is_some_and(|end| end == "json");
         if is_index {
-            return crate::pytorch::open_index(&**store, path, options, open_source);
+            return crate::pytorch::open_index(store, path, options);
         }
-        if kind(&**store, path)? == Some(FileKind::Directory) {
+        if kind(store, path)? == Some(FileKind::Directory) {
             return open_directory(store, path, options);
         }
     }
@@ -115,17 +112,13 @@ fn open_path<T: Store<File: 'static> + 'static>(
     Ok(vec![(path.to_owned(), file)])
 }
 
-fn kind<T: Store>(store: &T, path: &Path) -> Result<Option<FileKind>> {
+fn kind(store: &AnyStore, path: &Path) -> Result<Option<FileKind>> {
     store.kind(path).map_err(|error| error.in_path(path))
 }
 
 #[cfg(feature = "pytorch")]
-fn open_directory<T: Store<File: 'static> + 'static>(
-    store: &Arc<T>,
-    path: &Path,
-    options: &Options,
-) -> Result<Opened<T::File>> {
-    let mut folder = crate::pytorch::Folder::find(&**store, path, options)?;
+fn open_directory(store: &AnyStore, path: &Path, options: &Options) -> Result<Opened> {
+    let mut folder = crate::pytorch::Folder::find(store, path, options)?;
     if let Some(format) = folder.format() {
         let file = crate::pytorch::open_directory(&mut folder, format)?;
         return Ok(vec![(folder.path().to_owned(), file)]);
@@ -133,7 +126,7 @@ fn open_directory<T: Store<File: 'static> + 'static>(
     folder.refuse_others()?;
     let mut standard = None;
     for name in STANDARD.map(|name| path.join(name)) {
-        if standard.is_none() && kind(&**store, &name)? == Some(FileKind::File) {
+        if standard.is_none() && kind(store, &name)? == Some(FileKind::File) {
             standard = Some(name);
         }
     }
@@ -141,7 +134,7 @@ fn open_directory<T: Store<File: 'static> + 'static>(
     // Of whole tensors in an index, no header is read in vain.
     if folder.has_safetensors()
         && (standard.is_none()
-            || !matches!(CheckpointPath::find_in(&**store, path), Ok(CheckpointPath::Index(_))))
+            || !matches!(CheckpointPath::find_in(store, path), Ok(CheckpointPath::Index(_))))
     {
         match Checkpoint::open_in(Arc::clone(store), path, &Limits::default()) {
             Ok(whole) => {
@@ -177,11 +170,11 @@ impl Format {
     ///
     /// [`Io`](safetensors_core::ErrorKind::Io); [`ErrorKind::TwoFormats`] for an archive that is
     /// another format, too.
-    pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
+    pub fn detect(source: &dyn ReadAt) -> Result<Option<Self>> {
         Ok(match Start::read(source)? {
             Start::Format(format) => Some(format),
             Start::Zip(kind) => {
-                let input = Input::new(Window::whole(source), Path::new(""));
+                let input = Input::new(Arc::new(source), Path::new(""));
                 match Zipped::open(input, &Options::new().limits) {
                     // The input has no name that the error could have.
                     Err(error) if matches!(error.other(), Some(ErrorKind::TwoFormats { .. })) => {
@@ -208,17 +201,22 @@ impl TensorFile {
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
         Self::from_source(source, path, options)
     }
-}
 
-impl<S: ReadAt> TensorFile<S> {
     /// Opens a file in memory, or anywhere else. Errors show `path`, which also names an unnamed
     /// tensor, as in `.npy`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat); errors of the format.
-    pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
-        let path = path.as_ref();
+    pub fn from_source(
+        source: impl ReadAt + 'static,
+        path: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<Self> {
+        Self::of_source(Box::new(source), path.as_ref(), options)
+    }
+
+    fn of_source(source: Box<dyn ReadAt>, path: &Path, options: &Options) -> Result<Self> {
         let budget = Budget::new(&options.limits);
         budget.grow(source.byte_len());
         let file = open_source(source, path, options, &budget)?;
@@ -237,7 +235,7 @@ enum Start {
 }
 
 impl Start {
-    fn read(source: &impl ReadAt) -> std::io::Result<Self> {
+    fn read(source: &dyn ReadAt) -> std::io::Result<Self> {
         let mut start = [0; START];
         let len = source.byte_len().min(START as u64) as usize;
         let start = &mut start[..len];
@@ -267,7 +265,7 @@ impl Start {
 }
 
 /// By the names of its members. If they cannot be listed, by the first: opening it gives the error.
-fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Option<Format> {
+fn of_archive(zipped: &Result<Zipped<'_>>, first: OtherFormat) -> Option<Format> {
     let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
     else {
         return Some(if first == OtherFormat::Npz { Format::Npz } else { Format::Pytorch });
@@ -279,20 +277,20 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>, first: OtherFormat) -> Opti
 }
 
 /// A file that may change unseen is opened twice: both must be equal.
-fn open_source<S: ReadAt>(
-    source: S,
+pub(crate) fn open_source(
+    source: Box<dyn ReadAt>,
     path: &Path,
     options: &Options,
     budget: &Budget,
-) -> Result<TensorFile<S>> {
-    let mut before = None;
-    if source.may_change_unseen() {
-        let input = Input::new(Window::whole(&source), path);
-        let opened = open_any(input, path, options, &budget.again());
-        before = Some(opened.map_err(|error| error.in_path(path))?.into_layout());
-    }
-    let file = open_any(Input::new(source, path), path, options, budget);
-    let file = file.map_err(|error| error.in_path(path))?;
+) -> Result<TensorFile> {
+    let source: Arc<dyn ReadAt> = source.into();
+    let open = |budget: &Budget| {
+        let file = open_any(Input::new(Arc::clone(&source), path), path, options, budget);
+        file.map_err(|error| error.in_path(path))
+    };
+    let again = source.may_change_unseen().then(|| budget.again());
+    let before = again.map(|again| open(&again)).transpose()?.map(TensorFile::into_layout);
+    let file = open(budget)?;
     if before.is_some_and(|before| !file.has_layout(&before)) {
         let error = Error::from(std::io::Error::other("the file changed while it was opened"));
         return Err(error.in_path(path));
@@ -301,19 +299,19 @@ fn open_source<S: ReadAt>(
 }
 
 /// Errors need not name the file yet.
-fn open_any<S: ReadAt>(
-    input: Input<S>,
+fn open_any(
+    input: Input<'static>,
     path: &Path,
     options: &Options,
     budget: &Budget,
-) -> Result<TensorFile<S>> {
+) -> Result<TensorFile> {
     // One that has a single part looks like a whole file.
     if Format::from_name(path) == Some(Format::Dcp) {
         return Err(ErrorKind::PartOfDirectory.into());
     }
-    let begins = Start::read(&input.source)?;
+    let begins = Start::read(&*input.source)?;
     if matches!(begins, Start::Format(_)) {
-        polyglot::check_polyglot(&input.source)?;
+        polyglot::check_polyglot(&*input.source)?;
     }
     match begins {
         Start::Format(Format::Npy) => npy::open_file(input, path, budget),

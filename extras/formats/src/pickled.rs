@@ -22,7 +22,7 @@ const NAME: usize = 256;
 
 /// Returns the first import of a file read as a pickle. `None` if it is not one, or imports
 /// nothing.
-pub(crate) fn import(source: &impl ReadAt) -> io::Result<Option<String>> {
+pub(crate) fn import(source: &dyn ReadAt) -> io::Result<Option<String>> {
     let mut bytes = Bytes { source, at: 0, chunk: Vec::new(), start: 0, reads: 0 };
     match follow(&mut bytes) {
         Ok(found) => Ok(found),
@@ -40,7 +40,7 @@ enum Stop {
 
 /// Follows every opcode of all protocols to the first import, or to a point where no reader
 /// continues. Types on the stack are not checked, except for two texts before a name is taken.
-fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
+fn follow(bytes: &mut Bytes<'_>) -> Result<Option<String>, Stop> {
     let mut texts = 0;
     for _ in 0..STEPS {
         match bytes.byte()? {
@@ -73,7 +73,7 @@ fn follow(bytes: &mut Bytes<'_, impl ReadAt>) -> Result<Option<String>, Stop> {
 
 /// Skips an argument, and counts texts on the stack. `false` for the end, an unknown opcode, or an
 /// argument that no reader takes.
-fn pass(bytes: &mut Bytes<'_, impl ReadAt>, opcode: u8, texts: &mut u32) -> Result<bool, Stop> {
+fn pass(bytes: &mut Bytes<'_>, opcode: u8, texts: &mut u32) -> Result<bool, Stop> {
     match (opcode, op::argument(opcode)) {
         // The end, or no opcode.
         (op::STOP, _) | (_, None) => return Ok(false),
@@ -122,15 +122,15 @@ fn begins_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-._\x0binIN".contains(&byte)
 }
 
-struct Bytes<'a, S> {
-    source: &'a S,
+struct Bytes<'a> {
+    source: &'a dyn ReadAt,
     at: u64,
     chunk: Vec<u8>,
     start: u64,
     reads: u32,
 }
 
-impl<S: ReadAt> Bytes<'_, S> {
+impl Bytes<'_> {
     fn byte(&mut self) -> Result<u8, Stop> {
         let at = self.at;
         let end = self.start + self.chunk.len() as u64;

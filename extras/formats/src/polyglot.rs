@@ -39,7 +39,7 @@ const SHOWN: u64 = 512;
 /// # Errors
 ///
 /// [`ErrorKind::TwoFormats`]; [`ErrorKind::AlsoPickle`]; [`Io`](safetensors_core::ErrorKind::Io).
-pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
+pub fn check_polyglot(source: &dyn ReadAt) -> Result<()> {
     match find(source)? {
         Some(archive) if archive.place != (0..source.byte_len()) || !begins(source)? => {
             Err(two(source, archive.place)?)
@@ -49,7 +49,7 @@ pub fn check_polyglot(source: &impl ReadAt) -> Result<()> {
 }
 
 /// A file that begins like a zip archive or NumPy's cannot be a pickle.
-fn check_pickle(source: &impl ReadAt) -> Result<()> {
+fn check_pickle(source: &dyn ReadAt) -> Result<()> {
     let mut start = [0; 16];
     let len = source.byte_len().min(16) as usize;
     source.read_exact_at(&mut start[..len], 0)?;
@@ -68,7 +68,7 @@ fn check_pickle(source: &impl ReadAt) -> Result<()> {
 
 /// Fails if anything in the file is before or after the archive. `list`: the position of the list
 /// of members.
-pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Result<()> {
+pub(crate) fn check_archive(source: &dyn ReadAt, begin: u64, list: u64) -> Result<()> {
     let bad = |problem: &str| Err(ErrorKind::BadArchive { problem: problem.into() }.into());
     let Some(archive) = find(source)? else {
         return bad("the archive does not end where the file ends");
@@ -80,21 +80,21 @@ pub(crate) fn check_archive(source: &impl ReadAt, begin: u64, list: u64) -> Resu
     if archive.list == list { Ok(()) } else { bad("the archive has two lists of members") }
 }
 
-fn two(source: &impl ReadAt, archive: Range<u64>) -> Result<Error> {
+fn two(source: &dyn ReadAt, archive: Range<u64>) -> Result<Error> {
     let at = if archive.start == 0 && begins(source)? { archive.end } else { 0 };
     let file_len = source.byte_len();
     let other = looks_like(source, at)?;
     Ok(ErrorKind::TwoFormats { other, archive, file_len }.into())
 }
 
-fn begins(source: &impl ReadAt) -> io::Result<bool> {
+fn begins(source: &dyn ReadAt) -> io::Result<bool> {
     let mut start = [0; 4];
     let len = source.byte_len().min(4) as usize;
     source.read_exact_at(&mut start[..len], 0)?;
     Ok(start == *b"PK\x03\x04" || start == *b"PK\x05\x06")
 }
 
-pub(crate) fn looks_like(source: &impl ReadAt, at: u64) -> io::Result<String> {
+pub(crate) fn looks_like(source: &dyn ReadAt, at: u64) -> io::Result<String> {
     let mut bytes = vec![0; source.byte_len().saturating_sub(at).min(SHOWN) as usize];
     source.read_exact_at(&mut bytes, at)?;
     Ok(match OtherFormat::detect(&bytes) {
@@ -111,7 +111,7 @@ struct Archive {
 
 /// Finds the zip archive that ends last. The record must lead to a list of members: its mark alone
 /// may be in a tensor.
-fn find(source: &impl ReadAt) -> io::Result<Option<Archive>> {
+fn find(source: &dyn ReadAt) -> io::Result<Option<Archive>> {
     let file_len = source.byte_len();
     // Nearly every archive ends without a comment.
     for most in [END, END + COMMENT] {
@@ -128,7 +128,7 @@ fn find(source: &impl ReadAt) -> io::Result<Option<Archive>> {
     Ok(None)
 }
 
-fn of_record(source: &impl ReadAt, at: u64, record: &[u8]) -> io::Result<Option<Archive>> {
+fn of_record(source: &dyn ReadAt, at: u64, record: &[u8]) -> io::Result<Option<Archive>> {
     let end = (at + END + number(record, 20, 2)).min(source.byte_len());
     let mut list = (at, number(record, 12, 4), number(record, 16, 4));
     // An archive with large numbers has them in a separate record.

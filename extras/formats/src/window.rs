@@ -1,6 +1,7 @@
-//! [`Window`]: a range of a file, or all of it, read like a file.
+//! [`Window`]: a range of a file, read like a file.
 
 use std::io;
+use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 use safetensors_core::io::ReadRange;
@@ -11,27 +12,24 @@ use safetensors_core::io::Requests;
 const AHEAD: u64 = 4 << 10;
 
 #[derive(Debug)]
-pub(crate) struct Window<'a, S> {
-    source: &'a S,
+pub(crate) struct Window {
+    source: Arc<dyn ReadAt>,
     start: u64,
     len: u64,
     ahead: Vec<(u64, Vec<u8>)>,
 }
 
-impl<'a, S: ReadAt> Window<'a, S> {
+impl Window {
     /// `None` if the file ends before `start`.
-    pub(crate) fn new(source: &'a S, start: u64, len: u64) -> Option<Self> {
+    pub(crate) fn new(source: &Arc<dyn ReadAt>, start: u64, len: u64) -> Option<Self> {
         let end = start.checked_add(len)?;
+        let source = Arc::clone(source);
         (end <= source.byte_len()).then_some(Self { source, start, len, ahead: Vec::new() })
-    }
-
-    pub(crate) fn whole(source: &'a S) -> Self {
-        Self { source, start: 0, len: source.byte_len(), ahead: Vec::new() }
     }
 
     pub(crate) fn read_ahead(windows: &mut [Self]) -> io::Result<()> {
         let Some(first) = windows.first() else { return Ok(()) };
-        let source = first.source;
+        let source = Arc::clone(&first.source);
         let mut ranges = Vec::new();
         for Self { len, ahead, .. } in windows.iter_mut() {
             let head = if *len <= 2 * AHEAD { *len } else { AHEAD };
@@ -49,7 +47,7 @@ impl<'a, S: ReadAt> Window<'a, S> {
     }
 }
 
-impl<S: ReadAt> ReadAt for Window<'_, S> {
+impl ReadAt for Window {
     fn byte_len(&self) -> u64 {
         self.len
     }
@@ -83,12 +81,13 @@ mod tests {
 
     #[test]
     fn a_window_has_the_bytes_of_its_range_read_ahead_or_not() {
-        let file: Vec<u8> = (0..60_000_u32).map(|i| (i % 251) as u8).collect();
+        let all: Vec<u8> = (0..60_000_u32).map(|i| (i % 251) as u8).collect();
+        let file: Arc<dyn ReadAt> = Arc::new(all.clone());
         assert!(
             Window::new(&file, 1, 60_000).is_none() && Window::new(&file, u64::MAX, 2).is_none()
         );
         for (start, len) in [(0, 60_000), (7, 0), (7, 1), (7, 8192), (7, 8193), (59_000, 1000)] {
-            let bytes = &file[start as usize..(start + len) as usize];
+            let bytes = &all[start as usize..(start + len) as usize];
             let mut windows = vec![Window::new(&file, start, len).unwrap()];
             Window::read_ahead(&mut windows).unwrap();
             windows.push(Window::new(&file, start, len).unwrap());

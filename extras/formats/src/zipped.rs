@@ -6,7 +6,6 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use safetensors_core::ReadAt;
 use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
@@ -21,9 +20,9 @@ use crate::polyglot;
 const MOST_INFLATED: u64 = 1032;
 
 #[derive(Debug)]
-pub(crate) struct Zipped<S> {
-    zip: ZipArchive<Cursor<S>>,
-    pub(crate) input: Arc<Input<S>>,
+pub(crate) struct Zipped<'a> {
+    zip: ZipArchive<Cursor<'a>>,
+    pub(crate) input: Arc<Input<'a>>,
 }
 
 /// The start of a tensor's or storage's bytes.
@@ -51,8 +50,8 @@ impl Place {
     }
 }
 
-impl<S: ReadAt> Zipped<S> {
-    pub(crate) fn open(input: Input<S>, limits: &Limits) -> Result<Self> {
+impl<'a> Zipped<'a> {
+    pub(crate) fn open(input: Input<'a>, limits: &Limits) -> Result<Self> {
         let input = Arc::new(input);
         let opened = Self::list(&input, limits);
         let zip = opened.map_err(|error| error.in_file(&input.file))?;
@@ -60,7 +59,7 @@ impl<S: ReadAt> Zipped<S> {
         Ok(Self { zip, input })
     }
 
-    fn list(input: &Arc<Input<S>>, limits: &Limits) -> Result<ZipArchive<Cursor<S>>> {
+    fn list(input: &Arc<Input<'a>>, limits: &Limits) -> Result<ZipArchive<Cursor<'a>>> {
         let limit = limits.directory_bytes;
         input.allow(limit);
         let listed = ZipArchive::new(Cursor { input: Arc::clone(input), at: 0 });
@@ -74,7 +73,7 @@ impl<S: ReadAt> Zipped<S> {
                 if problem == "Could not find EOCD" || problem.starts_with("Unexpected end of") =>
             {
                 let len = input.source.byte_len();
-                let kind = polyglot::looks_like(&input.source, 0).unwrap_or_default();
+                let kind = polyglot::looks_like(&*input.source, 0).unwrap_or_default();
                 let problem = format!(
                     "truncated after {len} bytes, before the list of members at the end of {kind}"
                 );
@@ -93,7 +92,7 @@ impl<S: ReadAt> Zipped<S> {
         let starts = (0..found).map(|index| Ok(zip.by_index_data(index)?.header_start()));
         let starts = starts.collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let begin = starts.into_iter().min().unwrap_or(0);
-        polyglot::check_archive(&input.source, begin, zip.central_directory_start())?;
+        polyglot::check_archive(&*input.source, begin, zip.central_directory_start())?;
         Ok(zip)
     }
 
@@ -113,7 +112,7 @@ impl<S: ReadAt> Zipped<S> {
     pub(crate) fn member<T>(
         &self,
         index: usize,
-        read: impl FnOnce(&mut ZipFile<'_, Cursor<S>>) -> Result<T>,
+        read: impl FnOnce(&mut ZipFile<'_, Cursor<'a>>) -> Result<T>,
     ) -> Result<T> {
         let mut zip = self.zip.clone();
         let mut member = zip.by_index(index).map_err(failed)?;
@@ -168,7 +167,7 @@ impl<S: ReadAt> Zipped<S> {
 }
 
 /// Compares the checksum at the end.
-pub(crate) fn expect_end(member: &mut impl Read) -> Result<()> {
+pub(crate) fn expect_end(member: &mut dyn Read) -> Result<()> {
     match member.read(&mut [0])? {
         0 => Ok(()),
         _ => {

@@ -116,9 +116,9 @@ use crate::error::from_candle_error;
 /// Opening reads the header and checks it: the places of all tensors, and that none overlap.
 /// Tensors are read when they are asked for. See [the module](self).
 #[derive(Debug)]
-pub struct GgufFile<S = FileSource> {
+pub struct GgufFile {
     path: PathBuf,
-    checkpoint: Checkpoint<TensorFile<S>>,
+    checkpoint: Checkpoint<TensorFile>,
 }
 
 impl GgufFile {
@@ -133,9 +133,7 @@ impl GgufFile {
         let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
         Self::from_source(source, path)
     }
-}
 
-impl<S: ReadAt + 'static> GgufFile<S> {
     /// Opens a file that is in memory, in a bucket, or anywhere else. Errors show `path`.
     ///
     /// A file of an address comes from a store of `safetensors-hub`:
@@ -144,7 +142,7 @@ impl<S: ReadAt + 'static> GgufFile<S> {
     /// let store = RemoteStore::new("s3://bucket/model.gguf", &RemoteOptions::new())?;
     /// let file = GgufFile::from_source(store.open(&store.path())?, store.path())?;
     /// ```
-    pub fn from_source(source: S, path: impl AsRef<Path>) -> Result<Self> {
+    pub fn from_source(source: impl ReadAt + 'static, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = TensorFile::from_source(source, path, &Options::new().blocks(true))?;
         if file.format() != safetensors_formats::Format::Gguf {
@@ -236,7 +234,7 @@ impl<S: ReadAt + 'static> GgufFile<S> {
         GgufReader::new(self.source(), &self.path)
     }
 
-    fn source(&self) -> &S {
+    fn source(&self) -> &dyn ReadAt {
         self.checkpoint.files()[0].safetensors().source().source()
     }
 }

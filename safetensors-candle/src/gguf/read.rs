@@ -25,17 +25,14 @@ const FAR_THREADS: usize = 8;
 const PIECE: usize = 4 << 20;
 
 /// Reads one tensor.
-pub(super) fn one<S: ReadAt + 'static>(
-    tensor: &LazyTensor<'_, TensorFile<S>>,
-    device: &Device,
-) -> Result<QTensor> {
+pub(super) fn one(tensor: &LazyTensor<'_, TensorFile>, device: &Device) -> Result<QTensor> {
     Job::new(*tensor)?.read(device, &mut Vec::new(), 0, |_| Ok(()))
 }
 
 /// Reads tensors, in the order given, by the threads of the options, and reports their progress.
 /// Checks first that candle has their types.
-pub(super) fn all<S: ReadAt + 'static>(
-    tensors: &[LazyTensor<'_, TensorFile<S>>],
+pub(super) fn all(
+    tensors: &[LazyTensor<'_, TensorFile>],
     device: &Device,
     options: &LoadOptions,
 ) -> Result<Vec<QTensor>> {
@@ -53,7 +50,7 @@ pub(super) fn all<S: ReadAt + 'static>(
     // Each thread uses its buffer again, because fresh memory costs more than copying: the system
     // clears each page.
     let meter = options.meter(bytes);
-    let read = |(index, job): (usize, Job<'_, S>), buffer: &mut Vec<u32>, threads: usize| {
+    let read = |(index, job): (usize, Job<'_>), buffer: &mut Vec<u32>, threads: usize| {
         let done = |bytes| meter.add(bytes, job.tensor.name());
         Ok((index, job.read(device, buffer, threads, done)?))
     };
@@ -67,7 +64,7 @@ pub(super) fn all<S: ReadAt + 'static>(
 }
 
 /// Returns the bytes of a tensor from a source that has them in memory, as candle can take them.
-fn lent<'a, S: ReadAt + 'static>(tensor: &LazyTensor<'a, TensorFile<S>>) -> Option<&'a [u8]> {
+fn lent<'a>(tensor: &LazyTensor<'a, TensorFile>) -> Option<&'a [u8]> {
     let start = tensor.file_offset();
     let bytes = tensor.source().lend(start..start + tensor.byte_len())?;
     // candle panics on blocks that are not aligned, which is to 4 bytes at most.
@@ -75,14 +72,14 @@ fn lent<'a, S: ReadAt + 'static>(tensor: &LazyTensor<'a, TensorFile<S>>) -> Opti
 }
 
 /// A tensor that candle has the type of.
-struct Job<'a, S> {
-    tensor: LazyTensor<'a, TensorFile<S>>,
+struct Job<'a> {
+    tensor: LazyTensor<'a, TensorFile>,
     dtype: GgmlDType,
     shape: &'a [usize],
 }
 
-impl<'a, S: ReadAt + 'static> Job<'a, S> {
-    fn new(tensor: LazyTensor<'a, TensorFile<S>>) -> Result<Self> {
+impl<'a> Job<'a> {
+    fn new(tensor: LazyTensor<'a, TensorFile>) -> Result<Self> {
         let stored = tensor.source().stored(tensor.name());
         // The dtype of a plain tensor has the name of its type.
         let (name, shape) = match stored {
@@ -154,8 +151,8 @@ impl<'a, S: ReadAt + 'static> Job<'a, S> {
 /// Fills `bytes` from `offset` on, in pieces if they are many, by this many threads; 0 for the
 /// default. A source with calls that wait divides them itself. `done` gets the number of bytes of
 /// each piece.
-pub(super) fn fill<S: ReadAt>(
-    source: &S,
+pub(super) fn fill(
+    source: &dyn ReadAt,
     bytes: &mut [u8],
     offset: u64,
     threads: usize,

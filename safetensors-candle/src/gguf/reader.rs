@@ -22,8 +22,8 @@ const HEADER: usize = 1 << 20;
 
 /// Reads a GGUF file front to back and at any position, for candle's own functions. See
 /// [`GgufFile::reader`](super::GgufFile::reader).
-pub(super) struct GgufReader<'a, S> {
-    source: &'a S,
+pub(super) struct GgufReader<'a> {
+    source: &'a dyn ReadAt,
     path: &'a Path,
     at: u64,
     window: usize,
@@ -31,13 +31,13 @@ pub(super) struct GgufReader<'a, S> {
     windows: Vec<(u64, Vec<u8>)>,
 }
 
-impl<'a, S: ReadAt> GgufReader<'a, S> {
-    pub(super) fn new(source: &'a S, path: &'a Path) -> Self {
+impl<'a> GgufReader<'a> {
+    pub(super) fn new(source: &'a dyn ReadAt, path: &'a Path) -> Self {
         let window = source.requests().map_or(NEAR, |far| far.byte_len.min(NEAR << 5) * CALLS);
         Self { source, path, at: 0, window, windows: Vec::new() }
     }
 
-    pub(super) fn for_header(source: &'a S, path: &'a Path) -> Self {
+    pub(super) fn for_header(source: &'a dyn ReadAt, path: &'a Path) -> Self {
         let reader = Self::new(source, path);
         Self { window: reader.window.min(HEADER), ..reader }
     }
@@ -74,7 +74,7 @@ impl<'a, S: ReadAt> GgufReader<'a, S> {
     }
 }
 
-impl<S: ReadAt> Read for GgufReader<'_, S> {
+impl Read for GgufReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let left = self.source.byte_len().saturating_sub(self.at);
         let len = left.min(buf.len() as u64) as usize;
@@ -94,7 +94,7 @@ impl<S: ReadAt> Read for GgufReader<'_, S> {
     }
 }
 
-impl<S: ReadAt> Seek for GgufReader<'_, S> {
+impl Seek for GgufReader<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),

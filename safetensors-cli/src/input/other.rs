@@ -9,19 +9,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::checkpoint::CheckpointFile;
-use safetensors_core::checkpoint::store::{Boxed, Store};
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::{FileSource, ReadRange};
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
-use safetensors_formats::{Format, Options, Stored};
+use safetensors_formats::{Format, Options, Stored, TensorFile};
 
 use super::kind::Judge;
 use super::names::{explain, shown};
 use super::source::{Checkpoint, Source};
 use crate::terminal::text;
-
-/// A file of another format, or a directory.
-pub(crate) type TensorFile = safetensors_formats::TensorFile<Source>;
 
 /// How a file of another format is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,7 +75,7 @@ pub(crate) fn open<T: Store<File: 'static> + 'static>(
 ) -> anyhow::Result<Checkpoint> {
     let options = Options::new().dequantize(opening.dequantize).blocks(opening.blocks);
     let options = options.optimizer_state(opening.optimizer_state);
-    let store = Arc::new(Boxed(store));
+    let store = Arc::new(store);
     let is_directory = match error.kind() {
         // Several checkpoints, or a shard without its index, must not hide behind another file.
         ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {
@@ -126,7 +123,7 @@ fn is_unknown(error: &Error, directory: &Path) -> bool {
 }
 
 /// Fails if a file of no other format is an archive.
-pub(crate) fn refuse_polyglot(source: &impl ReadAt, path: &Path) -> anyhow::Result<()> {
+pub(crate) fn refuse_polyglot(source: &dyn ReadAt, path: &Path) -> anyhow::Result<()> {
     match safetensors_formats::check_polyglot(source) {
         Ok(()) => Ok(()),
         Err(error) => Err(error.in_file(shown(path)).into()),

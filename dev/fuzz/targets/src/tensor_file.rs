@@ -65,7 +65,7 @@ fn directory(mut input: &[u8]) -> MemoryStore {
 }
 
 /// Reads all tensors of the file, whole and in parts.
-fn check<S: ReadAt + 'static>(file: TensorFile<S>) {
+fn check(file: TensorFile) {
     let len = file.byte_len();
     // Core's own limits, such as the number of dimensions, may refuse it.
     let Ok(checkpoint) = Checkpoint::from_source(file, "a file") else { return };

@@ -9,7 +9,7 @@ mod record;
 
 use std::sync::Arc;
 
-use safetensors_core::{Dtype, ReadAt};
+use safetensors_core::Dtype;
 
 pub use self::pack::Writer;
 use crate::Format;
@@ -49,12 +49,8 @@ fn name_of(dtype: Dtype) -> Option<&'static str> {
     DTYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
 }
 
-pub(crate) fn open<S: ReadAt>(
-    format: Format,
-    input: Input<S>,
-    budget: &Budget,
-) -> Result<TensorFile<S>> {
-    let read: fn(Cursor<S>, &Budget) -> Result<Builder> = match format {
+pub(crate) fn open(format: Format, input: Input<'static>, budget: &Budget) -> Result<TensorFile> {
+    let read: fn(Cursor<'static>, &Budget) -> Result<Builder> = match format {
         // The crate `burn-pack` needs burn's `burn-std` and writes one tensor at a time.
         // `rmp-serde` would hold all of a model in memory.
         Format::Burnpack => pack::read,

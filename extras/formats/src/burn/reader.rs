@@ -3,7 +3,6 @@
 use std::io::BufReader;
 
 use rmp::Marker;
-use safetensors_core::ReadAt;
 
 use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
@@ -26,14 +25,14 @@ pub(super) enum Value {
 }
 
 /// Does not count the bytes of tensors.
-pub(super) type RecordReader<S> = Counted<BufReader<Cursor<S>>>;
+pub(super) type RecordReader = Counted<BufReader<Cursor<'static>>>;
 
-pub(super) fn open<S: ReadAt>(cursor: Cursor<S>, limit: u64) -> RecordReader<S> {
+pub(super) fn open(cursor: Cursor<'static>, limit: u64) -> RecordReader {
     let kind = |offset, problem| ErrorKind::BadRecord { offset, problem };
     Counted::limited(BufReader::new(cursor), limit, Wording { kind, ended: "the file ends here" })
 }
 
-impl<S: ReadAt> RecordReader<S> {
+impl RecordReader {
     pub(super) fn left(&self) -> u64 {
         self.inner.get_ref().input.source.byte_len().saturating_sub(self.position())
     }

@@ -5,7 +5,7 @@ use std::io;
 
 use data_encoding::BASE32_DNSSEC;
 use safetensors_core::framework::PARAM_IDS_KEY;
-use safetensors_core::{ReadAt, shape};
+use safetensors_core::shape;
 
 use super::reader::{self, RecordReader, Value};
 use super::{MOST_DIMS, dtype_of};
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::input::Cursor;
 use crate::tensor_file::{Builder, Data, Place, Tensor};
 
-pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
+pub(super) fn read(cursor: Cursor<'static>, budget: &Budget) -> Result<Builder> {
     let mut record = Record {
         reader: reader::open(cursor, budget.limits().directory_bytes),
         builder: Builder::default(),
@@ -35,8 +35,8 @@ pub(super) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Buil
     Ok(builder)
 }
 
-struct Record<'a, S: ReadAt> {
-    reader: RecordReader<S>,
+struct Record<'a> {
+    reader: RecordReader,
     builder: Builder,
     ids: BTreeMap<String, u64>,
     path: Vec<String>,
@@ -52,7 +52,7 @@ struct Parts {
     dtype: Option<String>,
 }
 
-impl<S: ReadAt> Record<'_, S> {
+impl Record<'_> {
     fn read(&mut self) -> Result<()> {
         let len = self.expect_map("a record")?;
         // The third entry is a marker without content, `_b`, which old versions have.
@@ -163,7 +163,7 @@ impl<S: ReadAt> Record<'_, S> {
     }
 }
 
-impl<S: ReadAt> Record<'_, S> {
+impl Record<'_> {
     /// Reads bytes that old versions list as numbers, one or two bytes each, into memory.
     fn listed_bytes(&mut self, len: u64) -> Result<(Place, u64)> {
         // Memory grows with the present bytes, not with that length.

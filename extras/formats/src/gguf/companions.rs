@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use safetensors_core::ReadAt;
-
 use super::kinds::Type;
 use super::listed::Listed;
 use crate::error::Quoted;
@@ -64,7 +62,7 @@ fn scales(scale: &Listed, weight: &Listed) -> Result<Scales, String> {
 }
 
 /// Finds such a tensor in another part of a split file.
-pub(super) fn apart<S: ReadAt>(files: &[(PathBuf, TensorFile<S>)]) -> Option<(&Path, &str)> {
+pub(super) fn apart(files: &[(PathBuf, TensorFile)]) -> Option<(&Path, &str)> {
     let stored = files.iter().flat_map(|(_, file)| file.all_stored());
     let numbers = stored.filter(|(_, stored)| stored.is_readable);
     let modules: HashSet<_> = numbers.filter_map(|(name, _)| name.strip_suffix(WEIGHT)).collect();

@@ -3,8 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use safetensors_core::ReadAt;
-
 use super::listed::Listed;
 use super::metadata::{self, SHAPE};
 use super::reader::GgufReader;
@@ -15,11 +13,11 @@ use crate::input::{Cursor, Input};
 use crate::tensor_file::{Builder, Container, TensorFile};
 use crate::{Format, Options};
 
-pub(crate) fn open<S: ReadAt>(
-    input: Input<S>,
+pub(crate) fn open(
+    input: Input<'static>,
     options: &Options,
     budget: &Budget,
-) -> Result<TensorFile<S>> {
+) -> Result<TensorFile> {
     let input = Arc::new(input);
     let limits = budget.limits();
     let cursor = Cursor { input: Arc::clone(&input), at: 0 };
@@ -55,7 +53,7 @@ pub(crate) fn open<S: ReadAt>(
     builder.build(Format::Gguf, Container::File(input), budget)
 }
 
-fn check_start(reader: &mut GgufReader<impl ReadAt>) -> Result<()> {
+fn check_start(reader: &mut GgufReader) -> Result<()> {
     if &reader.array()? != b"GGUF" {
         return Err(reader.problem("it does not begin with GGUF"));
     }
@@ -67,7 +65,7 @@ fn check_start(reader: &mut GgufReader<impl ReadAt>) -> Result<()> {
     }
 }
 
-fn count(reader: &mut GgufReader<impl ReadAt>, limit: usize) -> Result<u64> {
+fn count(reader: &mut GgufReader, limit: usize) -> Result<u64> {
     let count = reader.u64()?;
     if count > limit as u64 {
         let found = usize::try_from(count).unwrap_or(usize::MAX);
@@ -76,7 +74,7 @@ fn count(reader: &mut GgufReader<impl ReadAt>, limit: usize) -> Result<u64> {
     Ok(count)
 }
 
-fn list(reader: &mut GgufReader<impl ReadAt>, count: u64) -> Result<Vec<Listed>> {
+fn list(reader: &mut GgufReader, count: u64) -> Result<Vec<Listed>> {
     let mut listed = Vec::new();
     let mut names = HashSet::new();
     for _ in 0..count {

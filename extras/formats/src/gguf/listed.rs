@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use safetensors_core::{Dtype, ReadAt, shape};
+use safetensors_core::{Dtype, shape};
 
 use super::kinds::Type;
 use super::metadata::SHAPE;
@@ -27,9 +27,9 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    pub(super) fn read<S: ReadAt>(reader: &mut GgufReader<S>) -> Result<Self> {
+    pub(super) fn read(reader: &mut GgufReader) -> Result<Self> {
         let name = reader.name()?;
-        let read = |reader: &mut GgufReader<S>| -> Result<_> {
+        let read = |reader: &mut GgufReader| -> Result<_> {
             let dims = reader.u32()?;
             if dims as usize > MOST_DIMS {
                 let problem = format!("{dims} dimensions, over the limit of {MOST_DIMS}");

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use safetensors_core::ReadAt;
 use serde_json::Value;
 
 use super::reader::GgufReader;
@@ -24,7 +23,7 @@ pub(super) struct Keys {
     pub(super) alignment: u64,
 }
 
-pub(super) fn read<S: ReadAt>(reader: &mut GgufReader<S>, count: u64) -> Result<Keys> {
+pub(super) fn read(reader: &mut GgufReader, count: u64) -> Result<Keys> {
     let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
     for _ in 0..count {
         let key = reader.name()?;
@@ -52,8 +51,8 @@ pub(super) fn read<S: ReadAt>(reader: &mut GgufReader<S>, count: u64) -> Result<
 }
 
 /// `None` for an array of more than `left` values, which counts down.
-fn value<S: ReadAt>(
-    reader: &mut GgufReader<S>,
+fn value(
+    reader: &mut GgufReader,
     kind: u32,
     depth: Depth,
     left: &mut u32,

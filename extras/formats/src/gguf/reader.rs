@@ -2,8 +2,6 @@
 
 use std::io::BufReader;
 
-use safetensors_core::ReadAt;
-
 use crate::counted::{Counted, Wording};
 use crate::error::{ErrorKind, Result};
 use crate::input::Cursor;
@@ -15,10 +13,10 @@ const WORDING: Wording = Wording {
     ended: "the file ends inside the header",
 };
 
-pub(super) type GgufReader<S> = Counted<BufReader<Cursor<S>>>;
+pub(super) type GgufReader = Counted<BufReader<Cursor<'static>>>;
 
-impl<S: ReadAt> GgufReader<S> {
-    pub(super) fn new(cursor: Cursor<S>, limit: u64) -> Self {
+impl GgufReader {
+    pub(super) fn new(cursor: Cursor<'static>, limit: u64) -> Self {
         let inner = match cursor.input.source.requests() {
             None => BufReader::new(cursor),
             Some(_) => BufReader::with_capacity(FAR, cursor),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::{ErrorKind as CoreKind, ReadAt};
+use safetensors_core::ErrorKind as CoreKind;
 
 use super::companions;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,12 +40,12 @@ pub(super) fn take(keys: &mut BTreeMap<String, String>, own: u64) -> Result<Opti
 }
 
 /// Checks that they belong together. Returns all, in order.
-pub(crate) fn open_parts<S: ReadAt + 'static>(
-    file: TensorFile<S>,
+pub(crate) fn open_parts(
+    file: TensorFile,
     split: Split,
     path: &Path,
-    open: impl Fn(&Path) -> Result<TensorFile<S>>,
-) -> Result<Vec<(PathBuf, TensorFile<S>)>> {
+    open: impl Fn(&Path) -> Result<TensorFile>,
+) -> Result<Vec<(PathBuf, TensorFile)>> {
     let Split { number, count, .. } = split;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let end = end(number, count);

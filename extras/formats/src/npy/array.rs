@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::framework::check_bools;
-use safetensors_core::io::FileSource;
 use safetensors_core::save::Sink;
 use safetensors_core::{self as core, Dtype, ReadAt, TensorBuf, TensorSource};
 
@@ -50,17 +49,17 @@ const BLOCK: u64 = 32 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Array<S = FileSource> {
+pub struct Array {
     name: String,
     header: Header,
     header_len: u64,
-    bytes: Bytes<S>,
+    bytes: Bytes,
 }
 
 #[derive(Debug)]
-enum Bytes<S> {
-    Whole(Arc<Input<S>>),
-    Member(Arc<Zipped<S>>, usize),
+enum Bytes {
+    Whole(Arc<Input<'static>>),
+    Member(Arc<Zipped<'static>>, usize),
 }
 
 impl Array {
@@ -75,20 +74,22 @@ impl Array {
         let path = path.as_ref();
         Self::of_input(Input::open(path)?, stem(path), &Limits::default())
     }
-}
 
-impl<S: ReadAt> Array<S> {
     /// Reads the header of a `.npy` file in memory, or anywhere else. Errors show `path`; the array
     /// has its name without extension.
-    pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
+    pub fn from_source(
+        source: impl ReadAt + 'static,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self> {
         let path = path.as_ref();
-        Self::of_input(Input::new(source, path), stem(path), limits)
+        Self::of_input(Input::new(Arc::new(source), path), stem(path), limits)
     }
 
-    fn of_input(input: Input<S>, name: String, limits: &Limits) -> Result<Self> {
+    fn of_input(input: Input<'static>, name: String, limits: &Limits) -> Result<Self> {
         let input = Arc::new(input);
         let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
-        let opened = check_polyglot(&input.source)
+        let opened = check_polyglot(&*input.source)
             .and_then(|()| Header::read(&mut cursor, limits))
             .and_then(|header| check_length(&header, cursor.left()).map(|()| header));
         let header = opened.map_err(|error| error.in_file(&input.file))?;
@@ -98,7 +99,7 @@ impl<S: ReadAt> Array<S> {
     }
 
     pub(crate) fn of_member(
-        archive: &Arc<Zipped<S>>,
+        archive: &Arc<Zipped<'static>>,
         index: usize,
         name: &str,
         limits: &Limits,
@@ -159,7 +160,7 @@ impl<S: ReadAt> Array<S> {
         }
     }
 
-    fn input(&self) -> &Input<S> {
+    fn input(&self) -> &Input<'static> {
         match &self.bytes {
             Bytes::Whole(input) => input,
             Bytes::Member(archive, _) => &archive.input,
@@ -203,7 +204,7 @@ impl<S: ReadAt> Array<S> {
                 }
                 sink(piece)?;
             }
-            expect_end(&mut &mut *reader)
+            expect_end(reader)
         })
     }
 
@@ -244,7 +245,7 @@ impl<S: ReadAt> Array<S> {
         Ok(())
     }
 
-    fn anywhere(&self) -> Result<(Container<S>, Place)> {
+    fn anywhere(&self) -> Result<(Container, Place)> {
         let (archive, index) = match &self.bytes {
             Bytes::Whole(input) => {
                 return Ok((Container::File(Arc::clone(input)), Place::At(self.header_len)));
@@ -257,7 +258,7 @@ impl<S: ReadAt> Array<S> {
             let mut all = vec![0; len as usize];
             self.with_data(&mut |reader| {
                 read_exact(reader, &mut all)?;
-                expect_end(&mut &mut *reader)
+                expect_end(reader)
             })?;
             place = Place::Held(all.into());
         } else if let Place::At(_) = place {
@@ -268,7 +269,7 @@ impl<S: ReadAt> Array<S> {
     }
 }
 
-impl<S: ReadAt> TensorSource for Array<S> {
+impl TensorSource for Array {
     fn dtype(&self) -> Dtype {
         self.header.dtype
     }
@@ -324,7 +325,7 @@ mod tests {
     use super::super::descr::ByteOrder;
     use super::*;
 
-    fn array(header: Header, data: &[u8]) -> Array<Vec<u8>> {
+    fn array(header: Header, data: &[u8]) -> Array {
         let file = [&header.encode().unwrap(), data].concat();
         Array::from_source(file, "a.npy", &Limits::default()).unwrap()
     }
@@ -408,7 +409,7 @@ mod tests {
         ] {
             let header = fortran(Dtype::U8, &shape);
             let header_len = 0;
-            let input = Arc::new(Input::new(Vec::new(), Path::new("")));
+            let input = Arc::new(Input::new(Arc::new(Vec::new()), Path::new("")));
             let bytes = Bytes::Whole(input);
             let array = Array { name: String::new(), header, header_len, bytes };
             assert_eq!(array.block_len().unwrap(), expected as u64, "{shape:?}");

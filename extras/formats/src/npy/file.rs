@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::ReadAt;
-
 use super::descr::ByteOrder;
 use super::header::{Header, Order, check_length};
 use crate::Format;
@@ -13,11 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input, stem};
 use crate::tensor_file::{Builder, Container, Data, Place, Placement, Tensor, TensorFile};
 
-pub(crate) fn open_file<S: ReadAt>(
-    input: Input<S>,
-    path: &Path,
-    budget: &Budget,
-) -> Result<TensorFile<S>> {
+pub(crate) fn open_file(input: Input<'static>, path: &Path, budget: &Budget) -> Result<TensorFile> {
     let input = Arc::new(input);
     let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
     let header = Header::read(&mut cursor, budget.limits())?;

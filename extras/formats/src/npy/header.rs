@@ -83,7 +83,7 @@ impl Header {
     /// # Errors
     ///
     /// [`Io`](safetensors_core::ErrorKind::Io), and kinds of [`ErrorKind`] about headers.
-    pub fn read(reader: &mut impl Read, limits: &Limits) -> Result<Self> {
+    pub fn read(reader: &mut dyn Read, limits: &Limits) -> Result<Self> {
         let start = up_to(reader, 8)?;
         let [major, minor] = match *start {
             [ref magic @ .., major, minor] if magic == MAGIC => [major, minor],
@@ -224,20 +224,20 @@ fn wrong(key: &'static str, expected: &'static str, found: &str) -> ErrorKind {
     ErrorKind::WrongType { key, expected, found: found.into() }
 }
 
-fn up_to(reader: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
+fn up_to(reader: &mut dyn Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    reader.by_ref().take(len).read_to_end(&mut bytes)?;
+    reader.take(len).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn exactly(reader: &mut impl Read, expected: u64) -> Result<Vec<u8>> {
+fn exactly(reader: &mut dyn Read, expected: u64) -> Result<Vec<u8>> {
     let bytes = up_to(reader, expected)?;
     let found = bytes.len() as u64;
     if found == expected { Ok(bytes) } else { Err(ErrorKind::HeaderCut { expected, found }.into()) }
 }
 
 pub(crate) fn header_of_member(
-    member: &mut impl Read,
+    member: &mut dyn Read,
     size: u64,
     limits: &Limits,
 ) -> Result<(Header, u64)> {

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use safetensors_core::ReadAt;
-
 use super::read::arrays;
 use crate::Format;
 use crate::budget::Budget;
@@ -13,10 +11,7 @@ use crate::tensor_file::{Builder, Container, Reason, Scratch, Tensor, TensorFile
 use crate::zipped::Zipped;
 
 /// Lists members that are no array of numbers, too; reading one is an error.
-pub(crate) fn open_file<S: ReadAt>(
-    zipped: Arc<Zipped<S>>,
-    budget: &Budget,
-) -> Result<TensorFile<S>> {
+pub(crate) fn open_file(zipped: Arc<Zipped<'static>>, budget: &Budget) -> Result<TensorFile> {
     zipped.count_list(budget)?;
     zipped.check_overlap()?;
     let mut builder = Builder::default();

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
-use safetensors_core::io::FileSource;
 
 use crate::Limits;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,8 +37,8 @@ use crate::zipped::Zipped;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Archive<S = FileSource> {
-    zipped: Arc<Zipped<S>>,
+pub struct Archive {
+    zipped: Arc<Zipped<'static>>,
     arrays: Vec<(String, usize)>,
     by_name: Vec<usize>,
     limits: Limits,
@@ -55,25 +54,17 @@ impl Archive {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::of_input(Input::open(path.as_ref())?, &Limits::default())
     }
-}
 
-pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize)>> {
-    let members = zipped.names()?.into_iter().enumerate();
-    let files = members.filter(|(_, member)| !member.ends_with('/'));
-    let arrays = files.map(|(index, mut name)| {
-        name.truncate(name.strip_suffix(".npy").unwrap_or(&name).len());
-        (name, index)
-    });
-    Ok(arrays.collect())
-}
-
-impl<S: ReadAt> Archive<S> {
     /// Lists the members of an archive in memory, or anywhere else. Errors show `path`.
-    pub fn from_source(source: S, path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::of_input(Input::new(source, path.as_ref()), limits)
+    pub fn from_source(
+        source: impl ReadAt + 'static,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self> {
+        Self::of_input(Input::new(Arc::new(source), path.as_ref()), limits)
     }
 
-    fn of_input(input: Input<S>, limits: &Limits) -> Result<Self> {
+    fn of_input(input: Input<'static>, limits: &Limits) -> Result<Self> {
         let zipped = Zipped::open(input, limits)?;
         let arrays = arrays(&zipped)?;
         let mut by_name: Vec<_> = (0..arrays.len()).collect();
@@ -94,7 +85,7 @@ impl<S: ReadAt> Archive<S> {
     /// [`ErrorKind::NoSuchArray`]; [`ErrorKind::DuplicateArray`]; [`ErrorKind::DataLength`];
     /// [`ErrorKind::BadArchive`] for encryption, or compression that is not deflate; like
     /// [`Header::read`](crate::npy::Header::read).
-    pub fn array(&self, name: &str) -> Result<Array<S>> {
+    pub fn array(&self, name: &str) -> Result<Array> {
         let name_at = |position: usize| self.arrays[position].0.as_str();
         let start = self.by_name.partition_point(|&position| name_at(position) < name);
         let mut found = self.by_name[start..].iter().take_while(|&&at| name_at(at) == name);
@@ -107,7 +98,7 @@ impl<S: ReadAt> Archive<S> {
     }
 
     /// Opens the array at a position among the [names](Archive::names).
-    pub fn array_at(&self, position: usize) -> Result<Array<S>> {
+    pub fn array_at(&self, position: usize) -> Result<Array> {
         match self.arrays.get(position) {
             Some((name, index)) => Array::of_member(&self.zipped, *index, name, &self.limits),
             None => {
@@ -118,7 +109,7 @@ impl<S: ReadAt> Archive<S> {
     }
 
     /// Opens all arrays in order, each on demand.
-    pub fn arrays(&self) -> impl ExactSizeIterator<Item = Result<Array<S>>> {
+    pub fn arrays(&self) -> impl ExactSizeIterator<Item = Result<Array>> {
         (0..self.arrays.len()).map(|position| self.array_at(position))
     }
 
@@ -139,4 +130,14 @@ impl<S: ReadAt> Archive<S> {
         }
         self.zipped.check_overlap().map_err(|error| error.in_file(file))
     }
+}
+
+pub(super) fn arrays(zipped: &Zipped<'_>) -> Result<Vec<(String, usize)>> {
+    let members = zipped.names()?.into_iter().enumerate();
+    let files = members.filter(|(_, member)| !member.ends_with('/'));
+    let arrays = files.map(|(index, mut name)| {
+        name.truncate(name.strip_suffix(".npy").unwrap_or(&name).len());
+        (name, index)
+    });
+    Ok(arrays.collect())
 }

@@ -1,10 +1,8 @@
 //! The zip archives of PyTorch 1.6 and later.
 
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-
-use safetensors_core::ReadAt;
 
 use super::bytes;
 use super::values::{Node, Value, Values};
@@ -19,31 +17,30 @@ use crate::{Format, Options};
 
 const LONGEST_TEXT: u64 = 64;
 
-pub(crate) fn open<S: ReadAt>(
-    zipped: Zipped<S>,
+pub(crate) fn open(
+    zipped: Zipped<'static>,
     path: &Path,
     options: &Options,
     budget: &Budget,
-) -> Result<TensorFile<S>> {
+) -> Result<TensorFile> {
     let archive = Archive::read(zipped, budget)?;
-    let place = |storage| archive.place(storage);
     let found = names::collect(&archive.values, archive.object, &stem(path), "")?;
-    let builder = build(&archive.values, found, options, place)?;
+    let builder = build(&archive.values, found, options, &mut |storage| archive.place(storage))?;
     let container = Container::Zip(archive.zipped, Scratch::default());
     builder.build(Format::Pytorch, container, budget)
 }
 
-pub(super) struct Archive<S> {
-    zipped: Arc<Zipped<S>>,
+pub(super) struct Archive {
+    zipped: Arc<Zipped<'static>>,
     members: Members,
     root: String,
     pub(super) values: Values,
     pub(super) object: Value,
 }
 
-impl<S: ReadAt> Archive<S> {
+impl Archive {
     /// Errors do not name the file yet.
-    pub(super) fn read(zipped: Zipped<S>, budget: &Budget) -> Result<Self> {
+    pub(super) fn read(zipped: Zipped<'static>, budget: &Budget) -> Result<Self> {
         zipped.count_list(budget)?;
         zipped.check_overlap()?;
         let members: Members =
@@ -109,7 +106,7 @@ impl<S: ReadAt> Archive<S> {
     }
 }
 
-fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
+fn check_order(zipped: &Zipped<'_>, member: usize) -> Result<()> {
     let mut order = String::new();
     zipped.member(member, |member| {
         Ok(member.take(LONGEST_TEXT).read_to_string(&mut order).map(drop)?)
@@ -121,9 +118,9 @@ fn check_order<S: ReadAt>(zipped: &Zipped<S>, member: usize) -> Result<()> {
     }
 }
 
-fn read_pickle<S: ReadAt>(zipped: &Zipped<S>, member: usize, values: &mut Values) -> Result<Value> {
+fn read_pickle(zipped: &Zipped<'_>, member: usize, values: &mut Values) -> Result<Value> {
     zipped.member(member, |member| {
-        let mut bytes = bytes::counted(BufReader::new(member), &values.budget);
+        let mut bytes = bytes::counted(member, &values.budget);
         pickle::read(&mut bytes, values)
     })
 }

@@ -1,6 +1,6 @@
 //! [`Bytes`]: the bytes of a pickle.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read};
 
 use crate::budget::Budget;
 use crate::counted::{Counted, Wording};
@@ -13,13 +13,13 @@ const WORDING: Wording = Wording {
     ended: "it ends without its last opcode",
 };
 
-pub(super) type Bytes<R> = Counted<R>;
+pub(super) type Bytes<'a> = Counted<BufReader<&'a mut dyn Read>>;
 
-pub(super) fn counted<R: BufRead>(inner: R, budget: &Budget) -> Bytes<R> {
-    Counted::limited(inner, budget.limits().directory_bytes, WORDING)
+pub(super) fn counted<'a>(reader: &'a mut dyn Read, budget: &Budget) -> Bytes<'a> {
+    Counted::limited(BufReader::new(reader), budget.limits().directory_bytes, WORDING)
 }
 
-impl<R: BufRead> Bytes<R> {
+impl Bytes<'_> {
     pub(super) fn bytes(&mut self, len: u64, budget: &Budget) -> Result<Vec<u8>> {
         self.count(len)?;
         let bytes = budget.read(&mut self.inner, len)?;

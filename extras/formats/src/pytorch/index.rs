@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use safetensors_core::audit::Finding;
-use safetensors_core::checkpoint::store::Store;
 use safetensors_core::{ErrorKind as CoreKind, ReadAt};
 use serde::Deserialize;
 use serde_json::Number;
@@ -13,21 +12,16 @@ use serde_json::value::RawValue;
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
+use crate::open::{AnyStore, Opened, open_source};
 use crate::pairs::Pairs;
-use crate::tensor_file::TensorFile;
 use crate::{Format, Options};
 
-/// The index decides which tensors a shard has. Others are skipped; [`TensorFile::findings`] names
-/// them.
+/// The index decides which tensors a shard has. Others are skipped; [`findings`](crate::TensorFile::findings)
+/// name them.
 ///
 /// It may be hostile: its size is limited, duplicate names are refused, and names of shards must be
 /// plain relative paths.
-pub(crate) fn open_index<T: Store>(
-    store: &T,
-    path: &Path,
-    options: &Options,
-    open_shard: impl Fn(T::File, &Path, &Options, &Budget) -> Result<TensorFile<T::File>>,
-) -> Result<Vec<(PathBuf, TensorFile<T::File>)>> {
+pub(crate) fn open_index(store: &AnyStore, path: &Path, options: &Options) -> Result<Opened> {
     let located = |error: Error| error.in_path(path);
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
@@ -37,14 +31,14 @@ pub(crate) fn open_index<T: Store>(
     // The names and the tables of them, which take several times the bytes of their text.
     budget.keep(text.len().saturating_mul(8)).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut opened: Vec<(PathBuf, TensorFile<T::File>)> = Vec::new();
+    let mut opened = Opened::new();
     let (shards, total_size) = shards(&text).map_err(located)?;
     for (shard, names) in shards {
         let file = folder.join(&shard);
         let options = Options { placed: Some(names), ..options.clone() };
         let source = open(&file)?;
         budget.grow(source.byte_len());
-        let tensors = open_shard(source, &file, &options, &budget)?;
+        let tensors = open_source(source, &file, &options, &budget)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
@@ -73,7 +67,7 @@ pub(crate) fn open_index<T: Store>(
     Ok(opened)
 }
 
-fn read(index: &impl ReadAt, options: &Options) -> Result<Vec<u8>> {
+fn read(index: &dyn ReadAt, options: &Options) -> Result<Vec<u8>> {
     let limit = options.limits.directory_bytes;
     if index.byte_len() > limit {
         return Err(ErrorKind::DirectoryTooLong { limit }.into());

@@ -3,11 +3,8 @@
 //! They have five pickles: a magic number, the version, the system, the saved object, and the keys
 //! of storages. Then, for each key, the number of elements (64 bits) and the elements follow.
 
-use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
-
-use safetensors_core::ReadAt;
 
 use super::bytes;
 use super::values::{Node, Value, Values};
@@ -24,15 +21,15 @@ const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0
 
 const VERSION: i64 = 1001;
 
-pub(crate) fn open<S: ReadAt>(
-    input: Input<S>,
+pub(crate) fn open(
+    input: Input<'static>,
     path: &Path,
     options: &Options,
     budget: &Budget,
-) -> Result<TensorFile<S>> {
+) -> Result<TensorFile> {
     let input = Arc::new(input);
-    let cursor = Cursor { input: Arc::clone(&input), at: 0 };
-    let mut bytes = bytes::counted(BufReader::new(cursor), budget);
+    let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
+    let mut bytes = bytes::counted(&mut cursor, budget);
     let mut values = Values::new(budget);
     let magic = pickle::read(&mut bytes, &mut values)?;
     if !matches!(values.node(magic), Some(Node::Integer(found)) if **found == MAGIC) {
@@ -51,14 +48,14 @@ pub(crate) fn open<S: ReadAt>(
     let root = pickle::read(&mut bytes, &mut values)?;
     let keys = pickle::read(&mut bytes, &mut values)?;
     let starts = starts(&input, bytes.position(), &values, keys)?;
-    let place = |storage: usize| {
+    let mut place = |storage: usize| {
         let Storage { start, byte_len } = starts[storage].ok_or_else(|| ErrorKind::NoStorage {
             storage: values.storages[storage].key.to_string(),
         })?;
         Ok((Place::At(start), byte_len))
     };
     let found = names::collect(&values, root, &stem(path), "")?;
-    let builder = build(&values, found, options, place)?;
+    let builder = build(&values, found, options, &mut place)?;
     builder.build(Format::Pytorch, Container::File(input), budget)
 }
 
@@ -69,8 +66,8 @@ struct Storage {
 }
 
 /// By position among [`Values::storages`]. `keys` lists them in order, from `at` on.
-fn starts<S: ReadAt>(
-    input: &Input<S>,
+fn starts(
+    input: &Input<'_>,
     mut at: u64,
     values: &Values,
     keys: Value,

@@ -137,7 +137,7 @@ fn build(
     values: &Values,
     found: Collected,
     options: &Options,
-    mut place: impl FnMut(usize) -> Result<(Place, u64)>,
+    place: &mut dyn FnMut(usize) -> Result<(Place, u64)>,
 ) -> Result<Builder> {
     let Collected { tensors: mut found, bytes, unreadable, left_out, settings } = found;
     let mut builder = Builder::default();

@@ -4,7 +4,6 @@
 //! which PyTorch cannot write.
 
 use std::collections::HashMap;
-use std::io::BufRead;
 
 use super::bytes::Bytes;
 use super::call::Wrong;
@@ -18,7 +17,7 @@ use crate::opcodes::{self as op, Argument};
 const COUNTED: usize = 64;
 
 /// Leaves bytes behind the pickle unread. Returns the root.
-pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
+pub(super) fn read(bytes: &mut Bytes<'_>, values: &mut Values) -> Result<Value> {
     let stack = Vec::new();
     let marks = Vec::new();
     let memo = HashMap::new();
@@ -33,8 +32,8 @@ pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Res
     }
 }
 
-struct Machine<'a, R> {
-    bytes: &'a mut Bytes<R>,
+struct Machine<'a, 'b> {
+    bytes: &'a mut Bytes<'b>,
     values: &'a mut Values,
     stack: Vec<Value>,
     marks: Vec<usize>,
@@ -42,7 +41,7 @@ struct Machine<'a, R> {
     highest: usize,
 }
 
-impl<R: BufRead> Machine<'_, R> {
+impl Machine<'_, '_> {
     /// `false` at the end.
     fn step(&mut self) -> Result<bool> {
         match self.bytes.byte()? {

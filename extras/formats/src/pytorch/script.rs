@@ -11,8 +11,6 @@
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 
-use safetensors_core::ReadAt;
-
 use super::Members;
 use super::values::{Class, Values};
 use crate::error::{Error, ErrorKind, Result};
@@ -48,8 +46,8 @@ pub(super) fn lacks_code(values: &Values, module: &str, name: &str) -> bool {
 }
 
 /// `root`: the prefix of members. Fails for a list of other things than names.
-pub(super) fn read_classes<S: ReadAt>(
-    zipped: &Zipped<S>,
+pub(super) fn read_classes(
+    zipped: &Zipped<'_>,
     members: &Members,
     root: &str,
     values: &mut Values,

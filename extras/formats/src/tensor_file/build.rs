@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use safetensors_core::audit::Finding;
 use safetensors_core::framework::most_expanded;
-use safetensors_core::{self as core, Dtype, ReadAt, shape};
+use safetensors_core::{self as core, Dtype, shape};
 
 use super::single::Single;
 use super::{Container, Content, Data, Reason, Span, Split, Stored, TensorFile};
@@ -46,12 +46,12 @@ pub(crate) struct Builder {
 
 impl Builder {
     /// The length of the files bounds the tensors' expanded size.
-    pub(crate) fn build<S: ReadAt>(
+    pub(crate) fn build(
         mut self,
         format: Format,
-        container: Container<S>,
+        container: Container,
         budget: &Budget,
-    ) -> Result<TensorFile<S>> {
+    ) -> Result<TensorFile> {
         let file_len = container.input().source.byte_len();
         let mut names = HashSet::with_capacity(self.tensors.len());
         let mut metadata: BTreeMap<&str, &str> = BTreeMap::new();
@@ -96,7 +96,7 @@ impl Builder {
         TensorFile { stored, findings, notes, split, ..with }.unchanged()
     }
 
-    fn findings<S>(&self, container: &Container<S>) -> Vec<Finding> {
+    fn findings(&self, container: &Container) -> Vec<Finding> {
         let Some((tensor, others)) = self.unindexed.split_first() else { return Vec::new() };
         let file = container.input().file.clone().into();
         let others = others.len() as u64;

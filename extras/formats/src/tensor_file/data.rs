@@ -87,12 +87,7 @@ impl Data {
         })
     }
 
-    pub(crate) fn read<S: ReadAt>(
-        &self,
-        container: &Container<S>,
-        buf: &mut [u8],
-        offset: u64,
-    ) -> Result<()> {
+    pub(crate) fn read(&self, container: &Container, buf: &mut [u8], offset: u64) -> Result<()> {
         match self {
             Self::Plain(place) => Ok(container.opened(place)?.read(buf, offset)?),
             Self::Moved { place, strided, swapped } => {
@@ -127,12 +122,7 @@ impl Data {
 }
 
 impl Scales {
-    fn multiply<S: ReadAt>(
-        &self,
-        container: &Container<S>,
-        numbers: &mut [u8],
-        mut first: u64,
-    ) -> Result<()> {
+    fn multiply(&self, container: &Container, numbers: &mut [u8], mut first: u64) -> Result<()> {
         let each = self.each;
         let mut rest = numbers.as_chunks_mut::<4>().0;
         let start = first / each;
@@ -164,19 +154,19 @@ fn swap_all<const WIDTH: usize>(numbers: &mut [u8]) {
     numbers.as_chunks_mut::<WIDTH>().0.iter_mut().for_each(|number| number.reverse());
 }
 
-enum OpenedData<'a, S> {
-    File(&'a S, u64),
+enum OpenedData<'a> {
+    File(&'a dyn ReadAt, u64),
     Unpacked(&'a Scratch, u64),
     Held(&'a [u8]),
 }
 
-impl<S: ReadAt> Container<S> {
-    fn opened<'a>(&'a self, place: &'a Place) -> Result<OpenedData<'a, S>> {
+impl Container {
+    fn opened<'a>(&'a self, place: &'a Place) -> Result<OpenedData<'a>> {
         Ok(match (place, self) {
             (Place::At(start), Self::Zip(zipped, _)) => {
-                OpenedData::File(&zipped.input.source, *start)
+                OpenedData::File(&*zipped.input.source, *start)
             }
-            (Place::At(start), Self::File(input)) => OpenedData::File(&input.source, *start),
+            (Place::At(start), Self::File(input)) => OpenedData::File(&*input.source, *start),
             (Place::Unpacked { member, skipped }, Self::Zip(zipped, scratch)) => {
                 OpenedData::Unpacked(scratch, scratch.unpacked(zipped, *member)? + skipped)
             }
@@ -189,7 +179,7 @@ impl<S: ReadAt> Container<S> {
     }
 }
 
-impl<S: ReadAt> OpenedData<'_, S> {
+impl OpenedData<'_> {
     fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match self {
             Self::File(source, start) => source.read_exact_at(buf, start + offset),

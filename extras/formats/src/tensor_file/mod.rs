@@ -22,7 +22,6 @@ pub(crate) use data::{Data, swap};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::{Assembled, Checkpoint};
-use safetensors_core::io::FileSource;
 pub(crate) use scratch::Scratch;
 use single::Single;
 pub(crate) use single::Span;
@@ -60,9 +59,9 @@ use crate::zipped::Zipped;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct TensorFile<S = FileSource> {
+pub struct TensorFile {
     format: Format,
-    content: Content<S>,
+    content: Content,
     /// With other names of tied tensors.
     names: HashSet<String>,
     stored: BTreeMap<String, Stored>,
@@ -72,17 +71,17 @@ pub struct TensorFile<S = FileSource> {
 }
 
 #[derive(Debug)]
-enum Content<S> {
-    File(Single<S>),
-    Directory(Box<Whole<S>>),
+enum Content {
+    File(Single),
+    Directory(Box<Whole>),
     /// Safetensors files of a directory, assembled by core.
-    Parts(Box<Checkpoint<Assembled<S>>>),
+    Parts(Box<Checkpoint<Assembled<Box<dyn ReadAt>>>>),
 }
 
 #[derive(Debug)]
-pub(crate) enum Container<S> {
-    File(Arc<Input<S>>),
-    Zip(Arc<Zipped<S>>, Scratch),
+pub(crate) enum Container {
+    File(Arc<Input<'static>>),
+    Zip(Arc<Zipped<'static>>, Scratch),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,13 +117,13 @@ impl Stored {
     }
 }
 
-impl<S: ReadAt> TensorFile<S> {
+impl TensorFile {
     fn unchanged(self) -> Result<Self> {
         self.inputs().try_for_each(Input::check_unchanged)?;
         Ok(self)
     }
 
-    fn with(format: Format, content: Content<S>, names: HashSet<String>) -> Self {
+    fn with(format: Format, content: Content, names: HashSet<String>) -> Self {
         Self {
             format,
             content,
@@ -142,7 +141,7 @@ impl<S: ReadAt> TensorFile<S> {
     }
 
     /// Returns the given source, or a directory's first file, in the other format.
-    pub fn source(&self) -> &S {
+    pub fn source(&self) -> &dyn ReadAt {
         self.sources().next().expect("there is a file")
     }
 
@@ -152,10 +151,10 @@ impl<S: ReadAt> TensorFile<S> {
         self.sources().fold(0, |all, source| all.saturating_add(source.byte_len()))
     }
 
-    fn sources(&self) -> Box<dyn Iterator<Item = &S> + '_> {
+    fn sources(&self) -> Box<dyn Iterator<Item = &dyn ReadAt> + '_> {
         match &self.content {
-            Content::Parts(parts) => Box::new(assembled(parts).sources()),
-            _ => Box::new(self.inputs().map(|input| &input.source)),
+            Content::Parts(parts) => Box::new(assembled(parts).sources().map(|source| &**source)),
+            _ => Box::new(self.inputs().map(|input| &*input.source)),
         }
     }
 
@@ -234,18 +233,18 @@ impl<S: ReadAt> TensorFile<S> {
         }
     }
 
-    fn inputs(&self) -> impl Iterator<Item = &Input<S>> {
+    fn inputs(&self) -> impl Iterator<Item = &Input<'static>> {
         let (single, several) = match &self.content {
             Content::File(file) => (Some(file.container.input()), &[][..]),
             Content::Directory(whole) => (None, whole.files()),
             Content::Parts(_) => (None, &[][..]),
         };
-        single.into_iter().chain(several.iter().map(|input: &Arc<Input<S>>| &**input))
+        single.into_iter().chain(several.iter().map(|input| &**input))
     }
 }
 
-impl<S> Container<S> {
-    fn input(&self) -> &Input<S> {
+impl Container {
+    fn input(&self) -> &Input<'static> {
         match self {
             Self::File(input) => input,
             Self::Zip(zipped, _) => &zipped.input,
@@ -253,7 +252,7 @@ impl<S> Container<S> {
     }
 }
 
-impl<S: ReadAt + 'static> TensorFile<S> {
+impl TensorFile {
     fn content(&self) -> &dyn ReadAt {
         match &self.content {
             Content::File(file) => file,
@@ -263,7 +262,7 @@ impl<S: ReadAt + 'static> TensorFile<S> {
     }
 }
 
-impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
+impl ReadAt for TensorFile {
     fn byte_len(&self) -> u64 {
         self.content().byte_len()
     }

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Mutex;
 
-use safetensors_core::ReadAt;
 use safetensors_core::lock;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -25,7 +24,7 @@ struct Unpacked {
 }
 
 impl Scratch {
-    pub(super) fn unpacked<S: ReadAt>(&self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
+    pub(super) fn unpacked(&self, zipped: &Zipped<'_>, member: usize) -> Result<u64> {
         let mut unpacked = lock(&self.0);
         if let Some(&start) = unpacked.starts.get(&member) {
             return Ok(start);
@@ -47,7 +46,7 @@ impl Scratch {
 }
 
 impl Unpacked {
-    fn append<S: ReadAt>(&mut self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
+    fn append(&mut self, zipped: &Zipped<'_>, member: usize) -> Result<u64> {
         let temporary = |source| -> Error {
             ErrorKind::Temporary { directory: std::env::temp_dir(), source }.into()
         };

@@ -10,12 +10,12 @@ use super::{Container, Data, Place};
 use crate::error::to_io;
 
 #[derive(Debug)]
-pub(super) struct Single<S> {
+pub(super) struct Single {
     /// With its length before it.
     pub(super) header: Vec<u8>,
     pub(super) spans: Vec<Span>,
     pub(super) byte_len: u64,
-    pub(super) container: Container<S>,
+    pub(super) container: Container,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) struct Span {
     pub(super) data: Data,
 }
 
-impl<S: ReadAt + 'static> ReadAt for Single<S> {
+impl ReadAt for Single {
     fn byte_len(&self) -> u64 {
         self.byte_len
     }

@@ -23,8 +23,8 @@ use crate::zipped::Zipped;
 use crate::{Format, Limits};
 
 #[derive(Debug)]
-pub(crate) struct Directory<S> {
-    pub(crate) files: Vec<(PathBuf, Arc<Input<S>>)>,
+pub(crate) struct Directory {
+    pub(crate) files: Vec<(PathBuf, Arc<Input<'static>>)>,
     pub(crate) tensors: Vec<WholeTensor>,
     /// Other names of tensors, with the name that has the bytes.
     pub(crate) aliases: Vec<(String, Arc<str>)>,
@@ -35,9 +35,9 @@ pub(crate) struct Directory<S> {
     pub(crate) strays: Vec<PathBuf>,
 }
 
-impl<S> Directory<S> {
+impl Directory {
     /// Has no tensors yet, and at least one file.
-    pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
+    pub(crate) fn new(files: Vec<(PathBuf, Arc<Input<'static>>)>) -> Self {
         let tensors = Vec::new();
         let aliases = Vec::new();
         let metadata = BTreeMap::new();
@@ -46,10 +46,8 @@ impl<S> Directory<S> {
         let strays = Vec::new();
         Self { files, tensors, aliases, metadata, notes, archives, strays }
     }
-}
 
-impl<S: ReadAt> Directory<S> {
-    pub(crate) fn of_archives(files: Vec<(PathBuf, Arc<Input<S>>)>) -> Self {
+    pub(crate) fn of_archives(files: Vec<(PathBuf, Arc<Input<'static>>)>) -> Self {
         let lens = files.iter().map(|(_, input)| input.source.byte_len()).enumerate();
         let archives = lens.map(|(file, len)| Archived { file, start: 0, len }).collect();
         Self { archives, ..Self::new(files) }
@@ -103,19 +101,19 @@ impl Region {
 }
 
 #[derive(Debug)]
-pub(crate) struct Whole<S> {
-    assembled: Assembled<Origin<S>>,
-    files: Vec<Arc<Input<S>>>,
+pub(crate) struct Whole {
+    assembled: Assembled<Origin>,
+    files: Vec<Arc<Input<'static>>>,
     archives: Vec<Archived>,
     limits: Limits,
 }
 
-impl<S: ReadAt> Whole<S> {
-    pub(super) fn assembled(&self) -> &Assembled<Origin<S>> {
+impl Whole {
+    pub(super) fn assembled(&self) -> &Assembled<Origin> {
         &self.assembled
     }
 
-    pub(super) fn files(&self) -> &[Arc<Input<S>>] {
+    pub(super) fn files(&self) -> &[Arc<Input<'static>>] {
         &self.files
     }
 
@@ -127,17 +125,18 @@ impl<S: ReadAt> Whole<S> {
                 let error = io::Error::from(io::ErrorKind::UnexpectedEof);
                 Error::from(error).in_file(&input.file)
             })?;
-            let archive = Zipped::open(Input::new(window, input.file.as_ref()), &self.limits)?;
+            let archive =
+                Zipped::open(Input::new(Arc::new(window), input.file.as_ref()), &self.limits)?;
             checked += archive.verify_checksums()?;
         }
         Ok(checked)
     }
 }
 
-impl<S: ReadAt + 'static> TensorFile<S> {
+impl TensorFile {
     pub(crate) fn of_directory(
         format: Format,
-        directory: Directory<S>,
+        directory: Directory,
         budget: &Budget,
     ) -> Result<Self> {
         let Directory { files, tensors, aliases, mut metadata, notes, archives, strays } =
@@ -182,11 +181,9 @@ impl<S: ReadAt + 'static> TensorFile<S> {
         let findings = strays.into_iter().map(|file| Finding::StrayFile { file }).collect();
         Self { stored, findings, notes, ..Self::with(format, content, names) }.unchanged()
     }
-}
 
-impl<S: ReadAt> TensorFile<S> {
     /// Of parts in safetensors files. `None` if core found another checkpoint.
-    pub(crate) fn of_parts(whole: Checkpoint<Assembled<S>>) -> Option<Self> {
+    pub(crate) fn of_parts(whole: Checkpoint<Assembled<Box<dyn ReadAt>>>) -> Option<Self> {
         let is_in_parts = whole.files().first()?.path().ends_with("*.safetensors");
         let aliases = whole.aliases().map(|(alias, _)| alias);
         let names = whole.tensors().map(|tensor| tensor.name()).chain(aliases);
@@ -211,28 +208,30 @@ fn add_aliases(
 }
 
 /// Core has made one file.
-pub(super) fn assembled<S>(whole: &Checkpoint<Assembled<S>>) -> &Assembled<S> {
+pub(super) fn assembled(
+    whole: &Checkpoint<Assembled<Box<dyn ReadAt>>>,
+) -> &Assembled<Box<dyn ReadAt>> {
     whole.files()[0].safetensors().source()
 }
 
 #[derive(Debug)]
-pub(crate) enum Origin<S> {
+pub(crate) enum Origin {
     /// With unchanged pieces.
-    File(Arc<Input<S>>),
+    File(Arc<Input<'static>>),
     /// Stored in another form, or unreadable.
-    Piece { container: Container<S>, data: Data, byte_len: u64 },
+    Piece { container: Container, data: Data, byte_len: u64 },
 }
 
-impl<S> Origin<S> {
-    fn source(&self) -> &S {
+impl Origin {
+    fn source(&self) -> &dyn ReadAt {
         match self {
-            Self::File(input) => &input.source,
-            Self::Piece { container, .. } => &container.input().source,
+            Self::File(input) => &*input.source,
+            Self::Piece { container, .. } => &*container.input().source,
         }
     }
 }
 
-impl<S: ReadAt> ReadAt for Origin<S> {
+impl ReadAt for Origin {
     fn byte_len(&self) -> u64 {
         match self {
             Self::File(input) => input.source.byte_len(),
@@ -249,7 +248,7 @@ impl<S: ReadAt> ReadAt for Origin<S> {
 
     fn inner(&self) -> Option<&dyn ReadAt> {
         match self {
-            Self::File(input) => Some(&input.source),
+            Self::File(input) => Some(&*input.source),
             Self::Piece { .. } => None,
         }
     }

@@ -10,7 +10,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/burn").join(name)
 }
 
-fn opened(bytes: Vec<u8>) -> Result<Checkpoint<TensorFile<Vec<u8>>>, Error> {
+fn opened(bytes: Vec<u8>) -> Result<Checkpoint<TensorFile>, Error> {
     let file = TensorFile::from_source(bytes, "a.mpk", &Options::new())?;
     assert_eq!(file.format(), Format::Burn);
     Checkpoint::from_source(file, "a.mpk")

@@ -22,7 +22,7 @@ fn write<S: safetensors_core::ReadAt>(rewrite: &Rewrite<'_, S>, path: &Path) -> 
     file.commit()
 }
 
-fn opened(bytes: impl Into<Vec<u8>>) -> Result<Checkpoint<TensorFile<Vec<u8>>>, Error> {
+fn opened(bytes: impl Into<Vec<u8>>) -> Result<Checkpoint<TensorFile>, Error> {
     let file = TensorFile::from_source(bytes.into(), "a.bpk", &Options::new())?;
     assert_eq!(file.format(), Format::Burnpack);
     Checkpoint::from_source(file, "a.bpk")

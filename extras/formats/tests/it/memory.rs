@@ -86,7 +86,7 @@ impl<S: ReadAt> TensorSource for File<'_, S> {
 }
 
 /// Checks each element against where it must come from.
-fn check(array: &Array<impl ReadAt>) {
+fn check(array: &Array) {
     let &[rows, columns] = array.shape() else { panic!("{:?}", array.shape()) };
     let (mut i, mut wrong) = (0_u64, 0_u64);
     array
@@ -159,12 +159,12 @@ fn large_arrays_take_two_blocks_at_most() {
     let array = Array::from_source(Computed::new(&[3072, 8192]), "a.npy", &Limits::default());
     check(&array.unwrap());
     // As a member: in place, and unpacked to a temporary file.
-    for archive in &archives {
+    for archive in archives {
         let archive = Archive::from_source(archive, "a.npz", &Limits::default()).unwrap();
         check(&archive.array("w").unwrap());
     }
     // A checksum is compared also if elements are read here and there.
-    let damaged = Archive::from_source(damaged.as_slice(), "a.npz", &Limits::default()).unwrap();
+    let damaged = Archive::from_source(damaged, "a.npz", &Limits::default()).unwrap();
     let mut given = 0;
     let error = damaged.array("w").unwrap().write_to(&mut |piece| {
         given += piece.len();

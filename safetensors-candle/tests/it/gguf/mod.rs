@@ -24,7 +24,7 @@ fn written(metadata: &[(&str, &Value)], tensors: &[(&str, &QTensor)]) -> Vec<u8>
     bytes.into_inner()
 }
 
-fn open(bytes: &[u8]) -> GgufFile<NotingSource> {
+fn open(bytes: &[u8]) -> GgufFile {
     GgufFile::from_source(NotingSource::new(bytes.to_vec()), "model.gguf").unwrap()
 }
 

@@ -131,7 +131,7 @@ fn large_tensors_are_read_completely_from_any_source() {
     let check = |all: &dyn Fn() -> Vec<candle_core::quantized::QTensor>| {
         all().iter().zip(&tensors).for_each(|(found, expected)| assert_same(found, expected));
     };
-    fn loaded<S: ReadAt + 'static>(file: &GgufFile<S>) -> Vec<candle_core::quantized::QTensor> {
+    fn loaded(file: &GgufFile) -> Vec<candle_core::quantized::QTensor> {
         let mut all = file.load(&Device::Cpu).unwrap();
         NAMES.map(|name| all.remove(name).unwrap()).into()
     }
@@ -156,7 +156,7 @@ fn large_tensors_are_read_completely_from_any_source() {
 }
 
 /// Loads with a callback, and once more with one that cancels.
-fn watched<S: ReadAt + 'static>(file: &GgufFile<S>, total: u64) {
+fn watched(file: &GgufFile, total: u64) {
     for threads in [1, 3] {
         let told = Arc::new(AtomicU64::new(0));
         let telling = Arc::clone(&told);

@@ -7,14 +7,14 @@ use safetensors_core::framework::Quoted;
 use safetensors_core::lora::Adapter;
 use safetensors_core::quantized::{LinearLayers, QuantizedWeight};
 use safetensors_core::{Dtype, Error};
-use safetensors_formats::{Format, Stored};
+use safetensors_formats::{Format, Stored, TensorFile};
 
 use super::changes::Change;
 use super::lora;
 use crate::input;
 use crate::input::find;
 use crate::input::kind::Kind;
-use crate::input::other::{self, TensorFile};
+use crate::input::other;
 use crate::input::{Checkpoint, Opening, Rewrite, path_of};
 pub(super) use crate::model::config::{CONFIG, MOST, config_of};
 use crate::output::existing::{files_of, identity};

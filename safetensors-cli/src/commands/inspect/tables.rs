@@ -7,10 +7,11 @@ use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::{attributes, dimensions};
 use safetensors_core::quantized::QuantizedWeight;
+use safetensors_formats::TensorFile;
 
 use super::{Dtypes, File, Tensors};
 use crate::input;
-use crate::input::other::{self, DisplayedTensor, TensorFile};
+use crate::input::other::{self, DisplayedTensor};
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;

@@ -20,9 +20,9 @@ use crate::tensor_file::{Builder, Data, Place, Tensor};
 /// Memory per byte of a JSON text.
 const PARSED: usize = 12;
 
-pub(in crate::burn) fn read<S: ReadAt>(cursor: Cursor<S>, budget: &Budget) -> Result<Builder> {
+pub(in crate::burn) fn read(cursor: Cursor<'static>, budget: &Budget) -> Result<Builder> {
     let limits = budget.limits();
-    let file = &cursor.input.source;
+    let file = &*cursor.input.source;
     let file_len = file.byte_len();
     let (content, start) = read_content(file, limits)?;
     let Content { tensors: Pairs(tensors), metadata: Pairs(metadata), scalars } = content;
@@ -69,7 +69,7 @@ fn keep_entry<'a>(
     budget.keep(names.map(|name| 2 * name.len() + ENTRY).sum())
 }
 
-fn read_content(file: &impl ReadAt, limits: &Limits) -> Result<(Content, u64)> {
+fn read_content(file: &dyn ReadAt, limits: &Limits) -> Result<(Content, u64)> {
     let file_len = file.byte_len();
     let mut header = [0; HEADER];
     if file_len < HEADER as u64 {

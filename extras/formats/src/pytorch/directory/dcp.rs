@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
+use std::sync::Arc;
 
-use safetensors_core::ReadAt;
-use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -30,7 +29,7 @@ const COMMON: &str = "common.pt";
 
 const AT_ONCE: usize = 32;
 
-pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
+pub(super) fn examine(folder: &Folder<'_>) -> Result<Directory> {
     let is_megatron = check_megatron(folder)?;
     // They count before the list of their chunks is read. One that cannot be opened may be a stray.
     let listed: Vec<_> = folder.files.iter().filter(|name| name.ends_with(DATA)).collect();
@@ -69,7 +68,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-fn add_found<S>(directory: &mut Directory<S>, jobs: &[Job<'_>], found: Vec<PartContent>) {
+fn add_found(directory: &mut Directory, jobs: &[Job<'_>], found: Vec<PartContent>) {
     let mut plain = Vec::new();
     let mut settings = Vec::new();
     for (job, found) in jobs.iter().zip(found) {
@@ -140,7 +139,7 @@ fn jobs<'a>(metadata: &'a Metadata, file_of: impl Fn(&Item) -> usize) -> Vec<Job
     jobs
 }
 
-fn check_places<S: ReadAt>(jobs: &[Job<'_>], files: &[File<S>]) -> Result<()> {
+fn check_places(jobs: &[Job<'_>], files: &[File]) -> Result<()> {
     for (position, job) in jobs.iter().enumerate() {
         let Archived { file, start, len } = job.archived;
         let located =
@@ -158,9 +157,9 @@ fn check_places<S: ReadAt>(jobs: &[Job<'_>], files: &[File<S>]) -> Result<()> {
     Ok(())
 }
 
-fn examine_all<S: ReadAt>(
+fn examine_all(
     jobs: &[Job<'_>],
-    files: &[File<S>],
+    files: &[File],
     options: &Options,
     budget: &Budget,
 ) -> Result<Vec<PartContent>> {
@@ -184,7 +183,7 @@ fn examine_all<S: ReadAt>(
             .iter()
             .zip(windows)
             .map(|(job, window)| {
-                let archive = item::open(window, path, budget);
+                let archive = item::open(Arc::new(window), path, budget);
                 let examined = archive.and_then(|archive| examine_one(job, &archive, options));
                 examined.map_err(|error| error.in_tensor(job.name).in_path(path))
             })
@@ -193,11 +192,7 @@ fn examine_all<S: ReadAt>(
     Ok(found.into_iter().flatten().collect())
 }
 
-fn examine_one<S: ReadAt>(
-    job: &Job<'_>,
-    archive: &item::Archive<S>,
-    options: &Options,
-) -> Result<PartContent> {
+fn examine_one(job: &Job<'_>, archive: &item::Archive, options: &Options) -> Result<PartContent> {
     let start = job.archived.start;
     let (Part::Chunk { chunk, .. }, Some(entry)) = (job.part, job.entry) else {
         let builder = item::tensors(archive, archive.object, job.name, start, options)?;
@@ -249,7 +244,7 @@ fn whole(entry: &TensorEntry) -> WholeTensor {
 }
 
 /// Returns whether Megatron wrote the directory. Fails for its other formats.
-pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
+pub(super) fn check_megatron(folder: &Folder<'_>) -> Result<bool> {
     #[derive(Deserialize)]
     struct Format {
         sharded_backend: String,
@@ -274,11 +269,11 @@ pub(super) fn check_megatron<T: Store>(folder: &Folder<'_, T>) -> Result<bool> {
 }
 
 /// Adds data that Megatron saves once for all ranks.
-fn add_common<T: Store>(folder: &Folder<'_, T>, directory: &mut Directory<T::File>) -> Result<()> {
+fn add_common(folder: &Folder<'_>, directory: &mut Directory) -> Result<()> {
     let (path, input) = folder.open(COMMON)?;
     let len = input.source.byte_len();
     let mut read = || {
-        let archive = item::open(Window::whole(&input.source), &path, &folder.budget)?;
+        let archive = item::open(Arc::clone(&input.source), &path, &folder.budget)?;
         let builder = item::tensors(&archive, archive.object, "", 0, folder.options)?;
         let file = directory.files.len();
         add(directory, builder, file);

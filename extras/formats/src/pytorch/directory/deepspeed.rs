@@ -5,9 +5,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use safetensors_core::checkpoint::store::Store;
+use safetensors_core::Dtype;
 use safetensors_core::framework::in_parallel;
-use safetensors_core::{Dtype, ReadAt};
 
 use super::frozen::add_frozen;
 use super::row::{Piece, Row};
@@ -16,14 +15,13 @@ use super::{File, Folder, add, bad, item, settings};
 use crate::budget::{Budget, ENTRY};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Directory, Region, WholeTensor};
-use crate::window::Window;
 
 /// The directory of another format of DeepSpeed.
 const UNIVERSAL: &str = "zero";
 
 const STATE: &str = "optimizer.state";
 
-pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
+pub(super) fn examine(folder: &Folder<'_>) -> Result<Directory> {
     let names = Names::find(folder)?;
     let mut files = folder.open_all(&names.models)?;
     let first = files.len();
@@ -67,7 +65,7 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn find<T: Store>(folder: &'a Folder<'_, T>) -> Result<Self> {
+    fn find(folder: &'a Folder<'_>) -> Result<Self> {
         let mut models = BTreeMap::new();
         let mut optimizers = BTreeMap::new();
         if folder.directories.iter().any(|name| name == UNIVERSAL) {
@@ -113,19 +111,19 @@ fn file_of(rank: usize, what: &str) -> String {
     format!("zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt")
 }
 
-fn read_all<S: ReadAt, R: Send>(
-    files: &[File<S>],
+fn read_all<R: Send>(
+    files: &[File],
     budget: &Budget,
-    read: impl Fn(&item::Archive<Window<'_, S>>) -> Result<R> + Sync,
+    read: impl Fn(&item::Archive) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
-        let archive = item::open(Window::whole(&input.source), path, budget)?;
+        let archive = item::open(Arc::clone(&input.source), path, budget)?;
         read(&archive).map_err(|error| error.in_path(path))
     })
 }
 
 /// Fails for several steps, or an incomplete model.
-fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()> {
+fn check_models(models: &[ModelState], directory: &Directory) -> Result<()> {
     for (rank, state) in models.iter().enumerate() {
         let problem = match (state.step, models[0].step) {
             (here, there) if here != there => {
@@ -144,10 +142,10 @@ fn check_models<S>(models: &[ModelState], directory: &Directory<S>) -> Result<()
 }
 
 /// They must be from all ranks of a step. `first`: the number of the first file.
-fn check_partitions<S>(
+fn check_partitions(
     partitions: &[Partition],
     models: &[ModelState],
-    directory: &Directory<S>,
+    directory: &Directory,
     first: usize,
 ) -> Result<()> {
     let missing =
@@ -315,11 +313,7 @@ impl JoinPlan<'_> {
         Ok(WholeTensor { name, dtype: Dtype::F32, shape, stored: None, pieces })
     }
 
-    fn add_model<S>(
-        &self,
-        mut models: Vec<ModelState>,
-        directory: &mut Directory<S>,
-    ) -> Result<()> {
+    fn add_model(&self, mut models: Vec<ModelState>, directory: &mut Directory) -> Result<()> {
         let is_divided = self.partitions[0].stage == 3;
         let names = directory.tensors.iter().map(|tensor| &tensor.name);
         self.budget.keep(names.clone().map(|name| name.len() + ENTRY).sum())?;

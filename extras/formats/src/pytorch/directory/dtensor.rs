@@ -1,9 +1,8 @@
 //! `DTensor`s of a mesh with one dimension: a file of each rank, `model_world_size_2_rank_0.pt`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use safetensors_core::ReadAt;
-use safetensors_core::checkpoint::store::Store;
 use safetensors_core::framework::in_parallel;
 
 use super::{Folder, MOST_FIELDS, add, bad, item, left_out, number};
@@ -13,7 +12,6 @@ use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::pytorch::values::{Node, Value, Values};
 use crate::pytorch::{build, names, shape_of};
 use crate::tensor_file::{Builder, Directory, Region, Tensor, WholeTensor};
-use crate::window::Window;
 
 /// Read if each rank has several files, such as one for the optimizer.
 const MODEL: &str = "model";
@@ -24,13 +22,13 @@ fn rank_of(name: &str) -> Option<(&str, usize, usize)> {
     Some((what, number(ranks)?, number(rank)?))
 }
 
-pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::File>> {
+pub(super) fn examine(folder: &Folder<'_>) -> Result<Directory> {
     let names = names_of(folder)?;
     let others = folder.files.iter().filter(|it| rank_of(it).is_some() && !names.contains(it));
     let others: Vec<_> = others.map(String::as_str).collect();
     let files = folder.open_all(&names)?;
     let mut ranks = in_parallel(files.iter(), 0, |(path, input), _: &mut ()| {
-        let archive = item::open(Window::whole(&input.source), path, &folder.budget)?;
+        let archive = item::open(Arc::clone(&input.source), path, &folder.budget)?;
         parts(archive, folder.options).map_err(|error| error.in_path(path))
     })?;
     let mut directory = Directory::of_archives(files);
@@ -53,7 +51,7 @@ pub(super) fn examine<T: Store>(folder: &Folder<'_, T>) -> Result<Directory<T::F
     Ok(directory)
 }
 
-fn names_of<'a, T: Store>(folder: &'a Folder<'_, T>) -> Result<Vec<&'a String>> {
+fn names_of<'a>(folder: &'a Folder<'_>) -> Result<Vec<&'a String>> {
     let known = || folder.files.iter().filter_map(|name| Some((name, rank_of(name)?)));
     let is_model = known().any(|(_, (what, ..))| what == MODEL);
     let first = known().map(|(_, (what, ..))| what).next();
@@ -94,13 +92,13 @@ enum Division {
     Along { dim: usize, shape: Vec<usize> },
 }
 
-fn parts<S: ReadAt>(mut archive: item::Archive<S>, options: &Options) -> Result<Parts> {
+fn parts(mut archive: item::Archive, options: &Options) -> Result<Parts> {
     let divided = divided(&mut archive.values)?;
     let values = &archive.values;
     let found = names::collect(values, archive.object, "", "")?;
     values.budget.keep(found.tensors.iter().map(|(name, _)| name.len() + ENTRY).sum())?;
     let positions: HashMap<_, _> = found.tensors.iter().cloned().collect();
-    let builder = build(values, found, options, |storage| archive.place(storage))?;
+    let builder = build(values, found, options, &mut |storage| archive.place(storage))?;
     let mut others = item::at(builder, 0)?;
     let mut names = Vec::new();
     let mut tensors = HashMap::new();

@@ -13,11 +13,11 @@ use crate::tensor_file::{Builder, Data, Directory, Region, WholeTensor};
 type Fragment = (usize, Data, Vec<usize>, Dtype);
 
 /// From the fragments in each file, except for parameters that are `elsewhere`.
-pub(super) fn add_frozen<S>(
+pub(super) fn add_frozen(
     parameters: &Shapes,
     mut files: Vec<Builder>,
     elsewhere: &HashSet<&str>,
-    directory: &mut Directory<S>,
+    directory: &mut Directory,
 ) -> Result<()> {
     let aliases = files.first_mut().map(|first| std::mem::take(&mut first.aliases));
     let tied: HashMap<_, _> = aliases.unwrap_or_default().into_iter().collect();

@@ -1,6 +1,7 @@
 //! Archives in the files of a directory, written by `torch.save`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 use serde_json::Value as Json;
@@ -14,31 +15,26 @@ use crate::pytorch::names::Search;
 use crate::pytorch::values::{Node, Value};
 use crate::pytorch::{build, names, unread};
 use crate::tensor_file::{Builder, Tensor};
-use crate::window::Window;
 use crate::zipped::Zipped;
 
-pub(super) fn open<'a, S: ReadAt>(
-    window: Window<'a, S>,
-    path: &Path,
-    budget: &Budget,
-) -> Result<Archive<Window<'a, S>>> {
+pub(super) fn open(source: Arc<dyn ReadAt>, path: &Path, budget: &Budget) -> Result<Archive> {
     let located = |error: Error| error.in_path(path);
     let mut start = [0; 4];
-    if window.byte_len() < 4
-        || window.read_exact_at(&mut start, 0).is_err()
+    if source.byte_len() < 4
+        || source.read_exact_at(&mut start, 0).is_err()
         || start != *b"PK\x03\x04"
     {
         let problem = "its bytes are no archive that PyTorch's save has written";
         return Err(located(ErrorKind::BadDirectory { problem: problem.into() }.into()));
     }
-    let zipped = Zipped::open(Input::new(window, path), budget.limits())?;
+    let zipped = Zipped::open(Input::new(source, path), budget.limits())?;
     Archive::read(zipped, budget).map_err(located)
 }
 
 /// Returns the tensors in a value. A single tensor has the name `name`, others have names below it.
 /// `start`: of the archive in its file.
-pub(super) fn tensors<S: ReadAt>(
-    archive: &Archive<S>,
+pub(super) fn tensors(
+    archive: &Archive,
     value: Value,
     name: &str,
     start: u64,
@@ -53,7 +49,8 @@ pub(super) fn tensors<S: ReadAt>(
         }
         found => found?,
     };
-    let mut builder = build(&archive.values, found, options, |storage| archive.place(storage))?;
+    let mut builder =
+        build(&archive.values, found, options, &mut |storage| archive.place(storage))?;
     if !name.is_empty() && !matches!(archive.values.node(value), Some(Node::Tensor(_))) {
         builder.notes.iter_mut().for_each(|note| *note = format!("{}: {note}", Quoted(name)));
     }
@@ -61,7 +58,7 @@ pub(super) fn tensors<S: ReadAt>(
 }
 
 /// `None` if JSON cannot hold it.
-pub(super) fn json<S>(archive: &Archive<S>, value: Value) -> Result<Option<Json>> {
+pub(super) fn json(archive: &Archive, value: Value) -> Result<Option<Json>> {
     Search::new(&archive.values).json(value)
 }
 
@@ -78,8 +75,8 @@ pub(super) fn at(mut builder: Builder, start: u64) -> Result<Builder> {
     Ok(builder)
 }
 
-pub(super) fn one_tensor<S: ReadAt>(
-    archive: &Archive<S>,
+pub(super) fn one_tensor(
+    archive: &Archive,
     name: &str,
     start: u64,
     options: &Options,

@@ -1,7 +1,7 @@
 //! The file `.metadata` of a distributed checkpoint: a pickle, with classes only as names.
 
 use std::collections::{HashMap, HashSet};
-use std::io::BufRead;
+use std::io::Read;
 use std::sync::Arc;
 
 use super::settings::Setting;
@@ -56,7 +56,7 @@ pub(super) struct Item {
     pub(super) len: u64,
 }
 
-pub(super) fn read(bytes: impl BufRead, budget: &Budget) -> Result<Metadata> {
+pub(super) fn read(bytes: &mut dyn Read, budget: &Budget) -> Result<Metadata> {
     let mut values = Values::new(budget);
     let mut bytes = bytes::counted(bytes, budget);
     let root = pickle::read(&mut bytes, &mut values)?;

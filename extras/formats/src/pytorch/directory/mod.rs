@@ -15,7 +15,6 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::NEWEST;
 use safetensors_core::checkpoint::store::{FileKind, Store};
 use safetensors_core::framework::in_parallel;
@@ -23,6 +22,7 @@ use safetensors_core::framework::in_parallel;
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
 use crate::input::{Cursor, Input};
+use crate::open::AnyStore;
 use crate::tensor_file::{Builder, Directory, Region, Tensor, TensorFile, WholeTensor};
 use crate::{Format, Options};
 
@@ -38,8 +38,8 @@ const MOST_NAMES: usize = 16;
 /// Fields of an object of PyTorch, and dimensions of a tensor.
 const MOST_FIELDS: usize = 64;
 
-pub(crate) struct Folder<'a, T> {
-    store: &'a T,
+pub(crate) struct Folder<'a> {
+    store: &'a AnyStore,
     path: PathBuf,
     files: Vec<String>,
     directories: Vec<String>,
@@ -47,11 +47,11 @@ pub(crate) struct Folder<'a, T> {
     budget: Budget,
 }
 
-type File<S> = (PathBuf, Arc<Input<S>>);
+type File = (PathBuf, Arc<Input<'static>>);
 
-impl<'a, T: Store> Folder<'a, T> {
+impl<'a> Folder<'a> {
     /// Lists a directory, or the newest checkpoint that it names.
-    pub(crate) fn find(store: &'a T, path: &Path, options: &'a Options) -> Result<Self> {
+    pub(crate) fn find(store: &'a AnyStore, path: &Path, options: &'a Options) -> Result<Self> {
         let folder = Self::list(store, path.to_owned(), options)?;
         if folder.format().is_some() {
             return Ok(folder);
@@ -77,7 +77,7 @@ impl<'a, T: Store> Folder<'a, T> {
         Self::list(store, path.join(name), options)
     }
 
-    fn list(store: &'a T, path: PathBuf, options: &'a Options) -> Result<Self> {
+    fn list(store: &'a AnyStore, path: PathBuf, options: &'a Options) -> Result<Self> {
         let mut files = Vec::new();
         let mut directories = Vec::new();
         for entry in store.list(&path).map_err(|error| error.in_path(&path))? {
@@ -139,15 +139,15 @@ impl<'a, T: Store> Folder<'a, T> {
         self.files.iter().any(|file| file == name)
     }
 
-    fn open(&self, name: &str) -> Result<File<T::File>> {
+    fn open(&self, name: &str) -> Result<File> {
         let path = self.path.join(name);
         let source = self.store.open(&path).map_err(|error| error.in_path(&path))?;
         self.budget.grow(source.byte_len());
-        let input = Arc::new(Input::new(source, &path));
+        let input = Arc::new(Input::new(source.into(), &path));
         Ok((path, input))
     }
 
-    fn open_listed(&self, name: &str) -> Result<File<T::File>> {
+    fn open_listed(&self, name: &str) -> Result<File> {
         self.open(name).map_err(|error| match error.kind() {
             safetensors_core::ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
                 self.missing(name)
@@ -158,15 +158,15 @@ impl<'a, T: Store> Folder<'a, T> {
 
     fn read<R>(
         &self,
-        input: &Arc<Input<T::File>>,
-        read: impl FnOnce(BufReader<Cursor<T::File>>) -> Result<R>,
+        input: &Arc<Input<'static>>,
+        read: impl FnOnce(&mut dyn Read) -> Result<R>,
     ) -> Result<R> {
         let cursor = Cursor { input: Arc::clone(input), at: 0 };
-        let result = read(BufReader::with_capacity(BUFFER, cursor));
+        let result = read(&mut BufReader::with_capacity(BUFFER, cursor));
         result.map_err(|error| error.in_file(&input.file))
     }
 
-    fn open_all<N: AsRef<str> + Sync>(&self, names: &[N]) -> Result<Vec<File<T::File>>> {
+    fn open_all<N: AsRef<str> + Sync>(&self, names: &[N]) -> Result<Vec<File>> {
         in_parallel(names.iter(), OPENED_AT_ONCE, |name, _: &mut ()| self.open(name.as_ref()))
     }
 
@@ -179,14 +179,8 @@ impl<'a, T: Store> Folder<'a, T> {
     }
 }
 
-pub(crate) fn open<T: Store>(
-    folder: &mut Folder<'_, T>,
-    format: Format,
-) -> Result<TensorFile<T::File>>
-where
-    T::File: 'static,
-{
-    let examine = |folder: &Folder<'_, T>| match format {
+pub(crate) fn open(folder: &mut Folder<'_>, format: Format) -> Result<TensorFile> {
+    let examine = |folder: &Folder<'_>| match format {
         Format::Dcp => dcp::examine(folder),
         Format::DeepSpeed => deepspeed::examine(folder),
         Format::Dtensor => dtensor::examine(folder),
@@ -232,7 +226,7 @@ fn is_plain(name: &str) -> bool {
     !name.contains(['/', '\\', ':', '\0', '\n']) && !["", ".", ".."].contains(&name)
 }
 
-fn add<S>(directory: &mut Directory<S>, builder: Builder, file: usize) {
+fn add(directory: &mut Directory, builder: Builder, file: usize) {
     directory.aliases.extend(builder.aliases);
     directory.metadata.extend(builder.metadata);
     directory.notes.extend(builder.notes);

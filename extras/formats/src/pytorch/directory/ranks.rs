@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use safetensors_core::checkpoint::store::Store;
-
 use super::metadata::{self, Metadata};
 use super::{File, Folder, bad, number};
 use crate::error::{Error, Result};
@@ -15,7 +13,7 @@ pub(super) fn of_metadata(name: &str) -> Option<usize> {
     number(digits)
 }
 
-pub(super) fn read<T: Store>(folder: &Folder<'_, T>) -> Result<(Metadata, Vec<File<T::File>>)> {
+pub(super) fn read(folder: &Folder<'_>) -> Result<(Metadata, Vec<File>)> {
     let read = |name: &str| -> Result<_> {
         let (path, input) = folder.open(name)?;
         let metadata = folder.read(&input, |bytes| metadata::read(bytes, &folder.budget))?;

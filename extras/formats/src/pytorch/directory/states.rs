@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use safetensors_core::{Dtype, ReadAt};
+use safetensors_core::Dtype;
 use serde_json::Value as Json;
 
 use super::item::{self, Archive};
@@ -96,12 +96,12 @@ const READ: [&str; 8] = [
     "global_steps",
 ];
 
-struct RankFileReader<'a, S> {
-    archive: &'a Archive<S>,
+struct RankFileReader<'a> {
+    archive: &'a Archive,
     options: &'a Options,
 }
 
-pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<ModelState> {
+pub(super) fn model(archive: &Archive, options: &Options) -> Result<ModelState> {
     let reader = RankFileReader { archive, options };
     let values = &archive.values;
     let text = |text: &str| values.budget.text(text);
@@ -145,7 +145,7 @@ pub(super) fn model<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Resul
     })
 }
 
-pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> Result<Partition> {
+pub(super) fn partition(archive: &Archive, options: &Options) -> Result<Partition> {
     let reader = RankFileReader { archive, options };
     let values = &archive.values;
     let state = values.get(archive.object, "optimizer_state_dict");
@@ -186,7 +186,7 @@ pub(super) fn partition<S: ReadAt>(archive: &Archive<S>, options: &Options) -> R
     })
 }
 
-impl<S: ReadAt> RankFileReader<'_, S> {
+impl RankFileReader<'_> {
     fn tensors(&self, value: Value) -> Result<Builder> {
         item::tensors(self.archive, value, "", 0, self.options)
     }

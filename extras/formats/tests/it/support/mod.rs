@@ -51,11 +51,11 @@ pub(crate) fn patch(file: &mut [u8], at: usize, with: &[u8]) {
     file[at..at + with.len()].copy_from_slice(with);
 }
 
-pub(crate) fn open(archive: Vec<u8>) -> safetensors_formats::Result<Archive<Vec<u8>>> {
+pub(crate) fn open(archive: Vec<u8>) -> safetensors_formats::Result<Archive> {
     Archive::from_source(archive, "in.npz", &Limits::default())
 }
 
-pub(crate) fn open_npy(file: Vec<u8>) -> safetensors_formats::Result<npy::Array<Vec<u8>>> {
+pub(crate) fn open_npy(file: Vec<u8>) -> safetensors_formats::Result<npy::Array> {
     npy::Array::from_source(file, "a.npy", &Limits::default())
 }
 

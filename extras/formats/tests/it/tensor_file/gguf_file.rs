@@ -95,12 +95,12 @@ impl Gguf {
         self.placed(|_, at| at)
     }
 
-    pub(super) fn open(&self, options: &Options) -> Checkpoint<TensorFile<Vec<u8>>> {
+    pub(super) fn open(&self, options: &Options) -> Checkpoint<TensorFile> {
         let file = TensorFile::from_source(self.bytes(), "a file", options).unwrap();
         Checkpoint::from_source(file, "a file").unwrap()
     }
 
-    pub(super) fn numbers(&self) -> Checkpoint<TensorFile<Vec<u8>>> {
+    pub(super) fn numbers(&self) -> Checkpoint<TensorFile> {
         self.open(&Options::new().dequantize(true))
     }
 
@@ -113,13 +113,13 @@ impl Gguf {
     }
 }
 
-pub(super) fn names(checkpoint: &Checkpoint<TensorFile<Vec<u8>>>) -> Vec<&str> {
+pub(super) fn names(checkpoint: &Checkpoint<TensorFile>) -> Vec<&str> {
     let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
     names.sort_unstable();
     names
 }
 
-pub(super) fn values(checkpoint: &Checkpoint<TensorFile<Vec<u8>>>, name: &str) -> Vec<f32> {
+pub(super) fn values(checkpoint: &Checkpoint<TensorFile>, name: &str) -> Vec<f32> {
     checkpoint.tensor(name).unwrap().read().unwrap().into_vec().unwrap()
 }
 

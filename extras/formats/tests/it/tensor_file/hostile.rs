@@ -101,7 +101,7 @@ impl ReadAt for Rewritten {
 }
 
 /// Returns the bytes before the tensors.
-fn header(file: &TensorFile<impl ReadAt + 'static>) -> Vec<u8> {
+fn header(file: &TensorFile) -> Vec<u8> {
     let mut length = [0; 8];
     file.read_exact_at(&mut length, 0).unwrap();
     let mut header = vec![0; u64::from_le_bytes(length) as usize];

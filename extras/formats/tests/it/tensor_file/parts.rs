@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use safetensors_core::ReadAt;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_formats::{ErrorKind, Format, Options};
 use safetensors_testing::dcp::{check, file_of, sample, save_parts};

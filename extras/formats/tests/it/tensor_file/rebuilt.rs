@@ -12,7 +12,7 @@ use crate::support::zip;
 const NO_KEYS: &[u8] = b"\x80\x02].";
 
 /// Opens a file with one pickle, which uses the storage `0`.
-fn open(pickle: &[u8]) -> safetensors_formats::Result<TensorFile<Vec<u8>>> {
+fn open(pickle: &[u8]) -> safetensors_formats::Result<TensorFile> {
     TensorFile::from_source(legacy(pickle, KEYS, DATA), "a file", &Options::new())
 }
 

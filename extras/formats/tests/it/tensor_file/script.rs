@@ -73,7 +73,7 @@ fn with_code(code: Option<&str>) -> Vec<u8> {
     written.finish().unwrap().into_inner()
 }
 
-fn opened(code: Option<&str>) -> safetensors_formats::Result<TensorFile<Vec<u8>>> {
+fn opened(code: Option<&str>) -> safetensors_formats::Result<TensorFile> {
     TensorFile::from_source(with_code(code), "a file", &Options::new())
 }
 

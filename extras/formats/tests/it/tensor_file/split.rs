@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::Checkpoint;
-use safetensors_core::checkpoint::store::{MemoryFile, MemoryStore};
+use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_formats::{ErrorKind, Options, TensorFile, open_files};
 
 use super::{assert_same, fixture};
@@ -42,8 +42,7 @@ fn parts_come_from_any_store() {
         .map(|name| (format!("bucket/{name}"), std::fs::read(fixture("gguf").join(name)).unwrap()))
         .collect();
     let path = Path::new("bucket").join(PARTS[1]);
-    let files: Vec<(PathBuf, TensorFile<MemoryFile<Vec<u8>>>)> =
-        open_files(store.clone(), path, &Options::new()).unwrap();
+    let files = open_files(store, path, &Options::new()).unwrap();
     let checkpoint = Checkpoint::from_sources(files).unwrap();
     assert_eq!(checkpoint.len(), 3);
 }

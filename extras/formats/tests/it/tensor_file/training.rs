@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use safetensors_core::Checkpoint;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::optimizer::PyTorchTraining;
-use safetensors_core::{Checkpoint, ReadAt};
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
 use serde_json::{Value, json};
 
@@ -69,9 +69,7 @@ fn replace(bytes: &mut [u8], from: &str, to: &str) {
     places.iter().for_each(|&at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
 }
 
-pub(super) type Opened<S> = safetensors_formats::Result<Checkpoint<TensorFile<S>>>;
-
-pub(super) fn open(store: &MemoryStore) -> Opened<safetensors_core::checkpoint::store::MemoryFile> {
+pub(super) fn open(store: &MemoryStore) -> safetensors_formats::Result<Checkpoint<TensorFile>> {
     Checkpoint::from_sources(open_files(store.clone(), "", &Options::new())?)
 }
 
@@ -83,7 +81,7 @@ pub(super) fn refused(store: &MemoryStore, says: &[&str]) {
 
 /// Compares every tensor with the file next to the fixture.
 #[track_caller]
-fn assert_expected<S: ReadAt + 'static>(checkpoint: &Checkpoint<TensorFile<S>>, name: &str) {
+fn assert_expected(checkpoint: &Checkpoint<TensorFile>, name: &str) {
     let expected = fixture(&format!("training/{name}.safetensors"));
     assert_same(checkpoint, &Checkpoint::open(expected).unwrap());
 }
