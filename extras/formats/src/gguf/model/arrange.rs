@@ -42,7 +42,7 @@ impl<S: TensorSource> TensorSource for Changed<S> {
         let expected = shape::byte_len(Dtype::F32, self.shape())?;
         let piece = PIECE.next_multiple_of(self.undo.unit().max(1));
         let mut reverted = Vec::new();
-        write_in_pieces(&self.source, expected, piece, |piece| {
+        write_in_pieces(&self.source, expected, piece, &mut |piece| {
             reverted.clear();
             reverted.extend_from_slice(piece);
             self.undo.revert(&mut reverted);

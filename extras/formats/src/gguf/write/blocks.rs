@@ -34,7 +34,7 @@ pub(super) fn write_blocks(
 ) -> core::Result<()> {
     let mut out = Vec::new();
     let mut done = 0;
-    write_in_pieces(numbers, count * 4, NUMBERS * 4, |piece| {
+    write_in_pieces(numbers, count * 4, NUMBERS * 4, &mut |piece| {
         out.resize(piece.len() / 4 / LEN * kind.block_bytes(), 0);
         quantize_all(piece, quantize, &mut out)
             .map_err(|(index, value)| refuse(done + index, value, kind))?;
