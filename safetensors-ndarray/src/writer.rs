@@ -126,7 +126,7 @@ impl Writer {
 
     /// Adds any other tensor, such as a [`DynArray`](crate::DynArray), a tensor of another file, or
     /// an array of an npy file.
-    pub fn add_tensor(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+    pub fn add_tensor(&self, name: &str, tensor: &dyn TensorSource) -> Result<()> {
         self.0.add(name, tensor)
     }
 
