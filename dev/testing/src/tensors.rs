@@ -21,7 +21,7 @@ pub fn unread(len: usize) -> impl TensorSource + Clone {
 }
 
 /// Returns the bytes of a tensor as a file has them: little-endian on every machine.
-pub fn file_bytes(source: &(impl TensorSource + ?Sized)) -> Vec<u8> {
+pub fn file_bytes(source: &dyn TensorSource) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut sink = |piece: &[u8]| {
         bytes.extend_from_slice(piece);

@@ -27,13 +27,13 @@ use crate::error::Result;
 ///
 /// [`NoNumpyType`](crate::ErrorKind::NoNumpyType), before anything is written; errors of reading
 /// the tensor; [`Io`](safetensors_core::ErrorKind::Io).
-pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+pub fn write(mut out: impl Write, tensor: &dyn TensorSource) -> Result<()> {
     out.write_all(&Header::new(tensor.dtype(), tensor.shape()).encode()?)?;
     write_data(out, tensor)
 }
 
 /// Writes only the elements of a tensor.
-pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+pub fn write_data(mut out: impl Write, tensor: &dyn TensorSource) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
     let mut found = 0;
     let mut refused = None;

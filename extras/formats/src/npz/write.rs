@@ -79,7 +79,7 @@ impl<W: Write + Seek> Writer<W> {
     /// [`ErrorKind::NoNumpyType`], before anything of the tensor is written; errors of reading the
     /// tensor; [`DuplicateTensor`](CoreKind::DuplicateTensor); [`Io`](CoreKind::Io);
     /// [`ErrorKind::BadArchive`] for a name longer than 65,531 bytes.
-    pub fn add(&mut self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+    pub fn add(&mut self, name: &str, tensor: &dyn TensorSource) -> Result<()> {
         let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
         let header = header.map_err(|error| error.in_tensor(name))?;
         if self.names.contains(name) {
