@@ -83,11 +83,11 @@ macro_rules! visit_parameters {
             }
 
             fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Int>>) {
-                self.add(Kind::Int, param, || false);
+                self.add(Kind::Int, param, &|| false);
             }
 
             fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Bool>>) {
-                self.add(Kind::Bool, param, || false);
+                self.add(Kind::Bool, param, &|| false);
             }
         }
     };
