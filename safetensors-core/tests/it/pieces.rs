@@ -43,7 +43,7 @@ fn pieces_are_the_tensor_whatever_its_dtype() {
         assert!(
             pieces.iter().all(|piece| piece.dtype() == dtype && piece.bytes().len() <= 2 << 20)
         );
-        let whole: Vec<u8> = pieces.iter().flat_map(file_bytes).collect();
+        let whole: Vec<u8> = pieces.iter().flat_map(|piece| file_bytes(piece)).collect();
         assert!(whole == data, "{dtype}");
     }
 }
