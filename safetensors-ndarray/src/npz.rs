@@ -38,9 +38,7 @@ use std::path::Path;
 
 use ndarray::{Array, ArrayRef, Dimension};
 use safetensors_core::save::AtomicFile;
-use safetensors_core::{
-    ConvertOptions, Error, ErrorKind, ReadAt, Result, SaveOptions, TensorSource,
-};
+use safetensors_core::{ConvertOptions, Error, ErrorKind, Result, SaveOptions, TensorSource};
 use safetensors_formats::npy;
 pub use safetensors_formats::npz::{Archive, Compression};
 
@@ -186,7 +184,7 @@ pub fn from_safetensors(
 }
 
 /// Reads an array of a `.npy` file or of an archive.
-impl<S: ReadAt> ReadArrayExt for npy::Array<S> {
+impl ReadArrayExt for npy::Array {
     fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
         check::<T, D>(self.dtype(), self.shape()).map_err(|error| locate(self, error))?;
         array_from_buf(self.read()?).map_err(|error| locate(self, error))
@@ -206,7 +204,7 @@ impl<S: ReadAt> ReadArrayExt for npy::Array<S> {
     }
 }
 
-fn locate<S: ReadAt>(array: &npy::Array<S>, error: Error) -> Error {
+fn locate(array: &npy::Array, error: Error) -> Error {
     error.in_tensor(array.name()).in_file(array.file())
 }
 

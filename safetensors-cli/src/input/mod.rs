@@ -22,13 +22,14 @@ pub(crate) mod values;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 pub(crate) use integer::integer;
 use names::STDIN_NAME;
 pub(crate) use names::{explain, is_stdin, name, refuse_stdin, shown};
 pub(crate) use other::Opening;
-use safetensors_core::checkpoint::store::LocalStore;
+use safetensors_core::checkpoint::store::{Boxed, LocalStore};
 use safetensors_core::checkpoint::{self, CheckpointFile};
 use safetensors_core::io::{FileSource, next_to};
 use safetensors_core::quantized::QuantizedWeight;
@@ -88,7 +89,7 @@ pub(crate) fn open_with(path: &Path, opening: Opening) -> anyhow::Result<Checkpo
     }
     if let Some(address) = address::in_path(path) {
         return address::open_or(address, |store, path, error| {
-            other::open(store, path, opening, error)
+            other::open(Arc::new(Boxed(store)), path, opening, error)
         });
     }
     if is_fifo(path) {
@@ -108,7 +109,7 @@ fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
 pub(crate) fn open_file(path: &Path, opening: Opening) -> anyhow::Result<Checkpoint> {
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) => other::open(LocalStore, path, opening, error),
+        Err(error) => other::open(Arc::new(Boxed(LocalStore)), path, opening, error),
     }
 }
 

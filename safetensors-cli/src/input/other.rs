@@ -67,15 +67,14 @@ fn advised(error: io::Error) -> io::Error {
 }
 
 /// `error` remains if no other format is there.
-pub(crate) fn open<T: Store<File: 'static> + 'static>(
-    store: T,
+pub(crate) fn open(
+    store: Arc<dyn Store<File = Source>>,
     path: &Path,
     opening: Opening,
     error: Error,
 ) -> anyhow::Result<Checkpoint> {
     let options = Options::new().dequantize(opening.dequantize).blocks(opening.blocks);
     let options = options.optimizer_state(opening.optimizer_state);
-    let store = Arc::new(store);
     let is_directory = match error.kind() {
         // Several checkpoints, or a shard without its index, must not hide behind another file.
         ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {

@@ -21,14 +21,14 @@ pub(crate) use data::Scales;
 pub(crate) use data::{Data, swap};
 use safetensors_core::ReadAt;
 use safetensors_core::audit::Finding;
-use safetensors_core::checkpoint::{Assembled, Checkpoint};
+use safetensors_core::checkpoint::Checkpoint;
 pub(crate) use scratch::Scratch;
 use single::Single;
 pub(crate) use single::Span;
 pub(crate) use strided::Placement;
 pub(crate) use undo::Undo;
-use whole::assembled;
 pub(crate) use whole::{Archived, Directory, Region, Whole, WholeTensor};
+use whole::{Parts, assembled};
 
 use crate::Format;
 use crate::error::Result;
@@ -74,8 +74,7 @@ pub struct TensorFile {
 enum Content {
     File(Single),
     Directory(Box<Whole>),
-    /// Safetensors files of a directory, assembled by core.
-    Parts(Box<Checkpoint<Assembled<Box<dyn ReadAt>>>>),
+    Parts(Box<Checkpoint<Parts>>),
 }
 
 #[derive(Debug)]

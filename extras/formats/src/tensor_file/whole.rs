@@ -183,7 +183,7 @@ impl TensorFile {
     }
 
     /// Of parts in safetensors files. `None` if core found another checkpoint.
-    pub(crate) fn of_parts(whole: Checkpoint<Assembled<Box<dyn ReadAt>>>) -> Option<Self> {
+    pub(crate) fn of_parts(whole: Checkpoint<Parts>) -> Option<Self> {
         let is_in_parts = whole.files().first()?.path().ends_with("*.safetensors");
         let aliases = whole.aliases().map(|(alias, _)| alias);
         let names = whole.tensors().map(|tensor| tensor.name()).chain(aliases);
@@ -207,10 +207,11 @@ fn add_aliases(
     Ok(())
 }
 
+/// Safetensors files of a directory, assembled by core.
+pub(super) type Parts = Assembled<Box<dyn ReadAt>>;
+
 /// Core has made one file.
-pub(super) fn assembled(
-    whole: &Checkpoint<Assembled<Box<dyn ReadAt>>>,
-) -> &Assembled<Box<dyn ReadAt>> {
+pub(super) fn assembled(whole: &Checkpoint<Parts>) -> &Parts {
     whole.files()[0].safetensors().source()
 }
 
