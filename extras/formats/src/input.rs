@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use safetensors_core::ReadAt;
+use safetensors_core::checkpoint::store::Store;
 use safetensors_core::io::FileSource;
 
 use crate::error::{Error, Result};
+
+/// Where the files of a directory are.
+pub(crate) type AnyStore = Arc<dyn Store<File = Box<dyn ReadAt>>>;
 
 /// Only a file whose format is asked for is borrowed.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use safetensors_core::{Checkpoint, ReadAt};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Format, STANDARD, is_exported, root_of};
-use crate::input::Input;
-use crate::tensor_file::{Split, TensorFile};
+use crate::input::{AnyStore, Input};
+use crate::tensor_file::{Opened, Split, TensorFile};
 use crate::zipped::Zipped;
 use crate::{Options, npy, npz, polyglot};
 
@@ -83,16 +83,12 @@ pub fn open_files(
     open_path(&store, path.as_ref(), options)
 }
 
-pub(crate) type Opened = Vec<(PathBuf, TensorFile)>;
-
-pub(crate) type AnyStore = Arc<dyn Store<File = Box<dyn ReadAt>>>;
-
 fn open_path(store: &AnyStore, path: &Path, options: &Options) -> Result<Opened> {
     #[cfg(feature = "pytorch")]
     {
         let is_index = path.extension().is_some_and(|end| end == "json");
         if is_index {
-            return crate::pytorch::open_index(store, path, options);
+            return crate::pytorch::open_index(store, path, options, open_source);
         }
         if kind(store, path)? == Some(FileKind::Directory) {
             return open_directory(store, path, options);
@@ -277,7 +273,7 @@ fn of_archive(zipped: &Result<Zipped<'_>>, first: OtherFormat) -> Option<Format>
 }
 
 /// A file that may change unseen is opened twice: both must be equal.
-pub(crate) fn open_source(
+fn open_source(
     source: Box<dyn ReadAt>,
     path: &Path,
     options: &Options,

@@ -12,16 +12,22 @@ use serde_json::value::RawValue;
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
-use crate::open::{AnyStore, Opened, open_source};
+use crate::input::AnyStore;
 use crate::pairs::Pairs;
+use crate::tensor_file::{Opened, TensorFile};
 use crate::{Format, Options};
 
-/// The index decides which tensors a shard has. Others are skipped; [`findings`](crate::TensorFile::findings)
-/// name them.
+/// The index decides which tensors a shard has. Others are skipped; [`TensorFile::findings`] names
+/// them.
 ///
 /// It may be hostile: its size is limited, duplicate names are refused, and names of shards must be
 /// plain relative paths.
-pub(crate) fn open_index(store: &AnyStore, path: &Path, options: &Options) -> Result<Opened> {
+pub(crate) fn open_index(
+    store: &AnyStore,
+    path: &Path,
+    options: &Options,
+    open_shard: impl Fn(Box<dyn ReadAt>, &Path, &Options, &Budget) -> Result<TensorFile>,
+) -> Result<Opened> {
     let located = |error: Error| error.in_path(path);
     let open = |path: &Path| store.open(path).map_err(|error| error.in_path(path));
     let index = open(path)?;
@@ -38,7 +44,7 @@ pub(crate) fn open_index(store: &AnyStore, path: &Path, options: &Options) -> Re
         let options = Options { placed: Some(names), ..options.clone() };
         let source = open(&file)?;
         budget.grow(source.byte_len());
-        let tensors = open_source(source, &file, &options, &budget)?;
+        let tensors = open_shard(source, &file, &options, &budget)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });

@@ -12,6 +12,7 @@ mod whole;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) use blocks::Blocks;
@@ -69,6 +70,9 @@ pub struct TensorFile {
     notes: Vec<String>,
     split: Option<Split>,
 }
+
+/// Files, each with its path.
+pub(crate) type Opened = Vec<(PathBuf, TensorFile)>;
 
 #[derive(Debug)]
 enum Content {

@@ -33,7 +33,7 @@ pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -
     nearest(name, &mut names.into_iter())
 }
 
-fn nearest<'a>(name: &str, names: &mut dyn Iterator<Item = &'a str>) -> Vec<String> {
+fn nearest(name: &str, names: &mut dyn Iterator<Item = &str>) -> Vec<String> {
     if name.is_empty() || name.len() > LONGEST {
         return Vec::new();
     }

@@ -21,8 +21,8 @@ use safetensors_core::framework::in_parallel;
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Quoted, Result};
+use crate::input::AnyStore;
 use crate::input::{Cursor, Input};
-use crate::open::AnyStore;
 use crate::tensor_file::{Builder, Directory, Region, Tensor, TensorFile, WholeTensor};
 use crate::{Format, Options};
 
