@@ -43,13 +43,21 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    save_named(path.as_ref(), named(&tensors.into_iter().collect::<Vec<_>>()), options)
-}
-
-fn save_named(path: &Path, tensors: Vec<Named<'_>>, options: &SaveOptions) -> Result<()> {
+    let path = path.as_ref();
     let made = NewDirectories::create_all(directory(path));
     let made = made.map_err(|error| Error::io(error, path))?;
-    stage_named(path, tensors, options)?.commit()?;
+    // The sources are dropped before the disk is waited for.
+    let file = stage(path, tensors, options)?;
+    finish(file, &made, path, options)
+}
+
+fn finish(
+    mut file: AtomicFile,
+    made: &NewDirectories,
+    path: &Path,
+    options: &SaveOptions,
+) -> Result<()> {
+    file.commit()?;
     if options.durable {
         made.sync().map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(path))?;
     }
