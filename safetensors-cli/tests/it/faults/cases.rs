@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 use safetensors_core::edit::{is_torn, restore_header};
@@ -214,15 +215,18 @@ pub(crate) type State = Vec<(String, Vec<u8>)>;
 /// Returns the state that a run has left. The names of temporary files and of saves for ranks are
 /// chosen by chance.
 pub(crate) fn state(root: &Path) -> State {
-    let hidden = Regex::new(r"(^|/)\.[^/]*\.tmp").unwrap();
-    let attempt = Regex::new(r"convert-\d+-\d+").unwrap();
-    let plain = |bytes: &[u8]| attempt.replace_all(bytes, &b"convert"[..]).into_owned();
+    // Compiled once: unoptimised, that takes as long as the command.
+    static HIDDEN: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?-u)(^|/)\.[^/]*\.tmp").unwrap());
+    static ATTEMPT: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?-u)convert-\d+-\d+").unwrap());
+    let plain = |bytes: &[u8]| ATTEMPT.replace_all(bytes, &b"convert"[..]).into_owned();
     let (mut all, mut below) = (Vec::new(), vec![root.to_owned()]);
     while let Some(directory) = below.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let name = plain(path.strip_prefix(root).unwrap().as_os_str().as_encoded_bytes());
-            let name = hidden.replace_all(&name, &b"$1.tmp"[..]).into_owned();
+            let name = HIDDEN.replace_all(&name, &b"$1.tmp"[..]).into_owned();
             let bytes = if path.is_dir() { Vec::new() } else { plain(&fs::read(&path).unwrap()) };
             all.push((String::from_utf8(name).unwrap(), bytes));
             if path.is_dir() {
