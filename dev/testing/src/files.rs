@@ -14,6 +14,12 @@ pub fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
+/// A new directory, in memory where the system has a place for it: a disk takes most of the time of
+/// saves that wait for it, and these tests make thousands.
+pub fn directory_in_memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// Writes a file of tensors with these names, dtypes and shapes, and returns the length of the data
 /// in bytes. The file is a hole except for its header, so it takes no room on the disk.
 pub fn write_hole(

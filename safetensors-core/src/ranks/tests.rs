@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::{RankPlan, RankRules, RankSaved, RankSaver};
 use crate::checkpoint::{Checkpoint, ShardOptions, fill_of, save_sharded};
 use crate::file::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
-use crate::file::io::testing::names_in;
+use crate::file::io::testing::{directory_in_memory, names_in};
 use crate::file::load::LoadOptions;
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, RankProblem, Result};
@@ -50,7 +50,7 @@ const COMPLETE: [&str; 3] = [
 
 /// Prepares a directory with nothing of ours, or with parts of an earlier save.
 fn prepare(is_divided: bool) -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory_in_memory();
     if is_divided {
         for rank in 0..RANKS {
             save_rank(directory.path(), rank, "old", 1).unwrap();

@@ -2,11 +2,11 @@
 
 use safetensors_core::checkpoint::LocalDirectory;
 use safetensors_core::checkpoint::store::{LocalStore, Store};
+use safetensors_testing::files::directory_in_memory;
 use safetensors_testing::saves::{
     Faults, Place, a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one, open_in,
     save_failing,
 };
-use tempfile::tempdir_in;
 
 use crate::support::*;
 
@@ -66,8 +66,7 @@ fn names(store: &impl Store, directory: &Path) -> Vec<String> {
 
 #[test]
 fn on_the_local_disk() {
-    // In memory where that is possible: a disk takes a minute for these thousands of saves.
-    let make = || Disk(tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap());
+    let make = || Disk(directory_in_memory());
     a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one(make);
 }
 

@@ -74,8 +74,8 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
 }
 
 fn directory() -> tempfile::TempDir {
-    // The directory is in memory if possible, because saves are faster there and meet more often.
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap()
+    // Saves are faster there and meet more often.
+    safetensors_testing::files::directory_in_memory()
 }
 
 #[cfg(unix)]

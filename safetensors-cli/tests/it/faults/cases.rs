@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 use safetensors_core::edit::{is_torn, restore_header};
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+use safetensors_testing::files::directory_in_memory;
 use tempfile::TempDir;
 
 use super::strace::{self, Call, Fault, Outcome};
@@ -266,12 +267,9 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A new directory. In memory, because a disk takes most of the time to synchronise; but on the
-/// disk, where space is also reserved, if everything is tried.
+/// A new directory: if everything is tried, on the disk, where space is also reserved.
 fn temp_dir() -> TempDir {
-    let in_memory =
-        if crate::faults::tries_all() { None } else { TempDir::new_in("/dev/shm").ok() };
-    in_memory.unwrap_or_else(|| TempDir::new().unwrap())
+    if crate::faults::tries_all() { TempDir::new().unwrap() } else { directory_in_memory() }
 }
 
 /// The command. Under `strace` it has one thread.

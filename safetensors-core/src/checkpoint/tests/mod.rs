@@ -14,7 +14,7 @@ use tempfile::{TempDir, tempdir, tempdir_in};
 
 use crate::checkpoint::{Checkpoint, LocalDirectory, ShardOptions, save_sharded, stage_sharded_to};
 use crate::file::io::failpoint::{Interrupted, crash_at, fail_at, interrupt_everywhere};
-use crate::file::io::testing::{names_in, save_until_clean};
+use crate::file::io::testing::{directory_in_memory, names_in, save_until_clean};
 use crate::file::load::LoadOptions;
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
@@ -93,8 +93,7 @@ pub(crate) fn fill_of(directory: &Path, len: usize) -> u8 {
 }
 
 pub(super) fn prepare(before: Before) -> TempDir {
-    // In memory where that is possible: a disk takes a minute for these thousands of saves.
-    let directory = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
+    let directory = directory_in_memory();
     let path = directory.path();
     fs::write(path.join("config.json"), "{}").unwrap();
     match before {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use tempfile::{TempDir, tempdir, tempdir_in};
+use tempfile::TempDir;
 
 use super::read;
 use crate::checkpoint::{LocalDirectory, ShardOptions};
 use crate::file::io::failpoint::interrupt_everywhere;
+use crate::file::io::testing::directory_in_memory;
 use crate::file::save::SaveOptions;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::TensorView;
@@ -70,7 +71,7 @@ fn files_below(directory: &Path) -> Vec<String> {
 }
 
 fn prepare(before: Option<Names>) -> TempDir {
-    let directory = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
+    let directory = directory_in_memory();
     for name in OTHERS {
         fs::create_dir_all(directory.path().join(name).parent().unwrap()).unwrap();
         fs::write(directory.path().join(name), name).unwrap();

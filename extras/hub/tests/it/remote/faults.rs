@@ -1,6 +1,7 @@
 //! A server that fails, stalls, lies or changes: the right bytes, or an error that describes it.
 //! Never wrong bytes, and never credentials at another host.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use safetensors_core::checkpoint::Assembled;
@@ -107,11 +108,7 @@ fn permanent_faults_are_described_in_the_error() {
 /// At opening, and later, when a tensor is read.
 #[test]
 fn a_server_that_sends_no_such_range_is_an_error() {
-    for (fault, words) in [
-        (Fault::Whole, "cannot send a part of a file"),
-        (Fault::OtherRange, "Requested"),
-        (Fault::Stall(0), ""),
-    ] {
+    let is_an_error = |(fault, words): (Fault, &str)| {
         let (server, _) = served();
         // One retry is as good as three, which wait for seconds.
         let open = || impatient().retries(1).open(&server.address(NAME));
@@ -126,7 +123,15 @@ fn a_server_that_sends_no_such_range_is_an_error() {
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(error.file(), Some(&*server.address(NAME)), "{error}");
         }
-    }
+    };
+    let faults = [
+        (Fault::Whole, "cannot send a part of a file"),
+        (Fault::OtherRange, "Requested"),
+        (Fault::Stall(0), ""),
+    ];
+    thread::scope(|scope| {
+        faults.into_iter().for_each(|fault| drop(scope.spawn(move || is_an_error(fault))));
+    });
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::path::Path;
 
 use proptest::prelude::*;
-use tempfile::tempdir;
 
 use super::super::synced::{file_name, synced_directory};
 use super::super::tests::{Grown, check_grown, grown};
@@ -13,7 +12,7 @@ use super::GrowingWriter;
 use crate::checkpoint::Checkpoint;
 use crate::file::hash::{Digest, TensorDigests};
 use crate::file::io::failpoint::interrupt_everywhere;
-use crate::file::io::testing::{names_in, place};
+use crate::file::io::testing::{directory_in_memory, names_in, place};
 use crate::file::save::{SaveOptions, save};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result};
@@ -111,7 +110,7 @@ fn the_old_file_or_the_new_one_wherever_a_run_is_interrupted() {
     let (mut old_files, mut recovered, mut new_files) = (0, 0, 0);
     let tensors = tensors();
     let setup = || {
-        let dir = tempdir().unwrap();
+        let dir = directory_in_memory();
         first_run(&dir.path().join("a.safetensors"));
         dir
     };

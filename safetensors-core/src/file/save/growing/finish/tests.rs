@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 use super::super::GrowingWriter;
 use super::super::synced::{file_name, synced_directory};
@@ -11,7 +11,7 @@ use super::super::tests::{Grown, append_all, bytes, check_grown, create, resume}
 use crate::checkpoint::Checkpoint;
 use crate::file::io::SafeTensors;
 use crate::file::io::failpoint::{interrupt_everywhere, without};
-use crate::file::io::testing::{names_in, place};
+use crate::file::io::testing::{directory_in_memory, names_in, place};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
@@ -118,7 +118,7 @@ fn a_run_that_is_interrupted_anywhere_loses_nothing() {
     {
         let (mut finished, mut recovered) = (0, 0);
         let setup = || {
-            let dir = tempdir().unwrap();
+            let dir = directory_in_memory();
             if large == SMALL {
                 fs::write(dir.path().join("a.safetensors"), "old").unwrap();
             }

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::{fs, slice};
 
-use tempfile::tempdir;
-
 use crate::file::io::SafeTensors;
+use crate::file::io::testing::directory_in_memory;
 use crate::file::save::SaveOptions;
 use crate::file::save::growing::GrowingWriter;
 use crate::format::dtype::Dtype;
@@ -67,7 +66,7 @@ fn a_sync_never_cuts_a_pass_in_two() {
             push("time", i);
         },
     ];
-    let dir = tempdir().unwrap();
+    let dir = directory_in_memory();
     let path = dir.path().join("a.safetensors");
     for (number, pass) in passes.into_iter().enumerate() {
         for killed_at in 0..60 {

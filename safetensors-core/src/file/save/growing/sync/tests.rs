@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 use super::{MARK, file_name, synced_directory};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, crash_at, interrupt_everywhere, without};
-use crate::file::io::testing::{names_in, place};
+use crate::file::io::testing::{directory_in_memory, names_in, place};
 use crate::file::save::growing::GrowingWriter;
 use crate::file::save::{SaveOptions, save};
 use crate::format::dtype::Dtype;
@@ -121,7 +121,7 @@ fn whatever_is_left_a_start_goes_on() {
             };
             let old = path.exists().then(|| steps(&path));
             let setup = || {
-                let copy = tempdir().unwrap();
+                let copy = directory_in_memory();
                 copy_all(dir.path(), &copy.path().join("copy"));
                 copy
             };
@@ -168,7 +168,7 @@ fn names_in_or_none(directory: &Path) -> impl Iterator<Item = String> {
 #[test]
 fn steps_that_could_not_be_removed_are_removed_by_the_next_call() {
     let mut left = 0;
-    let setup = || tempdir().unwrap();
+    let setup = || directory_in_memory();
     let act = |dir: &TempDir| {
         let writer = GrowingWriter::create(dir.path().join("run.safetensors"), &options())?;
         writer.add("x", &TensorView::from_slice(&[1], &[7_u8])?)?;
@@ -327,7 +327,7 @@ fn files_of_others_stay() {
 #[cfg(unix)]
 #[test]
 fn names_of_255_bytes_are_synced_and_go_on() {
-    let dir = tempdir().unwrap();
+    let dir = directory_in_memory();
     for len in [240, 247, 248, 249, 255] {
         let names = ["a", "b"].map(|end| "x".repeat(len - 1) + end);
         for name in names.iter().chain(&names) {
