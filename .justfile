@@ -22,7 +22,7 @@ test:
 core:
     cargo test -p safetensors-core
 
-# Measure everything, and write docs/benchmarks.csv. Takes 80 minutes on an idle machine with 24 GiB of memory and 20 GiB of disk.
+# Measure everything, and write docs/benchmarks.csv. Takes 40 minutes on an idle machine with 24 GiB of memory and 20 GiB of disk.
 bench:
     cargo bench -p benches -- --csv docs/benchmarks.csv
     dev/scripts/speed_picture.py

@@ -14,8 +14,8 @@ pub fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// A new directory, in memory where the system has a place for it: a disk takes most of the time of
-/// saves that wait for it, and these tests make thousands.
+/// A new directory, in memory where the system has a place for it. Saves that wait for a disk spend
+/// most of their time on it, and some tests make thousands of saves.
 pub fn directory_in_memory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

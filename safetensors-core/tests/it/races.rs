@@ -74,7 +74,7 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
 }
 
 fn directory() -> tempfile::TempDir {
-    // Saves are faster there and meet more often.
+    // Saves are faster in memory, so they meet more often.
     safetensors_testing::files::directory_in_memory()
 }
 

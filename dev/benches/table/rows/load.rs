@@ -42,7 +42,10 @@ pub(super) fn rows() -> Vec<Spec> {
         Ok(row)
     }));
     #[cfg(target_os = "linux")]
-    rows.push(Spec::new("first load of 2 GiB into candle, page cache cold", cache_cold));
+    rows.extend([
+        Spec::new("first load of 2 GiB into candle, page cache cold", cache_cold),
+        Spec::new("load 2 GiB into candle, page cache left cold", cache_left_cold),
+    ]);
     rows
 }
 
@@ -73,6 +76,26 @@ fn cache_cold(data: &Data) -> Result<Row> {
         Goal::Memory(file.data_len()? + ALLOWANCE),
     ];
     Ok(Row { goals, loads: 1, samples: 3, cold: true, ..reading(contenders, &file)? })
+}
+
+/// A load that leaves no pages of the file in memory, on Linux 6.14 and a file system of a disk.
+#[cfg(target_os = "linux")]
+fn cache_left_cold(data: &Data) -> Result<Row> {
+    const LOAD: &str = "load_with, which leaves pages";
+    let file = data.file("two-gib.safetensors", &matrices(256))?;
+    let load = |role, name, drops| {
+        let (file, options) = (file.clone(), LoadOptions::new().drop_page_cache(drops));
+        Contender::new(role, name, move |watch| {
+            let load = || safetensors_candle::load_with(&file.path, &Device::Cpu, &options);
+            verify(watch.time(load)?.iter(), file.sums.plain)
+        })
+    };
+    let contenders = vec![
+        load(Role::Ours, "safetensors_candle::load_with, drop_page_cache", true),
+        load(Role::Limit, LOAD, false),
+    ];
+    let goals = vec![Goal::AtLeast(LOAD, 0.95)];
+    Ok(Row { goals, loads: 1, samples: 10, cold: true, ..reading(contenders, &file)? })
 }
 
 pub(super) const MAPPED: &str = "candle MmapedSafetensors";

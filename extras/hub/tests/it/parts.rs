@@ -210,7 +210,7 @@ fn a_range_that_always_fails_is_an_error_and_earlier_bytes_are_kept() {
 #[test]
 #[ignore = "measures for a minute"]
 fn a_limit_for_each_connection() {
-    const LEN: usize = 512 << 20;
+    const LEN: usize = 1 << 30;
     let (server, cache) = served(single(LEN));
     server.limit_connections(20_000_000);
     for threads in [1, 4, 8] {

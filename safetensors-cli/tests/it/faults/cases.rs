@@ -216,7 +216,7 @@ pub(crate) type State = Vec<(String, Vec<u8>)>;
 /// Returns the state that a run has left. The names of temporary files and of saves for ranks are
 /// chosen by chance.
 pub(crate) fn state(root: &Path) -> State {
-    // Compiled once: unoptimised, that takes as long as the command.
+    // Compiled once: without optimisation, that takes as long as running the command.
     static HIDDEN: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?-u)(^|/)\.[^/]*\.tmp").unwrap());
     static ATTEMPT: LazyLock<Regex> =
