@@ -29,7 +29,7 @@ pub(super) struct RangeBody {
     left: u64,
     /// The server sends the range alone.
     pub(super) is_range: bool,
-    /// Without a length in the head, the body must end with the range.
+    /// The body must end with the range.
     ends_with_range: bool,
     _span: Span,
 }
@@ -61,8 +61,7 @@ pub(super) fn open(
         }?;
         answer.check_not_compressed().map_err(Failure::passing)?;
         let is_range = answer.status() == 206;
-        let has_end = is_range || range.end == file.size;
-        let ends_with_range = answer.content_length().is_none() && has_end;
+        let ends_with_range = is_range || range.end == file.size;
         let (url, body, span) = answer.into_body();
         let left = range.end - range.start;
         let body = body.into_reader();
@@ -161,6 +160,7 @@ impl RangeBody {
             sink(&buffer[..read])?;
             self.left -= read as u64;
         }
+        // The client keeps the connection for the next range only after the end was read.
         if self.ends_with_range && self.body.read(&mut buffer[..1]).is_ok_and(|read| read > 0) {
             let problem = "it sends more bytes than the file has".into();
             Err(Failure::Final(ErrorKind::BadAnswer { host: self.url.host(), problem }.into()))

@@ -1,5 +1,6 @@
 //! Large files that come by several ranges at once.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -50,6 +51,10 @@ fn a_large_file_comes_by_requests_at_the_same_time() {
     expected.push(whole - 1);
     assert_eq!(starts(&server), expected);
     assert_eq!(server.bytes(Origin::Cdn), whole + 1, "each byte comes once");
+    let log = server.log();
+    let of_file = log.iter().filter(|it| it.origin == Origin::Cdn);
+    let connections: BTreeSet<u16> = of_file.map(|it| it.port).collect();
+    assert!(connections.len() <= 5, "17 requests came by {} connections", connections.len());
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct Request {
     /// By their names in lower case.
     pub headers: HashMap<String, String>,
     pub body: Vec<u8>,
+    /// The port of the client, which tells connections apart.
+    pub port: u16,
 }
 
 impl Request {
@@ -111,10 +113,11 @@ pub type Sent = Box<dyn FnMut(usize)>;
 
 fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> Option<()> {
     stream.set_nodelay(true).ok()?;
+    let port = stream.peer_addr().ok()?.port();
     let mut input = BufReader::new(stream.try_clone().ok()?);
     let mut output = stream;
     loop {
-        let request = read(&mut input)?;
+        let request = Request { port, ..read(&mut input)? };
         let (answer, mut sent) = handle(&request);
         let is_head = request.method == "HEAD";
         let mut head = format!("HTTP/1.1 {} -\r\n", answer.status);
@@ -161,6 +164,7 @@ fn read(input: &mut impl BufRead) -> Option<Request> {
         query: query.to_owned(),
         headers: HashMap::new(),
         body: Vec::new(),
+        port: 0,
     };
     loop {
         let mut line = String::new();

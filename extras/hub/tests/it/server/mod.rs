@@ -65,6 +65,7 @@ pub struct Seen {
     pub path: String,
     pub range: Option<String>,
     pub authorization: Option<String>,
+    pub port: u16,
     pub status: u16,
     /// The bytes of the body that were sent.
     pub bytes: usize,
@@ -284,6 +285,7 @@ impl Seen {
             path: request.path.clone(),
             range: request.header("range").map(str::to_owned),
             authorization: request.header("authorization").map(str::to_owned),
+            port: request.port,
             status: answer.status,
             bytes: 0,
         }
