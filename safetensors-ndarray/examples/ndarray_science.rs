@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     };
     fs::create_dir_all(&directory)?;
     let (file, npz) = (directory.join("heat.safetensors"), directory.join("heat.npz"));
-    let png = directory.join("heat.png");
+    let picture = directory.join("heat.svg");
 
     println!("{STEPS} steps of {} x {} numbers (f64)", GRID.0, GRID.1);
     println!("{:<44}{:>12}{:>12}", "", "safetensors", "npz");
@@ -66,8 +66,8 @@ fn main() -> Result<()> {
         let units = reader.attribute(array.name(), "units").unwrap_or("no units");
         println!("{}: {} {:?}, {units}", array.name(), array.dtype(), array.shape());
     }
-    draw(&reader, point, &png)?;
-    println!("{}: {} bytes", png.display(), fs::metadata(&png)?.len());
+    draw(&reader, point, &picture)?;
+    println!("{}: {} bytes", picture.display(), fs::metadata(&picture)?.len());
     Ok(())
 }
 
@@ -142,7 +142,7 @@ fn draw(reader: &Reader, point: (usize, usize), path: &Path) -> Result<()> {
     let (low, high) = (280.0, map.fold(281.0_f64, |high, &t| high.max(t)));
 
     let (rows, columns) = GRID;
-    let canvas = BitMapBackend::new(path, (4 * columns as u32, 4 * rows as u32 + 160));
+    let canvas = SVGBackend::new(path, (4 * columns as u32, 4 * rows as u32 + 160));
     let canvas = canvas.into_drawing_area();
     canvas.fill(&WHITE)?;
     let (upper, lower) = canvas.split_vertically(4 * rows as u32);

@@ -20,6 +20,15 @@ pub fn unread(len: usize) -> impl TensorSource + Clone {
     bytes_by(len, |_| panic!("the tensor was asked for its bytes"))
 }
 
+/// Returns `len` bytes by position, of which `period` are made and repeated. Millions of bytes that
+/// are made one by one take seconds without optimisation.
+pub fn repeated(len: usize, period: usize, byte: impl Fn(usize) -> u8) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..period.min(len)).map(byte).collect();
+    bytes = bytes.repeat(len.div_ceil(period));
+    bytes.truncate(len);
+    bytes
+}
+
 /// Returns the bytes of a tensor as a file has them: little-endian on every machine.
 pub fn file_bytes(source: &dyn TensorSource) -> Vec<u8> {
     let mut bytes = Vec::new();

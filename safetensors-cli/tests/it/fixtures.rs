@@ -10,6 +10,7 @@ pub(crate) use predicates::str::{contains, ends_with, starts_with};
 use safetensors_core::element::Element;
 use safetensors_core::save::Order;
 pub(crate) use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+pub(crate) use safetensors_testing::files::directory_in_memory as temp_dir;
 pub(crate) use tempfile::TempDir;
 
 /// The command under test, without the environment's settings of colours. Its tables are those for
@@ -41,7 +42,8 @@ pub(crate) fn undo_ignored_signals() {
     }
 }
 
-pub(crate) fn temp_dir() -> TempDir {
+/// A directory for tests of what only a disk does: it reserves room, and takes its time.
+pub(crate) fn temp_dir_on_disk() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 

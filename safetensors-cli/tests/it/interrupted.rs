@@ -68,7 +68,7 @@ fn send(signal: &str, child: &Child) {
 fn a_command_that_is_interrupted_clears_up_and_ends_by_the_signal() {
     for (signal, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
         for output in ["out.safetensors", "out/model", "out.npz", FOR_RANKS] {
-            let dir = temp_dir();
+            let dir = temp_dir_on_disk();
             large(dir.path());
             let mut child = begin(command(), dir.path(), output);
             send(signal, &child);
@@ -103,7 +103,7 @@ fn tests_of_signals_pass_where_signals_are_ignored() {
 /// As `nohup` has it.
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     large(dir.path());
     let mut shell = Command::new("sh");
     let script = format!("trap '' HUP; exec '{}' \"$@\"", env!("CARGO_BIN_EXE_safetensors"));
@@ -117,7 +117,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
 /// A limit for the size of files, however the shell handles its signal, also simulates a full disk.
 #[test]
 fn no_space_leaves_the_output_as_it_was_and_no_litter() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     model(dir.path(), "a.safetensors");
     let weight = vec![0.5_f32; 100_000];
     let tensors = [("w", array(&[100_000], &weight))];
@@ -165,7 +165,7 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn a_read_only_output_is_replaced_only_with_force() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     small_file(dir.path(), "in.safetensors");
     for (args, name) in [
         (&["convert", "in.safetensors", "out.safetensors"][..], "out.safetensors"),
@@ -192,7 +192,7 @@ fn a_read_only_output_is_replaced_only_with_force() {
 
 #[test]
 fn a_read_only_file_is_changed_only_with_force() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     fs::create_dir_all(dir.at("w/m")).unwrap();
     let path = small_file(&dir.at("w"), "in.safetensors");
     sharded(&dir.at("w/m"));

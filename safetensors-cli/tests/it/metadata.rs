@@ -188,7 +188,7 @@ fn limited(dir: &Path, line: &str) -> std::process::Output {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_change_that_ends_between_two_files_is_completed_by_the_next() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     let long = vec![0.5_f32; 100_000];
     for (name, tensor, values) in [("a", "x", &long[..1]), ("b", "y", &long)] {
         let shape = [values.len()];
@@ -211,7 +211,7 @@ fn a_change_that_ends_between_two_files_is_completed_by_the_next() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_change_is_made_in_place_without_room_for_a_copy() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     let path = dir.at("m.safetensors");
     let weight = vec![0.5_f32; 100_000];
     let tensors = [("w", array(&[100_000], &weight))];
@@ -249,7 +249,7 @@ fn a_change_is_made_in_place_without_room_for_a_copy() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_change_that_cannot_be_printed_is_reported_as_done() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     let path = small_file(dir.path(), "m.safetensors");
     let rewritten = "error: m.safetensors is rewritten, but this could not be printed: ";
     run_full(dir.path(), "metadata set m.safetensors a=1").fails(1, rewritten);
@@ -263,7 +263,7 @@ fn a_change_that_cannot_be_printed_is_reported_as_done() {
 /// would break an epoch of burn is refused.
 #[test]
 fn records_of_a_file_are_kept_right_or_the_change_is_refused() {
-    let dir = temp_dir();
+    let dir = temp_dir_on_disk();
     let path = small_file(dir.path(), "m.safetensors");
     let init = ["metadata", "modelspec", "init", "m.safetensors", "--architecture", "gpt-neo-x"];
     let rest = ["--implementation", "x", "--title", "t", "--set", "data_format=fp16", "--hash"];

@@ -25,7 +25,7 @@ proptest! {
     fn a_file_has_the_same_bytes_as_one_in_memory(
         lens in prop::collection::vec(len(), 0..60), digests: bool,
     ) {
-        let data: Vec<u8> = (0..(1 << 20) + 8).map(|i: u32| (i % 251) as u8).collect();
+        let data = repeated((1 << 20) + 8, 251, |i| (i % 251) as u8);
         let shapes: Vec<[usize; 1]> = lens.iter().map(|&len| [len]).collect();
         let tensors = shapes.iter().enumerate().map(|(i, shape)| {
             let bytes = &data[i % 7..i % 7 + shape[0]];

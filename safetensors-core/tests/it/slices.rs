@@ -262,10 +262,10 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
 #[test]
 fn large_slices_read_in_parallel_equal_slices_read_alone() {
     let value = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16;
-    let data: Vec<u8> = (0..6 << 20).flat_map(|i| value(i).to_le_bytes()).collect();
-    let view = TensorView::new(Dtype::U16, &[3, 1024, 2048], &data).unwrap();
-    let small = TensorView::new(Dtype::U16, &[16, 16], &data[..512]).unwrap();
-    let file = serialize([("t", view), ("small", small)], &SaveOptions::new()).unwrap();
+    let values: Vec<u16> = (0..6 << 20).map(value).collect();
+    let small = TensorBuf::from_vec(vec![16, 16], values[..256].to_vec()).unwrap();
+    let large = TensorBuf::from_vec(vec![3, 1024, 2048], values).unwrap();
+    let file = serialize([("t", large), ("small", small)], &SaveOptions::new()).unwrap();
     let archive = SafeTensors::from_source(file).unwrap();
     let (tensor, small) = (archive.tensor("t").unwrap(), archive.tensor("small").unwrap());
     let slices = || {

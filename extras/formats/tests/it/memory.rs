@@ -88,20 +88,22 @@ impl<S: ReadAt> TensorSource for File<'_, S> {
 /// Checks each element against where it must come from.
 fn check(array: &Array) {
     let &[rows, columns] = array.shape() else { panic!("{:?}", array.shape()) };
-    let (mut i, mut wrong) = (0_u64, 0_u64);
+    let (rows, columns) = (rows as u64, columns as u64);
+    let (mut row, mut column, mut wrong) = (0, 0, 0_u64);
     array
         .write_to(&mut |piece| {
             assert!(piece.len() as u64 <= MIB, "{}", piece.len());
             for element in piece.as_chunks::<4>().0 {
-                let (row, column) = (i / columns as u64, i % columns as u64);
-                wrong +=
-                    u64::from(u32::from_le_bytes(*element) != value(column * rows as u64 + row));
-                i += 1;
+                wrong += u64::from(u32::from_le_bytes(*element) != value(column * rows + row));
+                column += 1;
+                if column == columns {
+                    (row, column) = (row + 1, 0);
+                }
             }
             Ok(())
         })
         .unwrap();
-    assert_eq!((i, wrong), ((rows * columns) as u64, 0));
+    assert_eq!((row, column, wrong), (rows, 0, 0));
 }
 
 /// An archive with one array in Fortran order, 34 MiB of elements: a little more than a block.

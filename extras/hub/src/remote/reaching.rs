@@ -104,38 +104,46 @@ mod tests {
         run(async move { client.execute(request).await.err().map(|error| error.kind()) }).unwrap()
     }
 
+    const UNREACHED: Option<HttpErrorKind> = Some(HttpErrorKind::Connect);
+
+    /// Makes a client of a server, and a function that sets how the server answers.
+    fn client() -> (HttpClient, impl Fn(Option<HttpErrorKind>)) {
+        let service = FakeService(Arc::default());
+        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
+        (client, move |kind| *service.0.lock().unwrap() = kind)
+    }
+
     #[test]
     fn only_a_server_that_was_never_reached_is_abandoned() {
-        let service = FakeService(Arc::default());
-        let answer = |kind| *service.0.lock().unwrap() = kind;
-        let unreached = Some(HttpErrorKind::Connect);
-
-        answer(unreached);
-        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
+        let (client, answer) = client();
+        answer(UNREACHED);
         for _ in 0..2 {
-            assert_eq!(ask(&client), unreached);
+            assert_eq!(ask(&client), UNREACHED);
             sleep(PATIENCE);
             assert_eq!(ask(&client), Some(HttpErrorKind::Unknown));
         }
         answer(None);
         assert_eq!(ask(&client), None);
+        answer(UNREACHED);
         for _ in 0..3 {
-            answer(unreached);
-            assert_eq!(ask(&client), unreached);
+            assert_eq!(ask(&client), UNREACHED);
             sleep(PATIENCE);
         }
+    }
 
-        // A request long after one that failed has the whole time again.
-        answer(unreached);
-        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
-        assert_eq!(ask(&client), unreached);
+    #[test]
+    fn a_request_long_after_one_that_failed_has_the_whole_time_again() {
+        let (client, answer) = client();
+        answer(UNREACHED);
+        assert_eq!(ask(&client), UNREACHED);
         sleep(3 * PATIENCE);
-        assert_eq!(ask(&client), unreached);
+        assert_eq!(ask(&client), UNREACHED);
+    }
 
-        // An answer that breaks off is an answer.
-        let broken = Some(HttpErrorKind::Interrupted);
-        let client = HttpClient::new(Reaching::new(service.clone(), PATIENCE));
-        for kind in [unreached, broken, unreached, unreached] {
+    #[test]
+    fn an_answer_that_breaks_off_is_an_answer() {
+        let (client, answer) = client();
+        for kind in [UNREACHED, Some(HttpErrorKind::Interrupted), UNREACHED, UNREACHED] {
             answer(kind);
             assert_eq!(ask(&client), kind);
             sleep(PATIENCE / 2);

@@ -79,14 +79,14 @@ fn a_connection_that_breaks_again_and_again_still_makes_progress() {
 /// However many retries there are, a server that cannot be reached is given up soon.
 #[test]
 fn an_unreachable_hub_is_soon_abandoned() {
-    let cache = tempfile::tempdir().unwrap();
     let patience = Duration::from_millis(600);
     let full = support::FullQueue::new();
     let nothing_listens = "http://127.0.0.1:9".to_owned();
     // The name is too long for a question to a server of names.
     let no_such_host = format!("http://{}.invalid", "x".repeat(64));
     let nothing_answers = full.as_ref().map(|full| format!("http://{}", full.address));
-    for endpoint in [nothing_listens, no_such_host].into_iter().chain(nothing_answers) {
+    let is_abandoned = |endpoint: String| {
+        let cache = tempfile::tempdir().unwrap();
         let client = ClientOptions::new().token(None).endpoint(&endpoint).retries(1000);
         let client = client.pause(patience / 20).connect_timeout(patience);
         let wanted = DownloadOptions::new().client(client).cache(cache.path()).offline(false);
@@ -96,7 +96,12 @@ fn an_unreachable_hub_is_soon_abandoned() {
         let host = endpoint.trim_start_matches("http://");
         assert!(error.to_string().contains(host), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(5), "{endpoint}: {:?}", begin.elapsed());
-    }
+    };
+    std::thread::scope(|scope| {
+        for endpoint in [nothing_listens, no_such_host].into_iter().chain(nothing_answers) {
+            scope.spawn(|| is_abandoned(endpoint));
+        }
+    });
 }
 
 #[test]

@@ -23,11 +23,6 @@ fn open(server: &Server, path: &str) -> Result<Checkpoint<Assembled<RemoteFile>>
     remote(server).open(&format!("hf://{REPO}{path}"))
 }
 
-/// Returns the bytes of a tensor in [`tensor_file`].
-fn values(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
-}
-
 #[test]
 fn a_header_is_two_requests_and_a_tensor_is_one() {
     let server = Server::start([(REPO, single(LEN))]);

@@ -20,9 +20,11 @@ mod saving;
 mod web;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use assert_cmd::Command;
 use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
+use safetensors_testing::files::directory_in_memory;
 
 /// The variables that would change how the command treats an address, or its colours.
 const VARIABLES: &str = "HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_ENDPOINT HF_HUB_OFFLINE \
@@ -80,18 +82,23 @@ pub(crate) fn tensors() -> Vec<(String, TensorBuf)> {
 
 /// The bytes of that model as one file.
 pub(crate) fn file() -> Vec<u8> {
-    let options = SaveOptions::new().metadata([("format", "pt"), ("license", "mit")]);
-    let tensors = tensors();
-    serialize(tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap()
+    static FILE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let options = SaveOptions::new().metadata([("format", "pt"), ("license", "mit")]);
+        serialize(tensors(), &options).unwrap()
+    });
+    FILE.clone()
 }
 
 /// The files of that model in shards, by their names.
 pub(crate) fn shards() -> Vec<(String, Vec<u8>)> {
-    let dir = tempfile::tempdir().unwrap();
-    let tensors = tensors();
-    let named = tensors.iter().map(|(name, buf)| (name, buf));
+    static SHARDS: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(make_shards);
+    SHARDS.clone()
+}
+
+fn make_shards() -> Vec<(String, Vec<u8>)> {
+    let dir = directory_in_memory();
     let options = ShardOptions::new().max_shard_size(1_000_000.into());
-    save_sharded(dir.path(), named, &options).unwrap();
+    save_sharded(dir.path(), tensors(), &options).unwrap();
     let entries = std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
     let mut files: Vec<_> = entries
         .map(|entry| {

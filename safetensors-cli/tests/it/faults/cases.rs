@@ -105,7 +105,11 @@ impl Case {
         let mut calls = self.all_calls();
         if self.is_long && !crate::faults::tries_all() {
             let mut reads = 0..;
-            calls.retain(|call| !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0));
+            calls.retain(|call| {
+                !call.only_reads()
+                    || call.follows_change
+                    || reads.next().is_some_and(|i| i % 4 == 0)
+            });
         }
         calls
     }
@@ -213,15 +217,15 @@ impl Case {
 /// Every file and directory of a run, with its bytes.
 pub(crate) type State = Vec<(String, Vec<u8>)>;
 
-/// Returns the state that a run has left. The names of temporary files and of saves for ranks are
-/// chosen by chance.
+/// Returns the state that a run has left. The names of temporary files, of files that others have
+/// replaced, and of saves for ranks are chosen by chance.
 pub(crate) fn state(root: &Path) -> State {
     // Compiled once: without optimisation, that takes as long as running the command.
     static HIDDEN: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?-u)(^|/)\.[^/]*\.tmp").unwrap());
-    static ATTEMPT: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"(?-u)convert-\d+-\d+").unwrap());
-    let plain = |bytes: &[u8]| ATTEMPT.replace_all(bytes, &b"convert"[..]).into_owned();
+    static NUMBERS: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(?-u)(convert-\d+|\.replaced)-\d+").unwrap());
+    let plain = |bytes: &[u8]| NUMBERS.replace_all(bytes, &b"by chance"[..]).into_owned();
     let (mut all, mut below) = (Vec::new(), vec![root.to_owned()]);
     while let Some(directory) = below.pop() {
         for entry in fs::read_dir(directory).unwrap() {

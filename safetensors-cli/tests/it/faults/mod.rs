@@ -28,7 +28,7 @@ use cases::{
 use safetensors_core::SaveOptions;
 use strace::{Call, Fault, Outcome};
 
-/// The faults at every call.
+/// The faults at every call; a kill only where it leaves other files than an earlier one.
 const ALWAYS: [Fault; 3] = [Fault::Killed, Fault::Error("EIO"), Fault::ErrorsFromHere("EIO")];
 
 /// The faults at every fourth call.
@@ -112,13 +112,17 @@ fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
     let always = if all || !is_like_others { &ALWAYS[..] } else { &[Fault::Killed] };
     let (mut faults, mut reads) = (Vec::new(), 0..);
     for (number, call) in calls.iter().enumerate() {
-        // Where it only reads, a killed process leaves the state of the calls before. A process in
-        // which all later reads fail leaves the same state as one with a single failed read.
+        // A process in which all later reads fail leaves the same state as one with a single failed
+        // read.
         let is_followed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
         let sampled = SAMPLED.iter().enumerate();
         let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
         let seldom = if all { &SELDOM[..] } else { &[] };
-        let always = always.iter().filter(|fault| is_followed || matches!(fault, Fault::Error(_)));
+        let always = always.iter().filter(|fault| match fault {
+            Fault::Killed => all || call.follows_change,
+            Fault::ErrorsFromHere(_) => is_followed,
+            Fault::Error(_) => true,
+        });
         let here = always.chain(sampled.map(|(_, fault)| fault)).chain(seldom);
         faults.extend(here.map(|&fault| (call, fault)));
     }

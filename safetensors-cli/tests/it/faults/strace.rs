@@ -20,14 +20,47 @@ const ONE_THREAD: &str = "inject=?clone,?clone3:error=EAGAIN";
 pub(crate) struct Call {
     name: String,
     nth: usize,
+    /// Whether a call may have changed a file since the last one of which this is true. If not, a
+    /// process that is killed here leaves the same files as one that is killed there.
+    pub(crate) follows_change: bool,
 }
+
+/// Calls that change nothing.
+const READS: [&str; 8] =
+    ["statx", "newfstatat", "pread64", "preadv", "read", "readlink", "getdents64", "lseek"];
+
+/// Other calls that change no file.
+const HARMLESS: [&str; 16] = [
+    "access",
+    "clone",
+    "clone3",
+    "close",
+    "execve",
+    "fadvise64",
+    "fcntl",
+    "fdatasync",
+    "flock",
+    "fstat",
+    "fstatfs",
+    "fsync",
+    "getcwd",
+    "mmap",
+    "poll",
+    "statfs",
+];
 
 impl Call {
     /// Whether a call of this name changes nothing.
     pub(crate) fn only_reads(&self) -> bool {
-        let names =
-            ["statx", "newfstatat", "pread64", "preadv", "read", "readlink", "getdents64", "lseek"];
-        names.contains(&self.name.as_str())
+        READS.contains(&self.name.as_str())
+    }
+}
+
+/// Whether a call may change a file.
+fn may_change(name: &str, arguments: &str) -> bool {
+    match name {
+        "openat" => ["O_CREAT", "O_TRUNC", "O_TMPFILE"].iter().any(|flag| arguments.contains(flag)),
+        _ => !READS.contains(&name) && !HARMLESS.contains(&name),
     }
 }
 
@@ -75,7 +108,7 @@ pub(crate) fn calls(command: &Command, log: &Path, operand: &str) -> Vec<Call> {
     assert!(succeeds, "{command:?} fails undisturbed: {status:?}");
     let log = std::fs::read_to_string(log).unwrap();
     let mut counts: HashMap<(&str, &str), usize> = HashMap::new();
-    let (mut calls, mut has_begun) = (BTreeSet::new(), false);
+    let (mut calls, mut has_begun, mut follows_change) = (BTreeSet::new(), false, true);
     for line in log.lines() {
         // PID NAME(ARGUMENTS) = RESULT
         let Some((process, rest)) = line.split_once(' ') else { continue };
@@ -92,15 +125,17 @@ pub(crate) fn calls(command: &Command, log: &Path, operand: &str) -> Vec<Call> {
         let is_other =
             matches!(name, "mmap" | "ioctl" | "poll" | "close" | "fcntl" | "clone" | "clone3");
         if has_begun && !is_other {
-            calls.insert(Call { name: name.into(), nth: *nth });
+            calls.insert(Call { name: name.into(), nth: *nth, follows_change });
+            follows_change = false;
         }
+        follows_change |= may_change(name, arguments);
     }
     calls.into_iter().collect()
 }
 
 /// Runs a command with a fault at a call.
 pub(crate) fn run(command: &Command, log: &Path, call: &Call, fault: Fault) -> Outcome {
-    let Call { name, nth } = call;
+    let Call { name, nth, .. } = call;
     let kind = match fault {
         Fault::Error(error) => format!("error={error}:when={nth}"),
         Fault::ErrorsFromHere(error) => format!("error={error}:when={nth}+"),

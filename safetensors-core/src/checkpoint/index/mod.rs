@@ -95,20 +95,30 @@ impl Index {
 
     /// Equal indexes give equal bytes.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
-        let problem = |problem| Error::from(ErrorKind::BadIndex { problem });
-        let Limits { index_bytes: limit, index_entries: entries, .. } = Limits::default();
-        let tensors: usize = self.shards.values().map(Vec::len).sum();
-        if tensors.max(self.metadata.len() + 1) > entries {
-            return Err(problem(IndexProblem::TooManyEntries { limit: entries }));
-        }
+        self.check_entries(self.shards.values().map(Vec::len).sum())?;
         let weight_map = self
             .shards()
             .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
         let json = to_json(&self.metadata, self.total_size, weight_map)
             .map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
-        match json.len() as u64 {
-            found if found > limit => Err(problem(IndexProblem::TooLarge { limit, found })),
+        match (json.len() as u64, Limits::default().index_bytes) {
+            (found, limit) if found > limit => {
+                Err(refused(IndexProblem::TooLarge { limit, found }))
+            }
             _ => Ok(json),
         }
     }
+
+    /// Fails if the default [`Limits`] allow fewer tensors, or fewer entries of metadata.
+    pub(crate) fn check_entries(&self, tensors: usize) -> Result<()> {
+        let limit = Limits::default().index_entries;
+        match tensors.max(self.metadata.len() + 1) > limit {
+            true => Err(refused(IndexProblem::TooManyEntries { limit })),
+            false => Ok(()),
+        }
+    }
+}
+
+fn refused(problem: IndexProblem) -> Error {
+    ErrorKind::BadIndex { problem }.into()
 }

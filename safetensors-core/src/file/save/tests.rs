@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use super::AtomicFile;
@@ -63,7 +64,7 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
     let new = serialize(tensors(), &SaveOptions::new()).unwrap();
     let interrupted = |run: &dyn Fn(&Path) -> Result<()>, old: Option<&[u8]>| {
         let setup = || {
-            let directory = tempdir().unwrap();
+            let directory = directory_in_memory();
             if let Some(old) = old {
                 fs::write(directory.path().join(NAME), old).unwrap();
             }
@@ -122,7 +123,7 @@ fn a_file_of_another_kind_is_as_safe() {
     for system in SYSTEMS {
         system(&|| {
             let setup = || {
-                let directory = tempdir().unwrap();
+                let directory = directory_in_memory();
                 fs::write(directory.path().join("notes.txt"), b"old").unwrap();
                 directory
             };

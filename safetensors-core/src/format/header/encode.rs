@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt::Write as _;
 use core::ops::Range;
 
+use super::scan::plain_len;
 use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
 use crate::format::dtype::Dtype;
 
@@ -67,9 +68,11 @@ fn push_string(json: &mut String, text: &str) {
     json.push('"');
     let mut rest = text;
     // Text between two escapes is copied at once.
-    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')) {
-        json.push_str(&rest[..at]);
-        match rest.as_bytes()[at] {
+    loop {
+        let (plain, others) = rest.split_at(plain_len(rest.as_bytes()));
+        json.push_str(plain);
+        let Some(&first) = others.as_bytes().first() else { break };
+        match first {
             b'"' => json.push_str("\\\""),
             b'\\' => json.push_str("\\\\"),
             0x8 => json.push_str("\\b"),
@@ -81,8 +84,7 @@ fn push_string(json: &mut String, text: &str) {
                 let _ = write!(json, "\\u{byte:04x}");
             }
         }
-        rest = &rest[at + 1..];
+        rest = &others[1..];
     }
-    json.push_str(rest);
     json.push('"');
 }

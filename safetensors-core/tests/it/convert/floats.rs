@@ -21,9 +21,11 @@ fn codes(buf: &TensorBuf) -> Vec<u64> {
 fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     for &to in targets.iter().filter(|&&to| to != from) {
         let format = Format::new(to);
+        let nearest: Vec<_> =
+            values.iter().map(|&value| format.nearest(Exact::Float(value))).collect();
         for overflow in POLICIES {
-            let expected: Vec<_> =
-                values.iter().map(|&value| format.encode(Exact::Float(value), overflow)).collect();
+            let encode = |(&value, &code)| format.encode_as(code, Exact::Float(value), overflow);
+            let expected: Vec<_> = values.iter().zip(&nearest).map(encode).collect();
             let first_misfit =
                 expected.iter().position(|&expected| expected == Expected::DoesNotFit);
             match (convert(from, to, overflow, bytes), first_misfit) {
@@ -46,15 +48,16 @@ fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     }
 }
 
-/// Calls [`check`], and tests [`Overflow::Error`] more closely, because it stops at the first value
-/// that does not fit. The values that fit are converted together, and the others one by one.
+/// Calls [`check`] and [`check_fitting`] for the same values.
 fn check_each(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, values: &[f64]) {
-    check(
-        from,
-        targets,
-        &values.iter().flat_map(|&value| encode(value)).collect::<Vec<_>>(),
-        values,
-    );
+    let bytes: Vec<u8> = values.iter().flat_map(|&value| encode(value)).collect();
+    check(from, targets, &bytes, values);
+    check_fitting(from, targets, encode, values);
+}
+
+/// Tests [`Overflow::Error`] more closely than [`check`], because it stops at the first value that
+/// does not fit. The values that fit are converted together, and the others one by one.
+fn check_fitting(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, values: &[f64]) {
     for &to in targets.iter().filter(|&&to| to != from) {
         let format = Format::new(to);
         let (fitting, others): (Vec<f64>, Vec<f64>) = values.iter().partition(|&&value| {
@@ -119,10 +122,15 @@ fn every_value_of_f16_and_bf16() {
     let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let values: Vec<_> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f64()).collect();
     check(Dtype::F16, &TARGETS, &bytes, &values);
-    check_each(Dtype::F16, &TARGETS, |value| f16::from_f64(value).to_le_bytes().to_vec(), &values);
+    check_fitting(
+        Dtype::F16,
+        &TARGETS,
+        |value| f16::from_f64(value).to_le_bytes().to_vec(),
+        &values,
+    );
     let values: Vec<_> = (0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f64()).collect();
     check(Dtype::BF16, &TARGETS, &bytes, &values);
-    check_each(
+    check_fitting(
         Dtype::BF16,
         &TARGETS,
         |value| bf16::from_f64(value).to_le_bytes().to_vec(),

@@ -93,11 +93,15 @@ impl Format {
     }
 
     pub(crate) fn encode(self, value: Exact, overflow: Overflow) -> Expected {
+        self.encode_as(self.nearest(value), value, overflow)
+    }
+
+    /// Encodes a value for which [`Self::nearest`] has found this code.
+    pub(crate) fn encode_as(self, code: u64, value: Exact, overflow: Overflow) -> Expected {
         if value.is_nan() {
             return Expected::Nan;
         }
         let sign = if value.is_negative() { self.sign_bit() } else { 0 };
-        let code = self.nearest(value);
         if code <= self.largest {
             let positive = code == 0 && !self.has_negative_zero;
             return Expected::Code(if positive { 0 } else { sign | code });
@@ -114,8 +118,11 @@ impl Format {
     }
 
     /// Returns the code of the number that is nearest to the magnitude of the value. For two that
-    /// are equally near, the even one. `largest + 1` means overflow.
-    fn nearest(self, value: Exact) -> u64 {
+    /// are equally near, the even one. `largest + 1` means overflow, or NaN.
+    pub(crate) fn nearest(self, value: Exact) -> u64 {
+        if value.is_nan() {
+            return self.largest + 1;
+        }
         // The first code with a number that is larger than the value.
         let (mut low, mut high) = (0, self.largest + 2);
         while low < high {

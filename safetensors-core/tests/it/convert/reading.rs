@@ -17,10 +17,10 @@ use crate::support::*;
 /// Bytes that are valid elements of any dtype. None is NaN or out of the range of any dtype.
 fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
     if can_convert(Dtype::U8, dtype) {
-        let numbers: Vec<u8> = (0..elements).map(|i| (i * 7 % 11 % 2) as u8).collect();
+        let numbers = repeated(elements, 11, |i| (i * 7 % 11 % 2) as u8);
         return file_bytes(&super::convert(Dtype::U8, dtype, Overflow::Ieee, &numbers).unwrap());
     }
-    (0..elements * dtype.bits() as usize / 8).map(|i| (i * 31 % 251) as u8).collect()
+    repeated(elements * dtype.bits() as usize / 8, 251, |i| (i * 31 % 251) as u8)
 }
 
 fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {

@@ -79,8 +79,8 @@ fn a_large_tensor_goes_through_in_small_pieces() {
     for (from, to) in
         [(Dtype::F64, Dtype::F8_E4M3), (Dtype::F6_E3M2, Dtype::F64), (Dtype::U8, Dtype::I64)]
     {
-        let bytes: Vec<u8> =
-            (0..3_000_000).map(|i| if from == Dtype::F64 { 0 } else { (i % 251) as u8 }).collect();
+        let byte = |i: usize| if from == Dtype::F64 { 0 } else { (i % 251) as u8 };
+        let bytes = repeated(3_000_000, 251, byte);
         let elements = bytes.len() * 8 / from.bits() as usize;
         let source = TensorView::new(from, std::slice::from_ref(&elements), &bytes).unwrap();
         let (found, longest) =

@@ -53,7 +53,7 @@ const SHA256: [&str; 14] = [
 
 /// The bytes of the digests in [`KNOWN`].
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i * 31 + 7) % 251) as u8).collect()
+    repeated(len, 251, |i| ((i * 31 + 7) % 251) as u8)
 }
 
 fn u8_tensor(bytes: &[u8]) -> TensorBuf {

@@ -10,9 +10,7 @@ use crate::support::*;
 
 /// `len` bytes that differ by position and seed.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed) % 251) as u8)
-        .collect()
+    repeated(len, 251 << 8, |i| ((i * 31 + (i >> 8) + seed) % 251) as u8)
 }
 
 /// Saves U8 tensors of these lengths, in this order, and returns their bytes.

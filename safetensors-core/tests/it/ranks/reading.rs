@@ -63,7 +63,7 @@ fn llama(directory: &Path) -> u64 {
         let norm = format!("model.layers.{layer}.input_layernorm.weight");
         tensors.push((norm, vec![HIDDEN]));
     }
-    let values: Vec<u8> = (0..1 << 20).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let values: Vec<u8> = (0..1 << 19).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let views: Vec<_> = tensors
         .iter()
         .map(|(name, shape)| {

@@ -108,7 +108,7 @@ fn a_plan_refuses_the_same_as_a_save() {
 #[test]
 fn an_index_over_the_limits() {
     let (_dir, to) = place("new");
-    let many = (0..1_000_000).map(|i| (i.to_string(), ""));
+    let many = (0..1_000_000).rev().map(|i| (format!("{i:06}"), ""));
     let options = ShardOptions::new().metadata(many).max_shard_size(1.into());
     let too_many = |error: &Error| {
         matches!(

@@ -102,7 +102,7 @@ impl Staging for Device {
         let (slot, parts) = self.copying.pop_front().expect("a copy was begun");
         for part in parts {
             let place = &mut self.tensors[part.tensor][part.offset..][..part.slot.len()];
-            assert!(place.iter().all(|&byte| byte == 0xee), "copied twice");
+            assert!(*place == vec![0xee; place.len()], "copied twice");
             place.copy_from_slice(&bytemuck::cast_slice::<u64, u8>(&slot)[part.slot]);
         }
         self.finished += 1;

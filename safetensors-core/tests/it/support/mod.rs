@@ -22,7 +22,7 @@ pub(crate) use safetensors_core::{
     TensorView, save, save_sharded, serialize,
 };
 pub(crate) use safetensors_testing::files::{names_in, place};
-pub(crate) use safetensors_testing::tensors::file_bytes;
+pub(crate) use safetensors_testing::tensors::{file_bytes, repeated};
 pub(crate) use tempfile::{TempDir, tempdir};
 
 /// Returns the system's kind of an error that it caused.

@@ -86,13 +86,7 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 
 #[test]
 fn permanent_faults_are_described_in_the_error() {
-    for (status, kind, words) in [
-        (404, std::io::ErrorKind::NotFound, "no such"),
-        (403, std::io::ErrorKind::PermissionDenied, "refuses access"),
-        (401, std::io::ErrorKind::PermissionDenied, "credentials"),
-        (500, std::io::ErrorKind::Other, "500"),
-        (503, std::io::ErrorKind::Other, "<Code>Busy</Code>"),
-    ] {
+    let is_described = |(status, kind, words)| {
         let (server, _) = served();
         server.misbehave(move |_, _| Some(Fault::Status(status, "<Code>Busy</Code>")));
         let error = open(&server).unwrap_err();
@@ -102,7 +96,19 @@ fn permanent_faults_are_described_in_the_error() {
         assert!(message.contains(words), "{message}");
         assert_eq!(error.file(), Some(&*server.address(NAME)), "{message}");
         assert!(message.len() < 700, "{message}");
-    }
+    };
+    let statuses = [
+        (404, std::io::ErrorKind::NotFound, "no such"),
+        (403, std::io::ErrorKind::PermissionDenied, "refuses access"),
+        (401, std::io::ErrorKind::PermissionDenied, "credentials"),
+        (500, std::io::ErrorKind::Other, "500"),
+        (503, std::io::ErrorKind::Other, "<Code>Busy</Code>"),
+    ];
+    thread::scope(|scope| {
+        for status in statuses {
+            scope.spawn(move || is_described(status));
+        }
+    });
 }
 
 /// At opening, and later, when a tensor is read.

@@ -19,18 +19,14 @@ mod uploads;
 
 use safetensors_core::{SaveOptions, TensorBuf, serialize};
 use safetensors_hub::remote::RemoteOptions;
+use safetensors_testing::tensors::repeated;
 
 pub(crate) const MIB: usize = 1 << 20;
 
 /// `len` bytes that differ by position and seed. They repeat after a prime number of bytes, so that
 /// bytes from another place are noticed.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    const PERIOD: usize = 65_521;
-    let period: Vec<_> =
-        (0..PERIOD.min(len)).map(|i| ((i * 31 + (i >> 8) + seed) % 251) as u8).collect();
-    let mut bytes = period.repeat(len / PERIOD + 1);
-    bytes.truncate(len);
-    bytes
+    repeated(len, 65_521, |i| ((i * 31 + (i >> 8) + seed) % 251) as u8)
 }
 
 /// Tensors of bytes with these names and lengths.

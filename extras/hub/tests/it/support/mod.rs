@@ -11,6 +11,7 @@ use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
 use safetensors_hub::client::{ClientOptions, HubFile};
 use safetensors_hub::{DownloadOptions, Error, Snapshot};
 use safetensors_testing::process::command_of;
+use safetensors_testing::tensors::repeated;
 
 use crate::server::Server;
 use crate::server::repo::Repo;
@@ -20,10 +21,15 @@ pub(crate) const REPO: &str = "owner/name";
 
 /// A file with one tensor of this many bytes.
 pub(crate) fn tensor_file(tensor: &str, len: usize) -> Vec<u8> {
-    let values: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
+    let values = values(len);
     let shape = [len];
     let view = TensorView::from_slice(&shape, &values).unwrap();
     serialize([(tensor, view)], &SaveOptions::new()).unwrap()
+}
+
+/// The bytes of the tensor in [`tensor_file`].
+pub(crate) fn values(len: usize) -> Vec<u8> {
+    repeated(len, 251 << 7, |i| (i * 31 + i / 251) as u8)
 }
 
 /// A repository with a model in one file of about this many bytes.

@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use super::{AtomicDirectory, DirectoryPlace};
@@ -43,7 +44,8 @@ fn content(path: &Path) -> Option<String> {
 
 /// A place with an old directory, and the path of that.
 fn with_old() -> (TempDir, PathBuf) {
-    let (dir, path) = place("epoch");
+    let dir = directory_in_memory();
+    let path = dir.path().join("epoch");
     put(&path, "old").unwrap();
     (dir, path)
 }
@@ -70,7 +72,8 @@ fn a_directory_is_created_atomically_and_not_replaced() {
 #[test]
 fn an_interruption_leaves_the_new_directory_or_none() {
     let setup = || {
-        let (dir, path) = place("run/epoch");
+        let dir = directory_in_memory();
+        let path = dir.path().join("run/epoch");
         (dir, path)
     };
     let act = |(_, path): &(TempDir, PathBuf)| new(path, "new")?.commit();

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use super::{TempDirectory, TempFile, create_new};
@@ -325,7 +326,7 @@ fn a_save_with_a_hidden_directory_that_is_interrupted_anywhere_leaves_nothing() 
         // A directory that was made for the save does not stay without its files.
         assert!(!names.is_empty() || !is_there, "{interrupted:?}: {result:?}");
     };
-    let steps = interrupt_everywhere(|| tempdir().unwrap(), act, check);
+    let steps = interrupt_everywhere(directory_in_memory, act, check);
     assert!(steps.contains(&"lock the directory") && steps.len() > 10, "{steps:?}");
 }
 

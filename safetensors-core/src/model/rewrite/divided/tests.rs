@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use crate::checkpoint::{SavedShards, ShardOptions, fill_of, save_sharded};
@@ -90,7 +91,7 @@ fn an_error_in_the_tensors_leaves_nothing() {
 fn the_old_checkpoint_or_the_new_one_wherever_a_save_is_interrupted() {
     for has_old in [false, true] {
         let setup = || {
-            let directory = tempdir().unwrap();
+            let directory = directory_in_memory();
             if has_old {
                 save_ranks(&directory.path().join("model"), 1, false).unwrap();
             }
@@ -127,7 +128,7 @@ fn the_old_checkpoint_or_the_new_one_wherever_a_save_is_interrupted() {
 fn files_of_pytorch_are_all_there_or_none_after_a_failure() {
     for has_old in [false, true] {
         let setup = || {
-            let directory = tempdir().unwrap();
+            let directory = directory_in_memory();
             if has_old {
                 fs::create_dir(directory.path().join("model")).unwrap();
                 fs::write(directory.path().join("model/config.json"), "old").unwrap();

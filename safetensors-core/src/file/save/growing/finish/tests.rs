@@ -100,7 +100,7 @@ fn steps_of_run(path: &Path, large: usize) -> usize {
     for name in ["tail", "spill"] {
         assert!(file.view(name).unwrap().data() == data.repeat(steps), "{name}");
     }
-    let columns: Vec<u8> = data.chunks(large / 2).flat_map(|row| row.repeat(steps)).collect();
+    let columns = data.chunks(large / 2).map(|row| row.repeat(steps)).collect::<Vec<_>>().concat();
     assert!(file.view("columns").unwrap().data() == columns);
     assert_eq!(file.view("small").unwrap().data(), [1; 3]);
     steps
