@@ -53,6 +53,8 @@ use crate::file::io::ReadAt;
 #[cfg(feature = "std")]
 pub use crate::file::io::hidden::is_temporary_name;
 #[cfg(feature = "std")]
+pub use crate::file::io::positional::start_writing_back;
+#[cfg(feature = "std")]
 use crate::file::load::{LazyTensor, LoadOptions};
 pub use crate::format::convert::support::Support;
 use crate::format::convert::{DtypeTable, Widening, widen};

@@ -5,12 +5,17 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use safetensors_core::framework::start_writing_back;
+
 use super::lock::PATIENCE;
 use super::{CachedRepo, create_parent, names, unique};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
 
 const SUFFIX: &str = ".incomplete";
+
+/// So many bytes go to the disk while others arrive, so that few are left to wait for at the end.
+const EARLY: u64 = 16 << 20;
 
 /// Shows other processes that this one works. They wait only so long.
 pub(crate) fn touch(file: &File) {
@@ -75,12 +80,17 @@ impl Incomplete {
         // its progress, and no record of its parts is needed. Python's unfinished files have none.
         // The position is set each time, so that the bytes come to their place even if the file is
         // shared with another process.
+        let end = self.len + bytes.len() as u64;
         let write = |file: &mut File| {
             file.seek(SeekFrom::Start(self.len))?;
             file.write_all(bytes)
         };
         write(&mut self.file).map_err(|error| self.failed(error))?;
-        self.len += bytes.len() as u64;
+        let [begin, whole] = [self.len, end].map(|at| at / EARLY * EARLY);
+        if begin < whole {
+            start_writing_back(&self.file, begin..whole);
+        }
+        self.len = end;
         Ok(())
     }
 

@@ -136,8 +136,10 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Does not wait. Errors show at synchronisation.
-pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
+/// Asks the system to put bytes of a file on the disk. Does not wait. Errors show at
+/// synchronisation.
+#[doc(hidden)]
+pub fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
     // Linux takes this advice as a request to write back changes. Bytes that are on the disk
     // already leave the page cache, which are few directly after the write.
     #[cfg(any(target_os = "linux", target_os = "android"))]
