@@ -17,7 +17,18 @@ pub fn place(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
 /// A new directory, in memory where the system has a place for it. Saves that wait for a disk spend
 /// most of their time on it, and some tests make thousands of saves.
 pub fn directory_in_memory() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+    #[cfg(unix)]
+    if rustix::fs::statvfs("/dev/shm").is_ok_and(|it| it.f_bavail * it.f_frsize >= 1 << 30) {
+        return tempfile::tempdir_in("/dev/shm").unwrap();
+    }
+    tempfile::tempdir().unwrap()
+}
+
+/// A new directory in memory, and the path of a file in it: see [`directory_in_memory`].
+pub fn place_in_memory(name: impl AsRef<Path>) -> (TempDir, PathBuf) {
+    let directory = directory_in_memory();
+    let path = directory.path().join(name);
+    (directory, path)
 }
 
 /// Writes a file of tensors with these names, dtypes and shapes, and returns the length of the data

@@ -20,8 +20,8 @@ pub fn unread(len: usize) -> impl TensorSource + Clone {
     bytes_by(len, |_| panic!("the tensor was asked for its bytes"))
 }
 
-/// Returns `len` bytes by position, of which `period` are made and repeated. Millions of bytes that
-/// are made one by one take seconds without optimisation.
+/// Returns `len` bytes by position. Only the first `period` are computed, and then repeated: without
+/// optimisation, millions take seconds.
 pub fn repeated(len: usize, period: usize, byte: impl Fn(usize) -> u8) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..period.min(len)).map(byte).collect();
     bytes = bytes.repeat(len.div_ceil(period));

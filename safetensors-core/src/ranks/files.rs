@@ -180,7 +180,7 @@ impl<'p> RankFiles<'p> {
         // The index writes its own number under this key.
         index.metadata.remove("total_size");
         index.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
-        // Before a million names are made in vain.
+        // First, because it takes long to make the names of millions of parts.
         index.check_entries(self.files.iter().map(|file| file.tensors.len()).sum())?;
         for file in &self.files {
             let names = self.parts(file)?.into_iter().map(|part| part.name).collect();

@@ -135,7 +135,7 @@ proptest! {
 fn only_needed_bytes_are_read() {
     // Two columns of 512 × 256 bytes each, in two files, and then two rows.
     let (rows, columns) = (1024, 512);
-    let values: Vec<u8> = (0..rows * columns).map(|i| (i % 251) as u8).collect();
+    let values = repeated(rows * columns, 251, |i| (i % 251) as u8);
     let shape = [rows, columns];
     let view = TensorView::from_slice(&shape, &values).unwrap();
     let boxes = [

@@ -329,7 +329,7 @@ fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
 
 #[test]
 fn short_runs_are_gathered_into_larger_pieces() {
-    let data: Vec<u8> = (0..1 << 18).map(|i| (i % 251) as u8).collect();
+    let data = repeated(1 << 18, 251, |i| (i % 251) as u8);
     let view = TensorView::new(Dtype::U8, &[512, 512], &data).unwrap();
     let archive =
         SafeTensors::from_source(serialize([("t", view)], &SaveOptions::new()).unwrap()).unwrap();

@@ -14,8 +14,8 @@ use crate::etag::Etag;
 
 const SUFFIX: &str = ".incomplete";
 
-/// So many bytes go to the disk while others arrive, so that few are left to wait for at the end.
-const EARLY: u64 = 16 << 20;
+/// The disk gets so many bytes at a time while others arrive, so that few are left at the end.
+const PIECE: u64 = 16 << 20;
 
 /// Shows other processes that this one works. They wait only so long.
 pub(crate) fn touch(file: &File) {
@@ -86,7 +86,7 @@ impl Incomplete {
             file.write_all(bytes)
         };
         write(&mut self.file).map_err(|error| self.failed(error))?;
-        let [begin, whole] = [self.len, end].map(|at| at / EARLY * EARLY);
+        let [begin, whole] = [self.len, end].map(|at| at / PIECE * PIECE);
         if begin < whole {
             start_writing_back(&self.file, begin..whole);
         }

@@ -222,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stops_receiving_or_sending_is_abandoned() {
-        let is_abandoned = |pieces: usize, answer: &'static str| {
+    fn a_server_that_stops_receiving_or_sending_check() {
+        let check = |pieces: usize, answer: &'static str| {
             let (answer, took) = sent(move |stream| {
                 read(stream, pieces, Duration::ZERO);
                 write!(stream.get_mut(), "{answer}").unwrap();
@@ -232,12 +232,12 @@ mod tests {
             assert_eq!(answer.unwrap_err(), HttpErrorKind::Timeout);
             assert!(took >= 2 * LIMIT && took < 6 * LIMIT, "{took:?}");
         };
-        // They mostly wait.
+        // At once, because each mostly waits.
         std::thread::scope(|scope| {
-            scope.spawn(|| is_abandoned(2, ""));
-            scope.spawn(|| is_abandoned(SENT / MIB, ""));
+            scope.spawn(|| check(2, ""));
+            scope.spawn(|| check(SENT / MIB, ""));
             let half = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no";
-            scope.spawn(|| is_abandoned(SENT / MIB, half));
+            scope.spawn(|| check(SENT / MIB, half));
         });
     }
 }

@@ -85,7 +85,7 @@ fn an_unreachable_hub_is_soon_abandoned() {
     // The name is too long for a question to a server of names.
     let no_such_host = format!("http://{}.invalid", "x".repeat(64));
     let nothing_answers = full.as_ref().map(|full| format!("http://{}", full.address));
-    let is_abandoned = |endpoint: String| {
+    let check = |endpoint: String| {
         let cache = tempfile::tempdir().unwrap();
         let client = ClientOptions::new().token(None).endpoint(&endpoint).retries(1000);
         let client = client.pause(patience / 20).connect_timeout(patience);
@@ -97,9 +97,10 @@ fn an_unreachable_hub_is_soon_abandoned() {
         assert!(error.to_string().contains(host), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(5), "{endpoint}: {:?}", begin.elapsed());
     };
+    // At once, because each mostly waits.
     std::thread::scope(|scope| {
         for endpoint in [nothing_listens, no_such_host].into_iter().chain(nothing_answers) {
-            scope.spawn(|| is_abandoned(endpoint));
+            scope.spawn(|| check(endpoint));
         }
     });
 }

@@ -36,7 +36,7 @@ fn blob(dir: &Path, repo: &str) -> PathBuf {
 
 #[test]
 fn models_are_listed_with_their_revisions() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = filled(dir.path());
     let commit = server.commit("owner/name", "main");
     let listed = output(run(dir.path(), &["cache", "list"]));
@@ -65,7 +65,7 @@ fn models_are_listed_with_their_revisions() {
 
 #[test]
 fn sizes_equal_the_files_on_the_disk() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     filled(dir.path());
     let before = json(dir.path(), "size");
     assert_eq!(before["repos"][1]["bytes"], file().len());
@@ -85,7 +85,7 @@ fn sizes_equal_the_files_on_the_disk() {
 
 #[test]
 fn cache_verify_reports_a_damaged_file() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = filled(dir.path());
     let intact = output(run(dir.path(), &["cache", "verify"]));
     assert!(intact.contains("owner/name: ok") && intact.ends_with("2 repos checked: 2 intact\n"));
@@ -112,7 +112,7 @@ fn cache_verify_reports_a_damaged_file() {
 
 #[test]
 fn a_file_that_was_compared_with_nothing_is_not_verified() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     filled(dir.path());
     let repo = dir.path().join("cache/models--owner--shards");
     let odd = repo.join("blobs/odd-1");
@@ -148,7 +148,7 @@ fn a_file_that_was_compared_with_nothing_is_not_verified() {
 
 #[test]
 fn a_branch_without_its_snapshot_is_reported() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = filled(dir.path());
     let repo = dir.path().join("cache/models--owner--shards");
     fs::remove_dir_all(repo.join("snapshots")).unwrap();
@@ -171,7 +171,7 @@ fn a_branch_without_its_snapshot_is_reported() {
 
 #[test]
 fn a_cache_that_does_not_exist_is_empty() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     for command in ["list", "verify", "size"] {
         let shown = output(run(dir.path(), &["cache", command]));
         assert!(shown.contains("0 repos"), "{shown}");
@@ -186,7 +186,7 @@ fn a_cache_that_does_not_exist_is_empty() {
 
 #[test]
 fn a_directory_that_is_named_has_to_be_one() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     fs::write(dir.path().join("file"), "").unwrap();
     for command in ["list", "verify", "size"] {
         let said = |path| error(run(dir.path(), &["cache", command, "--cache-dir", path]), 1);
@@ -198,7 +198,7 @@ fn a_directory_that_is_named_has_to_be_one() {
 
 #[test]
 fn repositories_are_removed_after_a_dry_run_and_with_force() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = filled(dir.path());
     let rm =
         |options: &[&str]| run(dir.path(), &[&["cache", "rm", "owner/name"], options].concat());
@@ -219,7 +219,7 @@ fn repositories_are_removed_after_a_dry_run_and_with_force() {
 
 #[test]
 fn commits_that_nothing_leads_to_are_pruned() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let _server = filled(dir.path());
     let prune = |options: &[&str]| run(dir.path(), &[&["cache", "prune"], options].concat());
     let nothing = output(prune(&["--dry-run"]));

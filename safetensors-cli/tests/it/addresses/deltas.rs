@@ -21,7 +21,7 @@ fn repo(dir: &Path, names: &[(&str, &str)]) -> Repo {
 
 #[test]
 fn deltas_are_made_and_applied_from_addresses() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     versions(dir.path());
     std::fs::write(dir.path().join("root/weight_v000000/config.json"), "{}").unwrap();
     let server = Server::start([
@@ -41,7 +41,7 @@ fn deltas_are_made_and_applied_from_addresses() {
 
 #[test]
 fn a_repository_is_followed() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     versions(dir.path());
     std::fs::write(dir.path().join("root/weight_v000000/config.json"), "{}").unwrap();
     let [zero, one] = ["run/weight_v000000", "run/weight_v000001"];

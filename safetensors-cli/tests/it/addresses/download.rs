@@ -27,7 +27,7 @@ fn files(dir: &Path) -> Vec<String> {
 
 #[test]
 fn the_checkpoint_comes_and_its_directory_is_printed() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([("owner/name", repo()), ("owner/shards", sharded_repo())]);
     let expected = snapshot(&server, dir.path(), "owner/name");
     let mut command = with_hub(&server, dir.path(), &["download", "owner/name"]);
@@ -72,7 +72,7 @@ fn files_are_chosen_as_by_hf_download() {
         (&["--include", "[!a-q]*.json", "--include", "unet/"], &["tokenizer.json", "unet"]),
         (&["--also", "config.json"], &["config.json", "model.safetensors"]),
     ] {
-        let dir = directory_in_memory();
+        let dir = temp_dir();
         let args = [&["download", "owner/name", "--cache-dir", "cache"], args].concat();
         let printed = output(with_hub(&server, dir.path(), &args));
         let commit = server.commit("owner/name", "main");
@@ -89,7 +89,7 @@ fn files_are_chosen_as_by_hf_download() {
 
 #[test]
 fn a_directory_that_is_named_is_a_model_for_every_command() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([("owner/shards", sharded_repo()), ("owner/name", repo())]);
     let run = |args: &[&str]| with_hub(&server, dir.path(), &[&["download"], args].concat());
     let dry = ["owner/shards", "--local-dir", "model", "--dry-run"];
@@ -125,7 +125,7 @@ fn output_of(command: &mut Command) -> String {
 
 #[test]
 fn a_dry_run_lists_the_files_and_writes_nothing() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([("owner/name", repo()), ("owner/shards", sharded_repo())]);
     let run =
         |args: &[&str]| output(with_hub(&server, dir.path(), &[&["download"], args].concat()));
@@ -156,7 +156,7 @@ fn a_dry_run_lists_the_files_and_writes_nothing() {
 
 #[test]
 fn a_folder_and_a_revision_can_be_downloaded() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let with_tag = repo().commit("v1", [("model.safetensors", file())]);
     let server = Hub::start([("owner/name", with_tag)]);
     let run = |args: &[&str]| output(with_hub(&server, dir.path(), args));
@@ -175,7 +175,7 @@ fn a_folder_and_a_revision_can_be_downloaded() {
 
 #[test]
 fn wrong_usage_is_reported_before_any_request() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([("owner/name", repo())]);
     for (args, expected) in [
         (&["owner/name/file"][..], "is no repository"),
@@ -199,7 +199,7 @@ fn wrong_usage_is_reported_before_any_request() {
 
 #[test]
 fn failed_downloads_suggest_a_remedy() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([
         ("owner/name", repo()),
         ("owner/gated", repo().access(Access::Gated)),
@@ -228,7 +228,7 @@ fn failed_downloads_suggest_a_remedy() {
 
 #[test]
 fn a_renamed_repository_is_followed_by_option() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let renamed = Repo { renamed_to: Some("new/name".into()), ..repo() };
     let server = Hub::start([("old/name", renamed), ("new/name", repo())]);
     let said = error(with_hub(&server, dir.path(), &["download", "old/name"]), 1);
@@ -240,7 +240,7 @@ fn a_renamed_repository_is_followed_by_option() {
 
 #[test]
 fn the_type_of_a_repository_is_an_option_as_in_hf() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([("datasets/owner/name", repo())]);
     let download =
         |args: &[&str]| output(with_hub(&server, dir.path(), &[&["download"], args].concat()));

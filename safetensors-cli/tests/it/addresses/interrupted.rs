@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::bucket::Bucket;
-use super::{SaveOptions, TensorBuf, directory_in_memory, serialize};
+use super::{SaveOptions, TensorBuf, serialize, temp_dir};
 use crate::fixtures::undo_ignored_signals;
 
 /// Makes a file of 20 MiB: two parts of an upload, and half of a part.
@@ -43,7 +43,7 @@ fn begin(bucket: &Bucket, dir: &Path, out: &str) -> Child {
 
 #[test]
 fn an_interrupted_upload_leaves_nothing() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     large(dir.path());
     for (name, signal) in [("INT", 2), ("TERM", 15)] {
         for out in ["s3://bucket/out.safetensors", "s3://bucket/out"] {

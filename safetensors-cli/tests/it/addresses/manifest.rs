@@ -26,7 +26,7 @@ fn check(manifest: &str, files: &BTreeMap<String, Vec<u8>>) {
 
 #[test]
 fn references_have_the_addresses_of_files() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     // A web server, also with a name that is like a template, and is not a URL as it is.
     for (name, in_url) in [
         ("a/model.safetensors", "a/model.safetensors"),
@@ -57,7 +57,7 @@ fn references_have_the_addresses_of_files() {
 /// The query may be a signature, and a manifest is given to others.
 #[test]
 fn a_manifest_has_no_signature_of_an_address() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Web::new().with("a.safetensors", file());
     let address = server.address("a.safetensors");
     let signed = format!("{address}?X-Amz-Signature=secret");

@@ -24,7 +24,8 @@ use std::sync::LazyLock;
 
 use assert_cmd::Command;
 use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
-use safetensors_testing::files::directory_in_memory;
+
+use crate::fixtures::temp_dir;
 
 /// The variables that would change how the command treats an address, or its colours.
 const VARIABLES: &str = "HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_ENDPOINT HF_HUB_OFFLINE \
@@ -96,7 +97,7 @@ pub(crate) fn shards() -> Vec<(String, Vec<u8>)> {
 }
 
 fn make_shards() -> Vec<(String, Vec<u8>)> {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let options = ShardOptions::new().max_shard_size(1_000_000.into());
     save_sharded(dir.path(), tensors(), &options).unwrap();
     let entries = std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap);

@@ -51,7 +51,7 @@ fn local(dir: &Path, files: &[(String, Vec<u8>)]) {
 
 #[test]
 fn every_command_reads_a_repository_of_the_hub() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     local(dir.path(), &[("model.safetensors".into(), file())]);
     let server = Hub::start([("owner/name", repo())]);
     compare(dir.path(), "hf://owner/name", |args| with_hub(&server, dir.path(), args));
@@ -71,7 +71,7 @@ fn every_command_reads_a_repository_of_the_hub() {
 
 #[test]
 fn shards_of_the_hub_are_read() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     local(dir.path(), &shards());
     let server = Hub::start([("owner/name", sharded_repo())]);
     let diff = ["diff", "local", "hf://owner/name"];
@@ -95,7 +95,7 @@ fn files_below(directory: &Path, prefix: &str, found: &mut Vec<(String, Vec<u8>)
 
 #[test]
 fn directories_of_trainers_are_read_by_address() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let whole = fixture("training/ranks.safetensors");
     let args = ["convert", whole.to_str().unwrap(), "dcp", "--ranks", "3", "--dcp"];
     let rule = ["--rule", "*=replicate"];
@@ -119,7 +119,7 @@ fn directories_of_trainers_are_read_by_address() {
 
 #[test]
 fn every_command_reads_from_a_web_server() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     local(dir.path(), &[("model.safetensors".into(), file())]);
     let server = Web::new().with("a/model.safetensors", file());
     let address = server.address("a/model.safetensors");
@@ -138,7 +138,7 @@ fn every_command_reads_from_a_web_server() {
 
 #[test]
 fn headers_of_an_address_are_compared_without_its_data() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     local(dir.path(), &[("model.safetensors".into(), file())]);
     let server = Web::new().with("a/model.safetensors", file());
     let address = server.address("a/model.safetensors");
@@ -167,7 +167,7 @@ pub(super) fn of_bucket(mut command: Command, server: &Web) -> Command {
 
 #[test]
 fn a_bucket_that_the_environment_describes() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Web::new().with("bucket/models/a.safetensors", file());
     let args = ["inspect", "s3://bucket/models/a.safetensors", "--flat"];
     let shown = output(of_bucket(safetensors(dir.path(), &args), &server));
@@ -182,7 +182,7 @@ const NOTHING: &str = "<ListBucketResult><Name>bucket</Name><IsTruncated>false</
 
 #[test]
 fn files_of_other_formats_are_read_by_address() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Web::new();
     for name in [
         "stored.npz",
@@ -234,7 +234,7 @@ fn files_of_other_formats_are_read_by_address() {
 
 #[test]
 fn errors_have_the_address_and_a_remedy() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Web::new().with("bucket/models/a.safetensors", file());
     let absent = server.address("b.safetensors");
     let said = error(safetensors(dir.path(), &["inspect", &absent]), 1);
@@ -256,7 +256,7 @@ fn errors_have_the_address_and_a_remedy() {
 
 #[test]
 fn several_addresses_and_paths_are_verified_at_once() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     local(dir.path(), &shards());
     let server = Hub::start([("owner/name", sharded_repo()), ("owner/other", repo())]);
     let index = "hf://owner/name/model.safetensors.index.json";
@@ -275,7 +275,7 @@ fn several_addresses_and_paths_are_verified_at_once() {
 
 #[test]
 fn nothing_is_changed_in_place() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Web::new().with("model.safetensors", file());
     let address = server.address("model.safetensors");
     let init = ["--architecture", "a", "--implementation", "i", "--title", "t"];
@@ -295,7 +295,7 @@ fn nothing_is_changed_in_place() {
 
 #[test]
 fn invalid_addresses_are_refused_with_the_reason() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     for (address, expected) in [
         ("ftp://host/model.safetensors", "expected an address that begins with one of s3, s3a, gs"),
         ("hf://owner", "expected hf://owner/name"),

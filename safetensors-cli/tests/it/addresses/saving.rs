@@ -9,7 +9,7 @@ use super::*;
 
 #[test]
 fn a_checkpoint_of_the_hub_is_converted() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Hub::start([("owner/name", sharded_repo())]);
     let run = |args: &[&str]| output(with_hub(&server, dir.path(), args));
     let planned = run(&["convert", "hf://owner/name", "out", "--dtype", "bf16", "--dry-run"]);
@@ -30,7 +30,7 @@ fn a_checkpoint_of_the_hub_is_converted() {
 
 #[test]
 fn a_model_of_the_hub_takes_its_other_files_along() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let mut files = shards();
     let config = r#"{"torch_dtype": "float32"}"#;
     for (name, text) in
@@ -54,7 +54,7 @@ fn a_model_of_the_hub_takes_its_other_files_along() {
 
 #[test]
 fn a_conversion_to_a_store() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     fs::create_dir(dir.path().join("a store")).unwrap();
     let store = format!("file://{}/a%20store", dir.path().display());
     fs::write(dir.path().join("in.safetensors"), file()).unwrap();
@@ -108,7 +108,7 @@ fn bucket_of_model() -> Bucket {
 
 #[test]
 fn a_bucket_that_is_its_own_output_keeps_its_other_files() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     for out in ["s3://bucket/m", "s3://bucket/m/"] {
         let bucket = bucket_of_model();
         let args = ["convert", "s3://bucket/m", out, "--dtype", "bf16", "--force"];
@@ -130,7 +130,7 @@ fn a_bucket_that_is_its_own_output_keeps_its_other_files() {
 
 #[test]
 fn other_files_in_a_bucket_are_replaced_after_a_question_only() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let bucket = bucket_of_model();
     bucket.put("bucket/n/config.json", "mine");
     bucket.put("bucket/n/notes.txt", "mine");
@@ -149,7 +149,7 @@ fn other_files_in_a_bucket_are_replaced_after_a_question_only() {
 
 #[test]
 fn a_list_of_a_bucket_that_fails_is_an_error_and_one_that_is_denied_a_warning() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let bucket = bucket_of_model();
     bucket.put("bucket/m/tokenizer/vocab.json", "{}");
     let args = ["convert", "s3://bucket/m", "out"];
@@ -169,7 +169,7 @@ fn a_list_of_a_bucket_that_fails_is_an_error_and_one_that_is_denied_a_warning() 
 /// Each command takes it, also those that change a file or write another one.
 #[test]
 fn an_address_of_the_disk_is_the_path() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     fs::write(dir.path().join("ä.safetensors"), file()).unwrap();
     let run = |args: &[&str]| output(safetensors(dir.path(), args));
     let address = format!("file://localhost{}/%C3%A4.safetensors", dir.path().display());
@@ -202,7 +202,7 @@ fn an_address_of_the_disk_is_synced() {
         eprintln!("SKIPPED: this test needs strace, which is not there");
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::fixtures::temp_dir_on_disk();
     fs::write(dir.path().join("in.safetensors"), file()).unwrap();
     let mut traced = Program::new("strace");
     traced.args(["-qq", "-f", "-o", "trace", "-e", "trace=fsync,fdatasync"]);
@@ -216,7 +216,7 @@ fn an_address_of_the_disk_is_synced() {
 
 #[test]
 fn tied_weights_and_metadata_go_along() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let weight = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     let tied = SaveOptions::new().metadata([("lm_head", "embed"), ("license", "mit")]);
     let bytes = serialize([("embed", &weight)], &tied).unwrap();
@@ -230,7 +230,7 @@ fn tied_weights_and_metadata_go_along() {
 
 #[test]
 fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
-    let dir = directory_in_memory();
+    let dir = temp_dir();
     let server = Web::new().with("in.safetensors", file());
     let input = server.address("in.safetensors");
     let out = server.address("out.safetensors");

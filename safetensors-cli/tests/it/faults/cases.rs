@@ -10,11 +10,10 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 use safetensors_core::edit::{is_torn, restore_header};
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
-use safetensors_testing::files::directory_in_memory;
 use tempfile::TempDir;
 
 use super::strace::{self, Call, Fault, Outcome};
-use crate::fixtures::Words;
+use crate::fixtures::{self, Words};
 
 /// Where the new tensors come from, and the checkpoint that is changed, in each run's directory.
 const INPUT: &str = "input.safetensors";
@@ -45,8 +44,8 @@ pub(crate) struct Case {
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
     /// killed stays.
     pub(crate) follows: bool,
-    /// Whether only every fourth of the calls that only read is tested, because there are many, and
-    /// they leave the state of the calls before them.
+    /// Whether only every fourth is tested of the calls that only read and follow no change, because
+    /// there are many, and they leave the state of the calls before them.
     is_long: bool,
 }
 
@@ -105,11 +104,8 @@ impl Case {
         let mut calls = self.all_calls();
         if self.is_long && !crate::faults::tries_all() {
             let mut reads = 0..;
-            calls.retain(|call| {
-                !call.only_reads()
-                    || call.follows_change
-                    || reads.next().is_some_and(|i| i % 4 == 0)
-            });
+            let may_skip = |call: &Call| call.only_reads() && !call.follows_change;
+            calls.retain(|call| !may_skip(call) || reads.next().is_some_and(|i| i % 4 == 0));
         }
         calls
     }
@@ -217,15 +213,15 @@ impl Case {
 /// Every file and directory of a run, with its bytes.
 pub(crate) type State = Vec<(String, Vec<u8>)>;
 
-/// Returns the state that a run has left. The names of temporary files, of files that others have
-/// replaced, and of saves for ranks are chosen by chance.
+/// Returns the state that a run has left. The names of temporary files, of replaced files and of
+/// saves for ranks are random, and made equal here.
 pub(crate) fn state(root: &Path) -> State {
     // Compiled once: without optimisation, that takes as long as running the command.
     static HIDDEN: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?-u)(^|/)\.[^/]*\.tmp").unwrap());
-    static NUMBERS: LazyLock<Regex> =
+    static CHANCE: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?-u)(convert-\d+|\.replaced)-\d+").unwrap());
-    let plain = |bytes: &[u8]| NUMBERS.replace_all(bytes, &b"by chance"[..]).into_owned();
+    let plain = |bytes: &[u8]| CHANCE.replace_all(bytes, &b"chance"[..]).into_owned();
     let (mut all, mut below) = (Vec::new(), vec![root.to_owned()]);
     while let Some(directory) = below.pop() {
         for entry in fs::read_dir(directory).unwrap() {
@@ -273,7 +269,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// A new directory: if everything is tried, on the disk, where space is also reserved.
 fn temp_dir() -> TempDir {
-    if crate::faults::tries_all() { TempDir::new().unwrap() } else { directory_in_memory() }
+    if crate::faults::tries_all() { fixtures::temp_dir_on_disk() } else { fixtures::temp_dir() }
 }
 
 /// The command. Under `strace` it has one thread.

@@ -20,16 +20,16 @@ const ONE_THREAD: &str = "inject=?clone,?clone3:error=EAGAIN";
 pub(crate) struct Call {
     name: String,
     nth: usize,
-    /// Whether a call may have changed a file since the last one of which this is true. If not, a
-    /// process that is killed here leaves the same files as one that is killed there.
+    /// Whether a file may have changed since the call before it in the list. If not, a process that
+    /// is killed here leaves the same files as one that is killed there.
     pub(crate) follows_change: bool,
 }
 
-/// Calls that change nothing.
+/// Calls that only read.
 const READS: [&str; 8] =
     ["statx", "newfstatat", "pread64", "preadv", "read", "readlink", "getdents64", "lseek"];
 
-/// Other calls that change no file.
+/// Other calls that change no file's name or content. No shared mapping is written to.
 const HARMLESS: [&str; 16] = [
     "access",
     "clone",
@@ -50,13 +50,13 @@ const HARMLESS: [&str; 16] = [
 ];
 
 impl Call {
-    /// Whether a call of this name changes nothing.
+    /// Whether the call only reads.
     pub(crate) fn only_reads(&self) -> bool {
         READS.contains(&self.name.as_str())
     }
 }
 
-/// Whether a call may change a file.
+/// Whether a call may change a file. One in neither list may.
 fn may_change(name: &str, arguments: &str) -> bool {
     match name {
         "openat" => ["O_CREAT", "O_TRUNC", "O_TMPFILE"].iter().any(|flag| arguments.contains(flag)),

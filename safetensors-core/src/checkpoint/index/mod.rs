@@ -57,7 +57,7 @@ impl Index {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
         let limit = limits.index_bytes;
         let found = source.byte_len();
-        let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
+        let problem = |problem| bad(problem).in_path(path);
         if found > limit {
             return Err(problem(IndexProblem::TooLarge { limit, found }));
         }
@@ -101,24 +101,23 @@ impl Index {
             .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
         let json = to_json(&self.metadata, self.total_size, weight_map)
             .map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
-        match (json.len() as u64, Limits::default().index_bytes) {
-            (found, limit) if found > limit => {
-                Err(refused(IndexProblem::TooLarge { limit, found }))
-            }
-            _ => Ok(json),
+        let (found, limit) = (json.len() as u64, Limits::default().index_bytes);
+        if found > limit {
+            return Err(bad(IndexProblem::TooLarge { limit, found }));
         }
+        Ok(json)
     }
 
     /// Fails if the default [`Limits`] allow fewer tensors, or fewer entries of metadata.
     pub(crate) fn check_entries(&self, tensors: usize) -> Result<()> {
         let limit = Limits::default().index_entries;
-        match tensors.max(self.metadata.len() + 1) > limit {
-            true => Err(refused(IndexProblem::TooManyEntries { limit })),
-            false => Ok(()),
+        if tensors.max(self.metadata.len() + 1) > limit {
+            return Err(bad(IndexProblem::TooManyEntries { limit }));
         }
+        Ok(())
     }
 }
 
-fn refused(problem: IndexProblem) -> Error {
+fn bad(problem: IndexProblem) -> Error {
     ErrorKind::BadIndex { problem }.into()
 }

@@ -90,6 +90,7 @@ mod tests {
     use std::io::{Read, Seek, Write};
 
     use super::*;
+    use crate::file::io::testing::repeated;
 
     fn file(bytes: &[u8]) -> File {
         let mut file = tempfile::tempfile().unwrap();
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn both_ways_copy_the_range_and_nothing_else() {
-        let bytes: Vec<u8> = (0..3_000_001_u32).map(|i| (i % 251) as u8).collect();
+        let bytes = repeated(3_000_001, 251, |i| (i % 251) as u8);
         for (from_offset, to_offset, len) in
             [(0, 0, bytes.len()), (4096, 4096, 1 << 20), (5, 17, 2_500_000), (9, 9, 0)]
         {

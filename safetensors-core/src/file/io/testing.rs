@@ -4,7 +4,10 @@ use std::path::Path;
 use std::string::String;
 use std::time::Duration;
 
-pub(crate) use safetensors_testing::files::{directory_in_memory, names_in, place};
+pub(crate) use safetensors_testing::files::{
+    directory_in_memory, names_in, place, place_in_memory,
+};
+pub(crate) use safetensors_testing::tensors::repeated;
 
 /// Saves until a directory has no hidden file.
 // Once is enough, except while a process that another test starts holds every lock of this one,

@@ -209,10 +209,10 @@ impl LoadOptions {
     }
 
     /// Sets whether a load drops the pages of its files from the page cache of the system. Pages
-    /// that were there before stay. So do a few that the system has read ahead of several threads:
-    /// about 1 % where it reads 8 MiB ahead. By default only a load of more bytes than half of the
-    /// available memory does this, so that the system need not swap; tensors that are read one by
-    /// one count alone.
+    /// that were there before stay, and so do those that the system has read ahead in vain: after
+    /// the last byte that is asked for, and of a load by several threads about 1 % where it reads
+    /// 8 MiB ahead. By default only a load of more bytes than half of the available memory does
+    /// this, so that the system need not swap; tensors that are read one by one count alone.
     ///
     /// Needs Linux 6.14, and a file system of a disk, such as ext4 or XFS; elsewhere it has no
     /// effect. The pages of a mapped file are its memory, so they stay.

@@ -4,13 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use super::AtomicFile;
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, fail_at, interrupt_everywhere, without};
-use crate::file::io::testing::{names_in, place, save_until_clean};
+use crate::file::io::testing::{directory_in_memory, names_in, place, save_until_clean};
 use crate::file::save::{SaveOptions, StreamWriter, serialize};
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};

@@ -15,7 +15,7 @@ fn plain(path: &Path) {
         TensorView::new(dtype, shape, &bytes[..len]).unwrap()
     }
 
-    let bytes: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 251) as u8).collect();
+    let bytes = repeated(3 << 20, 251, |i| (i % 251) as u8);
     let tensors = [
         ("rows", view(&bytes, Dtype::F32, &[12, 3], 144)),
         ("columns", view(&bytes, Dtype::BF16, &[5, 24], 240)),

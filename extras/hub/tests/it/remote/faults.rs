@@ -86,7 +86,7 @@ fn a_body_that_breaks_goes_on_where_it_broke() {
 
 #[test]
 fn permanent_faults_are_described_in_the_error() {
-    let is_described = |(status, kind, words)| {
+    let check = |(status, kind, words)| {
         let (server, _) = served();
         server.misbehave(move |_, _| Some(Fault::Status(status, "<Code>Busy</Code>")));
         let error = open(&server).unwrap_err();
@@ -104,9 +104,10 @@ fn permanent_faults_are_described_in_the_error() {
         (500, std::io::ErrorKind::Other, "500"),
         (503, std::io::ErrorKind::Other, "<Code>Busy</Code>"),
     ];
+    // At once, because each mostly waits.
     thread::scope(|scope| {
         for status in statuses {
-            scope.spawn(move || is_described(status));
+            scope.spawn(move || check(status));
         }
     });
 }

@@ -29,7 +29,7 @@ pub(crate) fn tensor_file(tensor: &str, len: usize) -> Vec<u8> {
 
 /// The bytes of the tensor in [`tensor_file`].
 pub(crate) fn values(len: usize) -> Vec<u8> {
-    repeated(len, 251 << 7, |i| (i * 31 + i / 251) as u8)
+    repeated(len, 251 << 8, |i| (i * 31 + i / 251) as u8)
 }
 
 /// A repository with a model in one file of about this many bytes.

@@ -1,13 +1,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use super::{AtomicDirectory, DirectoryPlace};
 use crate::file::io::failpoint::{call_at, interrupt_everywhere, without};
 use crate::file::io::lock::DirectoryLock;
-use crate::file::io::testing::{names_in, place};
+use crate::file::io::testing::{names_in, place, place_in_memory};
 use crate::file::save::{SaveOptions, save};
 use crate::format::error::{ErrorKind, Result};
 use crate::format::tensor::TensorView;
@@ -44,8 +43,7 @@ fn content(path: &Path) -> Option<String> {
 
 /// A place with an old directory, and the path of that.
 fn with_old() -> (TempDir, PathBuf) {
-    let dir = directory_in_memory();
-    let path = dir.path().join("epoch");
+    let (dir, path) = place_in_memory("epoch");
     put(&path, "old").unwrap();
     (dir, path)
 }
@@ -71,11 +69,7 @@ fn a_directory_is_created_atomically_and_not_replaced() {
 
 #[test]
 fn an_interruption_leaves_the_new_directory_or_none() {
-    let setup = || {
-        let dir = directory_in_memory();
-        let path = dir.path().join("run/epoch");
-        (dir, path)
-    };
+    let setup = || place_in_memory("run/epoch");
     let act = |(_, path): &(TempDir, PathBuf)| new(path, "new")?.commit();
     let steps = interrupt_everywhere(setup, act, |(dir, path), at, result| {
         let is_there = result.is_ok() || is_not_durable(&result);

@@ -94,6 +94,7 @@ fn copy(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::io::testing::repeated;
 
     #[test]
     fn rows_of_all_steps_come_together() {
@@ -109,7 +110,7 @@ mod tests {
             (4, 4, 0),
         ] {
             let len = (outer * inner * steps) as usize;
-            let stored: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let stored = repeated(len, 251, |i| (i % 251) as u8);
             let mut found = vec![0; len];
             let mut written = 0;
             write_layers(

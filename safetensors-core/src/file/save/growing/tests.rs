@@ -7,14 +7,13 @@ use super::body::ROOM;
 use super::{GrowingTensor, GrowingWriter};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::SafeTensors;
-use crate::file::io::testing::{names_in, place};
+use crate::file::io::testing::{names_in, place, place_in_memory, repeated};
 use crate::file::save::SaveOptions;
 use crate::format::dtype::Dtype;
 use crate::format::error::{ErrorKind, Result};
 use crate::format::parallel::lock;
 use crate::format::tensor::{TensorBuf, TensorView};
 use proptest::prelude::*;
-use safetensors_testing::files::directory_in_memory;
 
 pub(super) fn create(path: &Path) -> GrowingWriter {
     GrowingWriter::create(path, &SaveOptions::new()).unwrap()
@@ -26,10 +25,7 @@ pub(super) fn resume(path: &Path) -> GrowingWriter {
 
 /// Bytes that are valid for every dtype.
 pub(super) fn bytes(len: usize, seed: usize) -> Vec<u8> {
-    let two = [seed, seed + 1].map(|i| (i % 2) as u8);
-    let mut bytes = two.repeat(len.div_ceil(2));
-    bytes.truncate(len);
-    bytes
+    repeated(len, 2, |i| ((i + seed) % 2) as u8)
 }
 
 /// Every tensor can be borrowed with its own type.
@@ -129,7 +125,7 @@ fn the_header_finds_room_whatever_its_length() {
     ] {
         let options = SaveOptions::new().digests(many == 2000);
         let writer = GrowingWriter::create(&path, &options).unwrap();
-        let data: Vec<u8> = (0..large).map(|i| (i % 251) as u8).collect();
+        let data = repeated(large, 251, |i| (i % 251) as u8);
         if large > 0 {
             writer.add("large", &TensorView::from_slice(&[large], &data).unwrap()).unwrap();
         }
@@ -259,8 +255,7 @@ proptest! {
         tensors in prop::collection::vec(grown(), 0..4),
         by in 1..3_usize,
     ) {
-        let dir = directory_in_memory();
-        let path = dir.path().join("a.safetensors");
+        let (_dir, path) = place("a.safetensors");
         let writer = create(&path);
         append_all(&writer, &tensors, by).unwrap();
         writer.finish().unwrap();
@@ -272,8 +267,7 @@ proptest! {
         tensors in prop::collection::vec(grown(), 1..4),
         every in 1..3_u64,
     ) {
-        let dir = directory_in_memory();
-        let path = dir.path().join("a.safetensors");
+        let (dir, path) = place_in_memory("a.safetensors");
         let writer = create(&path).sync_every(every);
         append_all(&writer, &tensors, 1).unwrap();
         writer.sync().unwrap();

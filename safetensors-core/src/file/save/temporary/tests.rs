@@ -5,14 +5,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use super::{TempDirectory, TempFile, create_new};
 use crate::checkpoint::{Checkpoint, LocalDirectory, ShardOptions, save_sharded, stage_sharded_to};
 use crate::file::io::failpoint::{Interrupted, call_at, interrupt_everywhere, without};
 use crate::file::io::hidden::header_backup;
-use crate::file::io::testing::{names_in, place, save_until_clean};
+use crate::file::io::testing::{directory_in_memory, names_in, place, save_until_clean};
 use crate::file::save::{
     AtomicFile, GrowingWriter, SaveOptions, StreamWriter, remove_temporaries, save,
 };

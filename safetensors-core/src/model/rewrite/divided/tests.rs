@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use safetensors_testing::files::directory_in_memory;
 use tempfile::{TempDir, tempdir};
 
 use crate::checkpoint::{SavedShards, ShardOptions, fill_of, save_sharded};
 use crate::file::io::failpoint::{Interrupted, interrupt_everywhere};
-use crate::file::io::testing::{names_in, save_until_clean};
+use crate::file::io::testing::{directory_in_memory, names_in, save_until_clean};
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Result};
 use crate::format::tensor::{Sink, TensorBuf, TensorSource};
