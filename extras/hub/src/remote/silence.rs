@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stops_receiving_or_sending_check() {
+    fn a_server_that_stops_receiving_or_sending_is_abandoned() {
         let check = |pieces: usize, answer: &'static str| {
             let (answer, took) = sent(move |stream| {
                 read(stream, pieces, Duration::ZERO);
