@@ -77,8 +77,8 @@ impl ReadMemory<'_> {
 /// - **Small** (at most [`SMALL`] bytes in memory): one part, which [`gather`] joins with its
 ///   neighbours, because a small read mostly costs the call. One that is converted or has gaps is a
 ///   job of its own.
-/// - **Large and contiguous**: equal pieces, so that threads share a tensor. A source with calls
-///   that wait sets their [length](ReadAt::requests).
+/// - **Large and contiguous**: pieces of at most [`JOB`] bytes, so that threads share a tensor. A
+///   source with calls that wait sets their [length](ReadAt::requests).
 /// - **Large with gaps**, such as columns: [`Job::Strided`] of at most [`STRIDED`] bytes of the
 ///   file, which bounds the scratch memory. One long run is planned as if contiguous.
 pub(super) fn jobs<'t, 'b>(
@@ -138,8 +138,8 @@ impl<'t, 'b> Planner<'t, 'b> {
     // Offsets count bytes of the file, lengths of `bytes` count bytes of the buffer. So `n` bytes
     // of the file are `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits`
     // elements. The divisions are exact: a run holds whole elements, and a converted element has 1,
-    // 2, 4 or 8 bytes. Without a conversion the widths are equal. The exception is `elements` of
-    // unconverted 6-bit dtypes, where nothing uses `first`.
+    // 2, 4 or 8 bytes. Without a conversion the widths are equal. The exception is `first` of
+    // unconverted 6-bit dtypes, which nothing uses.
     fn large(
         &mut self,
         wanted: &'t TensorRead<'t>,
@@ -151,8 +151,6 @@ impl<'t, 'b> Planner<'t, 'b> {
         let longest = longest(tensor.source);
         let file_bits = u64::from(tensor.dtype().bits());
         let memory_bits = u64::from(buf.dtype().bits());
-        let elements = longest as u64 * 8 / memory_bits;
-        let step = longest as u64 * file_bits / memory_bits;
         let part = |offset, first, bytes: &'b mut [u8]| ReadPart {
             tensor,
             offset,
@@ -164,7 +162,7 @@ impl<'t, 'b> Planner<'t, 'b> {
         let mut rest = buf.bytes_mut();
         let mut first = 0;
         for runs in wanted.runs.split(STRIDED) {
-            let bytes;
+            let mut bytes;
             (bytes, rest) = rest.split_at_mut((runs.byte_len() * memory_bits / file_bits) as usize);
             let next = first + runs.byte_len() * 8 / file_bits;
             // Gaps of a wide matrix may leave whole rows, which need no gathering.
@@ -174,12 +172,25 @@ impl<'t, 'b> Planner<'t, 'b> {
                 first = next;
                 continue;
             };
-            for (number, bytes) in (0..).zip(bytes.chunks_mut(longest)) {
-                let part = part(base + start + number * step, first + number * elements, bytes);
+            let mut offset = base + start;
+            // A local file is read up to multiples of the longest piece. Other reads would end
+            // within a large page of the cache, which `drop_page_cache` then reads again.
+            let mut len = match (conversion, tensor.source.requests()) {
+                (None, None) => longest - (offset % longest as u64) as usize,
+                _ => longest,
+            };
+            while !bytes.is_empty() {
+                let piece;
+                (piece, bytes) = bytes.split_at_mut(len.min(bytes.len()));
+                let file_len = piece.len() as u64 * file_bits / memory_bits;
+                let part = part(offset, first, piece);
                 self.jobs.push(match conversion {
                     Some(conversion) => Job::Converted(part, conversion),
                     None => Job::Plain(vec![part]),
                 });
+                offset += file_len;
+                first += file_len * 8 / file_bits;
+                len = longest;
             }
             first = next;
         }
