@@ -1,8 +1,6 @@
 //! Building a model takes the memory of its tensors, 32 MiB, and the bytes read ahead at most. So
 //! do parts of tensors, and weights that are multiplied by their scales.
 
-use std::path::Path;
-
 use candle_core::{DType, Device, Tensor};
 use candle_nn::var_builder::Shard;
 use safetensors_candle::{CheckpointBackend, TensorParallelBackend};
@@ -23,17 +21,23 @@ fn assert_within(taken: u64, tensors: u64, ahead: u64) {
 }
 
 /// Parts of tensors that are kept until a model asks for them take only their own memory.
-fn parts_take_their_own_memory(path: &Path, before: u64) {
+#[test]
+fn parts_take_their_own_memory() {
+    if !is_alone(parts_take_their_own_memory) {
+        return;
+    }
+    let (_dir, path) = place("model.safetensors");
+    let before = resident();
     let tensors: Vec<_> =
         (0..16).map(|i| (format!("h.{i}"), Dtype::BF16, vec![2048, 2048])).collect();
-    let parts = write_hole(path, tensors.clone()) / 2;
+    let parts = write_hole(&path, tensors.clone()) / 2;
     for dim in [0, 1] {
         let wanted = || {
             let half = Shard { dim, rank: 1, world_size: 2 };
             tensors.iter().map(move |(name, ..)| (name, half))
         };
         let (model, taken) = growth(before, || {
-            let backend = TensorParallelBackend::new(Checkpoint::open(path).unwrap());
+            let backend = TensorParallelBackend::new(Checkpoint::open(&path).unwrap());
             backend.prefetch(wanted(), DType::BF16, &Device::Cpu).unwrap();
             let builder = backend.var_builder(DType::BF16, &Device::Cpu);
             let get = |(name, half): (&String, _)| builder.get_with_hints((), name, half).unwrap();
@@ -46,17 +50,23 @@ fn parts_take_their_own_memory(path: &Path, before: u64) {
 
 /// Weights that are multiplied by their scales while they are read: neither the codes nor the
 /// scales of all of them are in memory at once.
-fn dequantised_weights_take_their_own_memory(path: &Path, before: u64) {
+#[test]
+fn dequantised_weights_take_their_own_memory() {
+    if !is_alone(dequantised_weights_take_their_own_memory) {
+        return;
+    }
+    let (_dir, path) = place("model.safetensors");
+    let before = resident();
     let layer = |i| {
         let weight = (format!("h.{i}.weight"), Dtype::F8_E4M3, vec![2048, 2048]);
         [weight, (format!("h.{i}.weight_scale_inv"), Dtype::F32, vec![16, 16])]
     };
-    write_hole(path, (0..16).flat_map(layer));
+    write_hole(&path, (0..16).flat_map(layer));
     let size = 16 * 2048 * 2048 * 2;
     for (ahead, is_prefetched) in [(0, false), (64 * MIB, false), (0, true)] {
         let (model, taken) = growth(before, || {
             let numbers = LoadOptions::new().quantized(QuantizedWeights::Numbers);
-            let checkpoint = Checkpoint::open(path).unwrap();
+            let checkpoint = Checkpoint::open(&path).unwrap();
             let backend = CheckpointBackend::new_with(checkpoint, &numbers).unwrap();
             let backend = backend.read_ahead(ahead);
             if is_prefetched {
@@ -76,7 +86,7 @@ fn memory_stays_within_the_bounds() {
     if !is_alone(memory_stays_within_the_bounds) {
         return;
     }
-    let (dir, path) = place("model.safetensors");
+    let (_dir, path) = place("model.safetensors");
     // 48 layers of a tensor of 4 MiB and one of 64 KiB.
     let names = (0..48).flat_map(|layer| ["large", "small"].map(|n| format!("h.{layer}.{n}")));
     let names: Vec<String> = names.collect();
@@ -98,10 +108,6 @@ fn memory_stays_within_the_bounds() {
         assert!(taken >= ahead / 4 * 3, "{} MiB", taken / MIB);
         assert_within(taken, 4 * MIB, ahead);
     }
-
-    let other = dir.path().join("other.safetensors");
-    parts_take_their_own_memory(&other, before);
-    dequantised_weights_take_their_own_memory(&other, before);
 
     // A model that holds all of its tensors: only these, because tensors that are read ahead are
     // handed out without a copy.
