@@ -9,10 +9,10 @@ use safetensors_core::edit::Edited;
 use crate::support::*;
 
 /// The length of the metadata. It is so long that readers open the file while it is written.
-const LEN: usize = 1 << 17;
+const LEN: usize = 1 << 20;
 
 /// How often the file is opened in all.
-const OPENS: usize = 4000;
+const OPENS: usize = 1000;
 
 /// Opens a file and returns the metadata.
 type Reader = fn(&Path) -> Result<String>;
