@@ -252,7 +252,7 @@ pub fn a_save_that_fails_leaves_the_old_checkpoint_or_the_new_one<P: Place>(
         }
     }
     let run = |(case, fault): (Case, Fault), _: &mut ()| Ok(case.run(&make, fault));
-    // The calls of a bucket mostly wait for another thread.
+    // More threads than cores: in a bucket, the slowest place, calls wait for another thread.
     let failed: BTreeSet<_> = in_parallel(cases, 8, run).unwrap().into_iter().flatten().collect();
     let expected = [
         "begin",

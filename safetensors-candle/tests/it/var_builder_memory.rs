@@ -52,7 +52,7 @@ fn parts_take_their_own_memory() {
 /// scales of all of them are in memory at once.
 #[test]
 fn dequantised_weights_take_their_own_memory() {
-    /// All codes take more than the memory that is allowed.
+    /// 48 MiB of codes, more than the 32 MiB that are allowed.
     const LAYERS: u64 = 12;
 
     if !is_alone(dequantised_weights_take_their_own_memory) {

@@ -317,7 +317,7 @@ const PERMUTED: &[(&[usize], &[usize])] = &[
     (&[2; 14], &[13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
 ];
 
-/// Also for arrays in Fortran order, with rows that are longer than the buffer.
+/// For arrays in Fortran order, with rows that are longer than the buffer.
 const PERMUTED_FORTRAN: &[(&[usize], &[usize])] = &[
     (&[70, 150_000], &[0, 1]),
     (&[70, 200, 180], &[0, 1, 2]),
@@ -336,6 +336,7 @@ fn permuted_arrays_larger_than_the_buffer() {
 #[test]
 fn fortran_arrays_larger_than_the_buffer() {
     let check_permuted = |(shape, axes): &(&[usize], &[usize])| {
+        // As `fortran` makes them, without a copy.
         let array = counted(&shape.iter().rev().copied().collect::<Vec<_>>()).reversed_axes();
         let memory = array.as_slice_memory_order().unwrap();
         check(array.view().permuted_axes(*axes), memory);

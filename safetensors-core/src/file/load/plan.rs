@@ -77,8 +77,9 @@ impl ReadMemory<'_> {
 /// - **Small** (at most [`SMALL`] bytes in memory): one part, which [`gather`] joins with its
 ///   neighbours, because a small read mostly costs the call. One that is converted or has gaps is a
 ///   job of its own.
-/// - **Large and contiguous**: pieces of at most [`JOB`] bytes, so that threads share a tensor. A
-///   source with calls that wait sets their [length](ReadAt::requests).
+/// - **Large and contiguous**: pieces, so that threads share a tensor. They end at multiples of
+///   [`JOB`] in the file, or have this length if they are converted. A source with calls that wait
+///   sets their [length](ReadAt::requests).
 /// - **Large with gaps**, such as columns: [`Job::Strided`] of at most [`STRIDED`] bytes of the
 ///   file, which bounds the scratch memory. One long run is planned as if contiguous.
 pub(super) fn jobs<'t, 'b>(
@@ -138,8 +139,8 @@ impl<'t, 'b> Planner<'t, 'b> {
     // Offsets count bytes of the file, lengths of `bytes` count bytes of the buffer. So `n` bytes
     // of the file are `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits`
     // elements. The divisions are exact: a run holds whole elements, and a converted element has 1,
-    // 2, 4 or 8 bytes. Without a conversion the widths are equal. The exception is `first` of
-    // unconverted 6-bit dtypes, which nothing uses.
+    // 2, 4 or 8 bytes. Without a conversion the widths are equal, and nothing uses `first`, because
+    // a piece may end within an element.
     fn large(
         &mut self,
         wanted: &'t TensorRead<'t>,
@@ -151,6 +152,9 @@ impl<'t, 'b> Planner<'t, 'b> {
         let longest = longest(tensor.source);
         let file_bits = u64::from(tensor.dtype().bits());
         let memory_bits = u64::from(buf.dtype().bits());
+        // The page cache has large pages. Where a read ends within one, `drop_page_cache` drops all
+        // of it, and the next read brings it back.
+        let ends_at_multiples = conversion.is_none() && tensor.source.requests().is_none();
         let part = |offset, first, bytes: &'b mut [u8]| ReadPart {
             tensor,
             offset,
@@ -173,11 +177,9 @@ impl<'t, 'b> Planner<'t, 'b> {
                 continue;
             };
             let mut offset = base + start;
-            // A local file is read up to multiples of the longest piece. Other reads would end
-            // within a large page of the cache, which `drop_page_cache` then reads again.
-            let mut len = match (conversion, tensor.source.requests()) {
-                (None, None) => longest - (offset % longest as u64) as usize,
-                _ => longest,
+            let mut len = match ends_at_multiples {
+                true => longest - (offset % longest as u64) as usize,
+                false => longest,
             };
             while !bytes.is_empty() {
                 let piece;

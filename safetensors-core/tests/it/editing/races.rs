@@ -86,14 +86,16 @@ fn meet(readers: [Reader; 4], opens: usize, in_place: bool) -> Counts {
 #[test]
 fn no_reader_accepts_a_header_that_is_half_written() {
     let counts = meet([opened; 4], OPENS, true);
-    assert_eq!(counts.mixtures.into_inner(), 0, "of {} opens", counts.opens.into_inner());
+    let opens = counts.opens.into_inner();
+    assert!(counts.errors.into_inner() < opens / 2);
+    assert_eq!(counts.mixtures.into_inner(), 0, "of {opens} opens");
 }
 
 /// Other systems may refuse to replace a file that a reader has open.
 #[cfg(unix)]
 #[test]
 fn every_reader_finds_a_file_that_is_not_edited_in_place() {
-    let counts = meet([opened, read_once, opened, read_once], OPENS / 4, false);
+    let counts = meet([opened, read_once, opened, read_once], OPENS / 2, false);
     let found = (counts.mixtures.into_inner(), counts.errors.into_inner());
     assert_eq!(found, (0, 0), "of {} opens", counts.opens.into_inner());
 }

@@ -1,6 +1,7 @@
 //! Tensors read by any number of threads, in one call or in several, some or all of them.
 
 use std::io;
+use std::ops::Range;
 
 use safetensors_core::io::{FileSource, ReadRange};
 use safetensors_core::load::read_tensors;
@@ -87,10 +88,10 @@ fn mapped_views_equal_read_tensors() {
     assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data));
 }
 
-/// A source that counts calls.
+/// A source that notes the ranges of the file that calls read.
 struct Spy {
     bytes: Vec<u8>,
-    calls: AtomicUsize,
+    calls: Mutex<Vec<Range<u64>>>,
 }
 
 impl ReadAt for Spy {
@@ -103,10 +104,27 @@ impl ReadAt for Spy {
     }
 
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
         assert!(ranges.is_sorted_by_key(|range| range.offset));
+        let last = ranges.last().unwrap();
+        let call = ranges[0].offset..last.offset + last.bytes.len() as u64;
+        self.calls.lock().unwrap().push(call);
         ranges.iter_mut().try_for_each(|range| self.bytes.read_exact_at(range.bytes, range.offset))
     }
+}
+
+/// Opens a file of these bytes.
+fn spied(bytes: Vec<u8>) -> Checkpoint<Spy> {
+    let (_directory, path) = place("spy.safetensors");
+    fs::write(&path, &bytes).unwrap();
+    let open = |_: &Path| Ok(Spy { bytes: bytes.clone(), calls: Default::default() });
+    Checkpoint::open_by(&path, &Default::default(), open).unwrap()
+}
+
+/// Returns what calls have read so far, sorted.
+fn calls(checkpoint: &Checkpoint<Spy>) -> Vec<Range<u64>> {
+    let mut calls = checkpoint.files()[0].safetensors().source().calls.lock().unwrap().clone();
+    calls.sort_unstable_by_key(|call| call.start);
+    calls
 }
 
 #[test]
@@ -120,11 +138,7 @@ fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
         .map(|(i, buf)| (format!("{i:05}"), buf))
         .chain([("large".into(), &large)]);
     let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
-    let path = Path::new("spy.safetensors");
-    let dir = tempdir().unwrap();
-    fs::write(dir.path().join(path), &bytes).unwrap();
-    let open = |_: &Path| Ok(Spy { bytes: bytes.clone(), calls: Default::default() });
-    let checkpoint = Checkpoint::open_by(dir.path().join(path), &Default::default(), open).unwrap();
+    let checkpoint = spied(bytes);
     let bufs = checkpoint.read_all(&LoadOptions::new()).unwrap();
     for (tensor, buf) in
         checkpoint.tensors().zip(&bufs).filter(|(tensor, _)| tensor.name() != "large")
@@ -132,8 +146,40 @@ fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
         let expected: u32 = tensor.name().parse().unwrap();
         assert_eq!(buf.as_slice::<u32>().unwrap(), [expected; 10]);
     }
-    let calls = checkpoint.files()[0].safetensors().source().calls.load(Ordering::Relaxed);
+    let calls = calls(&checkpoint).len();
     assert_eq!(calls, 1 + 3, "5,000 small tensors are one call, 10 MiB are three");
+}
+
+#[test]
+fn calls_for_a_large_tensor_end_at_multiples_of_4_mib_in_the_file() {
+    const JOB: u64 = 4 << 20;
+    let file = |before: u64, len: u64| {
+        let bufs = [("a", before), ("b", len)].map(|(name, len)| {
+            let bytes = repeated(len as usize, 251, |i| i as u8);
+            (name, TensorBuf::from_vec(vec![bytes.len()], bytes).unwrap())
+        });
+        serialize(bufs, &SaveOptions::new()).unwrap()
+    };
+    for len in [JOB - 1, JOB, JOB + 1, 2 * JOB + 5] {
+        let header = file(JOB - 1000, len).len() as u64 - (JOB - 1000) - len;
+        for begin in [JOB - 1, JOB, JOB + 1] {
+            let bytes = file(begin - header, len);
+            let end = bytes.len() as u64;
+            assert_eq!(end, begin + len);
+            let checkpoint = spied(bytes);
+            let read = checkpoint.read_named(["b"], &LoadOptions::new()).unwrap();
+            let source = &checkpoint.files()[0].safetensors().source().bytes;
+            assert!(read[0].bytes() == &source[begin as usize..]);
+            let mut at = begin;
+            for call in calls(&checkpoint) {
+                assert_eq!(call.start, at);
+                assert!(call.end == end || call.end % JOB == 0, "{call:?} of {begin}..{end}");
+                assert!(call.end - at <= JOB, "{call:?}");
+                at = call.end;
+            }
+            assert_eq!(at, end);
+        }
+    }
 }
 
 #[test]

@@ -121,17 +121,17 @@ fn a_server_that_sends_no_such_range_is_an_error() {
         let open = || impatient().retries(1).open(&server.address(NAME));
         let checkpoint = open().unwrap();
         server.misbehave(first(usize::MAX, fault));
-        let fails = |fails: &dyn Fn() -> Error| {
+        let check = |call: &dyn Fn() -> Error| {
             let begin = Instant::now();
-            let error = fails();
+            let error = call();
             assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(error.file(), Some(&*server.address(NAME)), "{error}");
         };
         // They mostly wait.
         thread::scope(|scope| {
-            scope.spawn(|| fails(&|| open().unwrap_err()));
-            scope.spawn(|| fails(&|| read_b(&checkpoint).unwrap_err()));
+            scope.spawn(|| check(&|| open().unwrap_err()));
+            scope.spawn(|| check(&|| read_b(&checkpoint).unwrap_err()));
         });
     };
     let faults = [
@@ -188,7 +188,7 @@ fn a_file_that_changes_while_a_body_is_continued_is_an_error() {
     thread::scope(|scope| {
         let read = scope.spawn(|| read_b(&checkpoint));
         while server.take_sent() == 0 {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         server.put(NAME, other);
         assert!(read.join().unwrap().is_err());
