@@ -28,15 +28,14 @@ use cases::{
 use safetensors_core::SaveOptions;
 use strace::{Call, Fault, Outcome};
 
-/// The errors of a call, of which each call has one, in turn.
-const ERRORS: [Fault; 6] = [
-    Fault::Error("EIO"),
-    Fault::ErrorsFromHere("EIO"),
-    Fault::Error("ENOSPC"),
-    Fault::ErrorsFromHere("ENOSPC"),
-    Fault::Error("EACCES"),
-    Fault::ErrorsFromHere("EACCES"),
-];
+/// The faults at every call; a kill only where it leaves other files than an earlier one.
+const ALWAYS: [Fault; 3] = [Fault::Killed, Fault::Error("EIO"), Fault::ErrorsFromHere("EIO")];
+
+/// The faults at every fourth call.
+const SAMPLED: [Fault; 2] = [Fault::Error("ENOSPC"), Fault::Error("EACCES")];
+
+/// The faults that are tried only if everything is.
+const SELDOM: [Fault; 2] = [Fault::ErrorsFromHere("ENOSPC"), Fault::ErrorsFromHere("EACCES")];
 
 /// The results of all runs of a case.
 #[derive(Default)]
@@ -75,7 +74,7 @@ fn check(case: &Case) {
     }
     let calls = case.calls();
     assert_eq!(case.calls(), calls, "{}: another run makes other calls", case.name);
-    let faults = faults(&calls);
+    let faults = faults(case, &calls);
     let (tally, problems) = (Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -104,22 +103,30 @@ fn check(case: &Case) {
     ));
 }
 
-/// Returns the faults with their calls: a kill where files may have changed since the call before, and
-/// one error at each call, but at every fourth of the many that only read and follow no change.
-fn faults(calls: &[Call]) -> Vec<(&Call, Fault)> {
-    if tries_all() {
-        let faults = [Fault::Killed].into_iter().chain(ERRORS);
-        return calls
-            .iter()
-            .flat_map(|call| faults.clone().map(move |fault| (call, fault)))
-            .collect();
+/// Returns the faults with their calls.
+fn faults<'a>(case: &Case, calls: &'a [Call]) -> Vec<(&'a Call, Fault)> {
+    let all = tries_all();
+    // A signature is put in place as any file is, so all errors are a sample there, and a delta and
+    // the directory of a follower as any directory is.
+    let is_like_others = !case.is_checkpoint || case.follows;
+    let always = if all || !is_like_others { &ALWAYS[..] } else { &[Fault::Killed] };
+    let (mut faults, mut reads) = (Vec::new(), 0..);
+    for (number, call) in calls.iter().enumerate() {
+        // A process in which all later reads fail leaves the same state as one with a single failed
+        // read.
+        let is_followed = all || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0);
+        let sampled = SAMPLED.iter().enumerate();
+        let sampled = sampled.filter(|(i, _)| all || (number + i).is_multiple_of(4));
+        let seldom = if all { &SELDOM[..] } else { &[] };
+        let always = always.iter().filter(|fault| match fault {
+            Fault::Killed => all || call.follows_change,
+            Fault::ErrorsFromHere(_) => is_followed,
+            Fault::Error(_) => true,
+        });
+        let here = always.chain(sampled.map(|(_, fault)| fault)).chain(seldom);
+        faults.extend(here.map(|&fault| (call, fault)));
     }
-    let kills = calls.iter().filter(|call| call.follows_change).map(|call| (call, Fault::Killed));
-    let mut reads = 0..;
-    let failed = calls.iter().filter(|call| {
-        call.follows_change || !call.only_reads() || reads.next().is_some_and(|i| i % 4 == 0)
-    });
-    kills.chain(failed.zip(ERRORS.into_iter().cycle())).collect()
+    faults
 }
 
 fn one_fault(case: &Case, call: &Call, fault: Fault, tally: &Mutex<Tally>) -> Result<(), String> {
