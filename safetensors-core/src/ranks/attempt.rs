@@ -228,7 +228,7 @@ impl<'f> Attempt<'f> {
             true => Err(std::io::ErrorKind::PermissionDenied.into()),
             false => fs::rename(attempt, temp.path().join("attempt")),
         };
-        renamed.or_else(|_| {
+        renamed.map(|()| remove_in_use(&temp.path().join("attempt"))).or_else(|_| {
             // Without its mark no file of a rank counts, whenever this process is killed.
             for mark in marks(attempt)? {
                 failpoint::hit("remove a mark")?;
@@ -342,6 +342,17 @@ impl<'f> Attempt<'f> {
 
     fn durable(&self) -> bool {
         self.options.save_options.durable
+    }
+}
+
+/// Removes a directory that got another name. A rank that opened it by the old one may add a file
+/// while it is emptied, but finds it no second time. What stays goes with the directory around it.
+fn remove_in_use(directory: &Path) {
+    for _ in 0..16 {
+        let removed = fs::remove_dir_all(directory);
+        if !removed.is_err_and(|it| it.kind() == std::io::ErrorKind::DirectoryNotEmpty) {
+            return;
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use super::plan::RankPlan;
 use super::planned::PlannedRank;
 use crate::checkpoint::store::WritableDirectory;
 use crate::checkpoint::{LocalDirectory, ShardOptions, StagedShards, write_others};
-use crate::format::error::Result;
+use crate::file::io::failpoint;
+use crate::file::save::stage;
+use crate::format::error::{Error, Result};
 #[cfg(doc)]
 use crate::format::error::{ErrorKind, RankProblem};
 use crate::format::tensor::TensorSource;
@@ -116,7 +118,11 @@ impl<'a> RankSaver<'a> {
         for file in files.of_rank(rank) {
             let (parts, options) = planned.contents(file, name)?;
             let path = temp.path().join(&file.name);
-            crate::file::save::save(&path, planned.sources(file, &parts), &options)
+            // Unlike `save`, makes no directory, so none is left if another rank removes the attempt.
+            failpoint::hit("write a file of a rank")
+                .map_err(|error| Error::io(error, &path))
+                .and_then(|()| stage(&path, planned.sources(file, &parts), &options))
+                .and_then(|mut file| file.commit())
                 .map_err(|error| error.moved(&path, &directory.join(&file.name)))
                 .map_err(|error| attempt.explain(error, temp.path()))?;
         }

@@ -1,6 +1,7 @@
 //! Steps of saving from ranks that fail or are the last of a killed process.
 
 use std::cell::RefCell;
+use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -164,6 +165,30 @@ fn the_attempt_is_removed_last() {
             break;
         }
     }
+}
+
+/// A rank that runs twice is slower than its twin, with which the attempt was complete.
+#[test]
+fn a_rank_does_not_bring_an_attempt_back() {
+    let mut tried = 0;
+    for n in 0.. {
+        let directory = prepare(true);
+        let attempt = directory.path().join(".model.safetensors.index.json.new.ranks");
+        let removed = attempt.clone();
+        let call = move || _ = fs::remove_dir_all(&removed);
+        let (saved, step) = call_at(n, call, || save_rank(directory.path(), 0, "new", 2));
+        match step {
+            Some("create" | "write a file of a rank") => {
+                saved.unwrap_err();
+                assert!(!attempt.exists(), "{n}");
+                tried += 1;
+            }
+            Some(_) => {}
+            None => break,
+        }
+    }
+    // The manifest, the rank's directory, and a file in it.
+    assert!(tried >= 4, "{tried}");
 }
 
 /// Windows renames no directory in which another rank has a file open. Whenever the removal of an
