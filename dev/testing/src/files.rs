@@ -45,10 +45,11 @@ pub fn write_hole(
             r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
         ));
     }
-    let header = format!("{{{}}}", entries.join(","));
+    let mut header = format!("{{{}}}", entries.join(",")).into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = File::create(path).unwrap();
     file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
-    file.write_all(header.as_bytes()).unwrap();
+    file.write_all(&header).unwrap();
     file.set_len(8 + header.len() as u64 + end).unwrap();
     end
 }
@@ -60,4 +61,28 @@ pub fn names_in(directory: &Path) -> Vec<String> {
     let mut names: Vec<_> = names.collect();
     names.sort();
     names
+}
+
+/// Returns the paths of all files below a directory, from it and with `/`, and their bytes.
+pub fn files_below(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    for name in names_in(directory) {
+        let path = directory.join(&name);
+        if path.is_dir() {
+            let below = files_below(&path).into_iter();
+            found.extend(below.map(|(inner, bytes)| (format!("{name}/{inner}"), bytes)));
+        } else {
+            found.push((name, fs::read(path).unwrap()));
+        }
+    }
+    found
+}
+
+/// Copies all that is in a directory to another, which is made if it is missing.
+pub fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for name in names_in(from) {
+        let (from, to) = (from.join(&name), to.join(&name));
+        if from.is_dir() { copy_all(&from, &to) } else { _ = fs::copy(from, to).unwrap() }
+    }
 }

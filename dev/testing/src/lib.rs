@@ -9,6 +9,7 @@ pub mod asynchronous;
 pub mod dcp;
 pub mod experts;
 pub mod files;
+pub mod framework;
 pub mod lora;
 pub mod memory;
 pub mod optimizer;

@@ -12,6 +12,7 @@ use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Metadata, Result, SaveOptions, TensorBuf, TensorSource,
 };
+use safetensors_testing::tensors::file_bytes;
 
 /// Returns the pieces of bytes that a source writes.
 fn pieces(tensor: &Tensor) -> Vec<Vec<u8>> {
@@ -116,14 +117,7 @@ fn a_source_does_not_hold_the_lock_of_its_storage() {
     let source = Candle::source(variable.as_tensor()).unwrap();
     // This takes the lock for writing: it would wait forever if the source held it.
     variable.set(&Tensor::new(&[7_i64, 8], &Device::Cpu).unwrap()).unwrap();
-    let mut bytes = Vec::new();
-    source
-        .write_to(&mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })
-        .unwrap();
-    assert_eq!(bytes, [7_i64.to_le_bytes(), 8_i64.to_le_bytes()].concat());
+    assert_eq!(file_bytes(&source), [7_i64.to_le_bytes(), 8_i64.to_le_bytes()].concat());
 }
 
 #[test]

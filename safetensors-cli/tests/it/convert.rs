@@ -23,7 +23,7 @@ fn a_pattern_that_matches_no_tensor_is_an_error_with_near_names() {
             let convert = dir.convert(&format!("in.safetensors {output} {options}"));
             convert.fails(1, format!("no tensor matches {expected}")).stderr(contains(ways));
         }
-        assert_eq!(list(dir.path()), ["in.safetensors"], "{options}");
+        assert_eq!(names_in(dir.path()), ["in.safetensors"], "{options}");
         dir.convert(&format!("in.safetensors out {options} --ignore-unmatched")).quiet();
         fs::remove_dir_all(dir.at("out")).unwrap();
     }
@@ -51,16 +51,6 @@ pub(crate) fn content(path: PathBuf) -> Vec<(String, Dtype)> {
 
 fn names(path: PathBuf) -> Vec<String> {
     content(path).into_iter().map(|(name, _)| name).collect()
-}
-
-/// The content of a directory, including hidden files.
-pub(crate) fn list(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// A small model of three layers.
@@ -102,7 +92,7 @@ fn floats_are_cast_and_everything_else_stays() {
     let weight =
         checkpoint.tensor("m.0.weight").unwrap().read().unwrap().into_vec::<bf16>().unwrap();
     assert_eq!(weight[5], bf16::from_f32(5.0 * 0.37));
-    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
 }
 
 #[test]
@@ -110,7 +100,7 @@ fn shards_are_made_and_merged_again() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     dir.convert("a.safetensors shards --max-shard-size 100").success();
-    let files = list(&dir.at("shards"));
+    let files = names_in(&dir.at("shards"));
     assert!(
         files.len() > 3 && files.contains(&"model.safetensors.index.json".to_owned()),
         "{files:?}"
@@ -120,7 +110,7 @@ fn shards_are_made_and_merged_again() {
     dir.run("diff --ignore-metadata a.safetensors one.safetensors").success();
     // Over its own input, with fewer files than before.
     dir.convert("shards shards --max-shard-size 1GB").success();
-    assert_eq!(list(&dir.at("shards")), ["model.safetensors"]);
+    assert_eq!(names_in(&dir.at("shards")), ["model.safetensors"]);
     for wrong in ["0", "0KB", "0.0001 kb", "1KiB", "1e3", "x", "-5"] {
         let refused =
             dir.convert(&["a.safetensors", "shards", &format!("--max-shard-size={wrong}")]).code(2);
@@ -185,7 +175,7 @@ mask          I64 → U8  [2]      2 B
 would write out.safetensors (2 tensors, 26 B)
 ";
     dir.convert("a.safetensors out.safetensors --cast mask=u8 -n").success().stdout(plan);
-    assert_eq!(list(dir.path()), ["a.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["a.safetensors"]);
 }
 
 #[test]
@@ -226,7 +216,7 @@ fn the_overflow_option_determines_the_result_of_large_numbers() {
     assert_eq!(first(), half::f16::MAX);
     to("error").code(1).stderr(contains("tensor \"w\"").and(contains("does not fit F16")));
     assert_eq!(first(), half::f16::MAX, "the output is as it was");
-    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The files that `safetensors convert` takes along from a directory, in addition to its tensors.
 
-use crate::convert::list;
 use crate::fixtures::*;
 use crate::lora::one_module;
 
@@ -57,7 +56,7 @@ fn with_all(dir: &Path) -> PathBuf {
 /// The names of all files in a directory and below it.
 fn all(path: &Path) -> Vec<String> {
     let mut names = Vec::new();
-    for name in list(path) {
+    for name in names_in(path) {
         match path.join(&name) {
             folder if folder.is_dir() => {
                 names.extend(all(&folder).iter().map(|below| format!("{name}/{below}")));
@@ -349,7 +348,7 @@ fn unreadable_and_irregular_files_are_not_skipped_silently() {
     let what = contains("model/tokenizer.json: Permission denied")
         .and(contains("--no-other-files leaves such files behind"));
     refused.code(1).stderr(what);
-    assert!(list(&dir.at("free")).is_empty());
+    assert!(names_in(&dir.at("free")).is_empty());
 }
 
 #[test]
@@ -376,7 +375,7 @@ fn the_ending_of_a_new_output_is_a_known_one_or_none() {
         let (out, file) = (native(out), native(file));
         dir.convert(&["model", &out]).fails(2, format!("{file} is a file, and {out}/ a directory"));
     }
-    assert_eq!(list(dir.path()), ["model"]);
+    assert_eq!(names_in(dir.path()), ["model"]);
     for out in ["x.st/", "llama-3.1", "model.fp8", "v1.5-chat", "x.st"] {
         dir.convert(&["model", out, "--force"]).success();
         assert!(dir.at(out).join("model.safetensors").exists(), "{out}");

@@ -1,6 +1,5 @@
 //! `safetensors convert`: outputs that cannot be written, and the leftovers of a failure.
 
-use crate::convert::list;
 use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
@@ -17,7 +16,7 @@ fn a_directory_opens_as_the_output_next_to_other_files() {
     fs::create_dir(dir.at("d")).unwrap();
     small_file(&dir.at("d"), "weights.safetensors");
     dir.convert("d d --dtype bf16").success();
-    assert_eq!(list(&dir.at("d")), ["model.safetensors", "weights.safetensors"]);
+    assert_eq!(names_in(&dir.at("d")), ["model.safetensors", "weights.safetensors"]);
     let opened = dir.open("d");
     assert_eq!(opened.tensor("embed.weight").unwrap().dtype(), Dtype::BF16);
     dir.convert("d d --max-shard-size 16").success();
@@ -33,7 +32,7 @@ fn a_filter_that_matches_nothing_replaces_nothing() {
     fs::create_dir(dir.at("d")).unwrap();
     sharded(&dir.at("d"));
     let content = || {
-        let all = list(dir.path()).into_iter().chain(list(&dir.at("d")));
+        let all = names_in(dir.path()).into_iter().chain(names_in(&dir.at("d")));
         all.map(|name| (fs::read(dir.at(&name)).ok(), name)).collect::<Vec<_>>()
     };
     let before = content();
@@ -68,7 +67,7 @@ fn a_dry_run_refuses_places_where_nothing_can_be() {
         "in.safetensors d",
         &native("d/model.safetensors: expected a regular file, found a directory"),
     );
-    assert_eq!(list(dir.path()), ["d", "in.safetensors", "taken.npz"]);
+    assert_eq!(names_in(dir.path()), ["d", "in.safetensors", "taken.npz"]);
 }
 
 #[cfg(target_os = "linux")]
@@ -100,7 +99,7 @@ fn the_summary_names_the_older_shards_that_are_removed() {
     let done = format!("in 1 file; 1 older file removed: {names}");
     let run = dir.convert("a.safetensors out --force").success();
     run.stdout(ends_with(done));
-    assert_eq!(list(&shards), ["model.safetensors", "other-00001-of-00009.safetensors"]);
+    assert_eq!(names_in(&shards), ["model.safetensors", "other-00001-of-00009.safetensors"]);
 }
 
 /// A longer name is refused before anything is written.
@@ -112,15 +111,15 @@ fn the_longest_names_of_outputs() {
     for suffix in [".safetensors", ".npz", ""] {
         for (len, is_taken) in [(255, true), (256, false)] {
             let name = "x".repeat(len - suffix.len()) + suffix;
-            let before = list(dir.path());
+            let before = names_in(dir.path());
             let assert = dir.convert(&["a.safetensors", &name]);
             if is_taken {
                 assert.success();
-                assert_eq!(list(dir.path()).len(), before.len() + 1);
+                assert_eq!(names_in(dir.path()).len(), before.len() + 1);
             } else {
                 let problem = "a name of 256 bytes is longer than the file system takes";
                 assert.fails(1, problem);
-                assert_eq!(list(dir.path()), before);
+                assert_eq!(names_in(dir.path()), before);
             }
         }
     }

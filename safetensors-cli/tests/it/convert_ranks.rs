@@ -1,6 +1,5 @@
 //! `safetensors convert`: to a checkpoint that is divided among ranks, and back.
 
-use crate::convert::list;
 use crate::fixtures::*;
 use crate::plan::llama;
 
@@ -15,7 +14,7 @@ fn a_checkpoint_is_divided_and_joined_again() {
         .success()
         .stdout("parts: 3 tensors, 108 B, for 2 ranks\n");
     assert_eq!(
-        list(&dir.at("parts")),
+        names_in(&dir.at("parts")),
         [
             "model-00001-of-00002.safetensors",
             "model-00002-of-00002.safetensors",
@@ -35,7 +34,7 @@ fn a_checkpoint_is_divided_and_joined_again() {
 
     // Among other ranks, in another dtype, by a plan, over itself.
     dir.convert("parts parts --ranks 3 --rule '*=uneven:0'").success();
-    assert_eq!(list(&dir.at("parts")).len(), 4);
+    assert_eq!(names_in(&dir.at("parts")).len(), 4);
     dir.run("plan parts -w 4 -o plan.json").success();
     dir.convert("parts four --plan plan.json").success();
     dir.convert("four parts --dtype bf16 --ranks 2 --force").success();
@@ -58,7 +57,7 @@ fn a_failure_leaves_nothing() {
         let args = ["a.safetensors", "new/out", "--ranks", "4", "--rule", "*=split:0"];
         let narrow = ["--dtype", "f16", "--overflow", "error"];
         dir.convert(&[&args[..], &narrow, dcp].concat()).failure().code(1);
-        assert_eq!(list(dir.path()), ["a.safetensors"]);
+        assert_eq!(names_in(dir.path()), ["a.safetensors"]);
     }
 }
 

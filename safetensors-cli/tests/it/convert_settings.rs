@@ -2,7 +2,6 @@
 
 use safetensors_testing::quantized::Quantized;
 
-use crate::convert::list;
 use crate::convert_gguf::{save_model, tensors};
 use crate::fixtures::*;
 
@@ -57,7 +56,7 @@ fn no_file_of_settings_outlives_its_codes() {
         fs::write(model.join(name), "{}").unwrap();
     }
     dir.convert("gptq out --dtype bf16").quiet().stdout(contains("not copied: "));
-    assert_eq!(list(&dir.at("out")), ["config.json", "model.safetensors"]);
+    assert_eq!(names_in(&dir.at("out")), ["config.json", "model.safetensors"]);
     let said = dir.convert("gptq gptq --dtype bf16 --force").err();
     for name in names {
         assert!(said.contains(&format!("{name}: it describes other weights")), "{said}");

@@ -1,6 +1,6 @@
 //! `safetensors convert`: tied weights, which are one tensor under several names.
 
-use crate::convert::{content, list};
+use crate::convert::content;
 use crate::fixtures::*;
 
 /// A tensor with two names. The name that is only in the metadata sorts first.
@@ -72,7 +72,7 @@ fn a_tied_name_that_conflicts_with_metadata_can_be_dropped_or_renamed() {
         let advice = "\"My model\"; skip it with --drop, or rename it with --rename\n";
         merge(out, &[]).code(1).stderr(ends_with(advice));
     }
-    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["a.safetensors", "b.safetensors"]);
     for args in [&["--drop", "title"][..], &["--rename", "^title$", "head"]] {
         merge("out.safetensors", args).success();
         let out = dir.open("out.safetensors");

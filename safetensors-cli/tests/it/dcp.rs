@@ -4,7 +4,6 @@
 use safetensors_core::SafeTensors;
 use safetensors_testing::dcp::{Divided, check, file_of, sample, save_parts, save_whole};
 
-use crate::convert::list;
 use crate::fixtures::*;
 use crate::other_formats::fixture;
 
@@ -51,7 +50,7 @@ fn parts_are_converted_both_ways() {
     let to_parts = |input, out| [&[input, out, "--ranks", "2", "--dcp"][..], &rules].concat();
     dir.convert(&to_parts("whole.safetensors", "ours")).success();
     assert_eq!(
-        list(&dir.at("ours")),
+        names_in(&dir.at("ours")),
         [
             "shard-00001-model-00001-of-00001.safetensors",
             "shard-00002-model-00001-of-00001.safetensors"
@@ -68,7 +67,7 @@ fn parts_are_converted_both_ways() {
         dir.convert(&[&["whole.safetensors", "ours"], force].concat())
             .fails(1, "new files would hide or mix with them");
     }
-    assert_eq!(list(&dir.at("ours")).len(), 2);
+    assert_eq!(names_in(&dir.at("ours")).len(), 2);
     dir.convert("parts none --dcp").fails(2, "--dcp needs --ranks or --plan");
 }
 

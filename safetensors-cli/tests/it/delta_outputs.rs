@@ -24,8 +24,7 @@ fn assert_applied(out: &Path) {
     for name in OTHERS {
         assert_eq!(fs::read(out.join(name)).unwrap(), name.as_bytes());
     }
-    let mut names: Vec<_> = fs::read_dir(out).unwrap().map(|it| it.unwrap().file_name()).collect();
-    names.sort();
+    let mut names = names_in(out);
     names.retain(|name| name != ".safetensors-follow.json");
     let top = OTHERS.map(|name| name.split('/').next().unwrap());
     let expected = [&top[..3], &["config.json", "model.safetensors"], &top[3..]].concat();

@@ -11,6 +11,7 @@ use safetensors_core::element::Element;
 use safetensors_core::save::Order;
 pub(crate) use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 pub(crate) use safetensors_testing::files::directory_in_memory as temp_dir;
+pub(crate) use safetensors_testing::files::{copy_all, names_in, write_hole};
 pub(crate) use tempfile::TempDir;
 
 /// The command under test, without the environment's settings of colours. Its tables are those for

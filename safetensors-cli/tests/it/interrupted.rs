@@ -8,19 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::convert::{list, model};
+use crate::convert::model;
 use crate::fixtures::*;
 
 /// A sparse file, which is quick to make but takes a while to convert.
 fn large(dir: &Path) {
-    let path = dir.at("large.safetensors");
-    raw_file(
-        &path,
-        r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#,
-        0,
-    );
-    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
+    write_hole(&dir.at("large.safetensors"), [("w".into(), Dtype::F32, vec![32 << 20])]);
 }
 
 /// Ranks; each gets half of the large file.
@@ -47,10 +40,10 @@ fn begin(mut command: Command, dir: &Path, output: &str) -> Child {
 fn has_begun(child: &Child, dir: &Path) -> bool {
     let hidden = |name: &String| name.starts_with('.') && name.ends_with(".tmp");
     let in_output =
-        || dir.at("out/model").is_dir() && list(&dir.at("out/model")).iter().any(hidden);
+        || dir.at("out/model").is_dir() && names_in(&dir.at("out/model")).iter().any(hidden);
     let open = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();
     let mut open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    list(dir).iter().any(hidden)
+    names_in(dir).iter().any(hidden)
         || in_output()
         || open.any(|path| path.starts_with(dir) && path.to_string_lossy().ends_with("(deleted)"))
 }
@@ -74,7 +67,7 @@ fn a_command_that_is_interrupted_clears_up_and_ends_by_the_signal() {
             send(signal, &child);
             // A shell gives 128 + number.
             assert_eq!(child.wait().unwrap().signal(), Some(number), "{signal} {output}");
-            assert_eq!(list(dir.path()), ["large.safetensors"], "{signal} {output}");
+            assert_eq!(names_in(dir.path()), ["large.safetensors"], "{signal} {output}");
         }
     }
 }
@@ -111,7 +104,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let mut child = begin(shell, dir.path(), "out.safetensors");
     send("-HUP", &child);
     assert!(child.wait().unwrap().success());
-    assert_eq!(list(dir.path()), ["large.safetensors", "out.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["large.safetensors", "out.safetensors"]);
 }
 
 /// A limit for the size of files, however the shell handles its signal, also simulates a full disk.
@@ -135,7 +128,7 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
             ("new", "", true),
             ("new", "--ranks 2 --rule '*=split:0'", true),
         ] {
-            let before = list(dir.path());
+            let before = names_in(dir.path());
             let arguments = format!("convert large.safetensors {output} --force {more}");
             let result = limited(trap, &arguments);
             assert_eq!(result.status.code(), Some(1), "{result:?}");
@@ -145,7 +138,7 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
             let remedy = " kB are needed there: raise the limit of file sizes (`ulimit -f`), or \
                           choose another OUT\n";
             assert!(said.ends_with(remedy), "{result:?}");
-            assert_eq!(list(dir.path()), before);
+            assert_eq!(names_in(dir.path()), before);
             assert_eq!(dir.at(output).exists(), !is_new);
         }
         let result = limited(trap, "extract large.safetensors w --raw -o - > out");

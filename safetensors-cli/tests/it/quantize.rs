@@ -4,7 +4,6 @@ use safetensors_core::LoadOptions;
 use safetensors_core::quantized::{LinearLayers, Quantization};
 use safetensors_testing::quantized::Quantized;
 
-use crate::convert::list;
 use crate::fixtures::*;
 
 const CONFIG: &str = "{\n  \"model_type\": \"llama\",\n  \"rms_norm_eps\": 1e-05\n}\n";
@@ -115,7 +114,7 @@ fn patterns_select_the_quantised_weights() {
     assert_eq!(content(&dir.at("out")), expected.map(|(name, it)| (name.into(), it)));
     dir.convert("model none --quantize nvfp4 --cast '*=keep'")
         .warns("--quantize: no weight is quantised");
-    assert_eq!(list(&dir.at("none")), ["config.json", "model.safetensors"]);
+    assert_eq!(names_in(&dir.at("none")), ["config.json", "model.safetensors"]);
 }
 
 /// Programs read the codes of linear layers only.
@@ -223,9 +222,9 @@ fn unsuitable_requests_to_quantise_are_refused() {
     let gptq = Quantized::named("gptq-v1-4bits").directory;
     let gptq = gptq.to_str().unwrap();
     let fails = |args: &[&str], code, message: &str| {
-        let files = list(dir.path());
+        let files = names_in(dir.path());
         dir.convert(args).fails(code, message.to_owned());
-        assert_eq!(list(dir.path()), files);
+        assert_eq!(names_in(dir.path()), files);
     };
     let fp8 = |out| ["model", out, "--quantize", "fp8-tensor"];
     fails(&fp8("a.npz"), 2, "NumPy's files and burnpack cannot say");
@@ -294,13 +293,13 @@ fn a_config_is_written_where_it_holds() {
     dir.convert("other renamed --prefix other.").success();
     fs::copy(at("other/config.json"), at("renamed/config.json")).unwrap();
     quantize(&["model", "renamed", "both"]).warns("different ones");
-    assert_eq!(list(&at("both")), ["model.safetensors"]);
+    assert_eq!(names_in(&at("both")), ["model.safetensors"]);
     fs::remove_file(at("renamed/config.json")).unwrap();
     quantize(&["renamed", "bare"]).warns("there is no config.json");
     // In place, the precise numbers are lost.
     quantize(&["model", "model"]).fails(1, "--force replaces it");
     quantize(&["model", "model", "--force"]).quiet();
-    assert_eq!(list(&at("model")), ["config.json", "model.safetensors"]);
+    assert_eq!(names_in(&at("model")), ["config.json", "model.safetensors"]);
     assert!(text(at("model/config.json")).contains("compressed-tensors"));
     dir.convert("model model --dtype f32 --force").quiet();
     assert_eq!(text(at("model/config.json")), CONFIG);

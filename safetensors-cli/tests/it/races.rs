@@ -8,7 +8,7 @@ use std::{fs, thread};
 
 use safetensors_core::{Checkpoint, LoadOptions, TensorView, save};
 
-use crate::fixtures::{Dir, quick, temp_dir};
+use crate::fixtures::{Dir, names_in, quick, temp_dir};
 
 /// Twelve one-byte tensors.
 const TENSORS: u8 = 12;
@@ -133,8 +133,7 @@ fn verify_finds_an_index_that_replaces_a_file_at_the_same_time() {
 }
 
 fn hidden(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
-    names.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with('.')).collect()
+    names_in(dir).into_iter().filter(|name| name.starts_with('.')).collect()
 }
 
 /// Opens a directory again and again while `f` runs, and returns how often.

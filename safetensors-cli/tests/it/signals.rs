@@ -7,8 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::convert::list;
-use crate::fixtures::{small_file, temp_dir, undo_ignored_signals};
+use crate::fixtures::{names_in, small_file, temp_dir, undo_ignored_signals};
 use crate::races::{lock, strace};
 
 const TERM: i32 = 15;
@@ -62,7 +61,7 @@ fn a_command_that_waits_for_another_can_be_interrupted() {
         terminate(child.id());
         assert_eq!(child.wait().unwrap().signal(), Some(TERM), "{output}");
         // The lock is not its own.
-        assert_eq!(list(&dir.path().join("d")), [".safetensors.lock"], "{output}");
+        assert_eq!(names_in(&dir.path().join("d")), [".safetensors.lock"], "{output}");
     }
 }
 
@@ -74,14 +73,14 @@ fn a_signal_while_the_directory_is_locked_leaves_no_lock() {
     let dir = temp_dir();
     small_file(dir.path(), "in.safetensors");
     let mut child = convert(dir.path(), &strace, "out.safetensors");
-    until("the lock", || list(dir.path()).iter().any(|name| name == ".safetensors.lock"));
+    until("the lock", || names_in(dir.path()).iter().any(|name| name == ".safetensors.lock"));
     terminate(traced(&child));
     let status = child.wait().unwrap();
     // A save that is being put in place is finished first. The command may then end before it
     // takes notice of the signal.
     let is_saved = dir.path().join("out.safetensors").is_file();
     assert!(status.signal() == Some(TERM) || (status.success() && is_saved), "{status}");
-    let left = list(dir.path());
+    let left = names_in(dir.path());
     assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
 }
 

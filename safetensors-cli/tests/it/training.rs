@@ -93,11 +93,7 @@ fn an_output_above_the_steps_of_a_trainer_is_refused() {
 fn a_directory_that_is_not_complete_is_refused_before_anything_is_written() {
     let dir = temp_dir();
     let broken = dir.at("broken");
-    fs::create_dir(&broken).unwrap();
-    for entry in fs::read_dir(fixture("training/grid_rows_columns")).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), broken.join(entry.file_name())).unwrap();
-    }
+    copy_all(&fixture("training/grid_rows_columns"), &broken);
     // A directory with a model next to the files would open as the model.
     small_file(dir.path(), "in.safetensors");
     dir.run("convert in.safetensors broken --force").fails(1, "which the output would hide");

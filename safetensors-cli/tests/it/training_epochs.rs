@@ -218,18 +218,6 @@ fn flip(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-fn copy_all(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_all(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
-}
-
 #[cfg(unix)]
 #[test]
 fn an_epoch_that_is_a_link_is_a_warning() {

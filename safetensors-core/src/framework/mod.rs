@@ -28,6 +28,8 @@ mod samples;
 mod scalar;
 #[cfg(feature = "std")]
 mod staged;
+#[cfg(all(test, feature = "std"))]
+mod testing;
 
 use alloc::boxed::Box;
 use alloc::string::String;

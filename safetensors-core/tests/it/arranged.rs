@@ -1,16 +1,13 @@
 //! Arranged tensors: their names, files and bytes, and how they meet other operations. The unit
 //! tests compare the elements of random arrangements.
 
-use std::io;
-use std::sync::atomic::AtomicBool;
-
 use safetensors_core::checkpoint::{Arranged, Computed};
 use safetensors_core::digest;
-use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::lora::Adapter;
 use safetensors_core::slice::{Index, RankPart};
 use safetensors_testing::read_at::NotingSource;
 
+use crate::support::odd::Odd;
 use crate::support::*;
 
 fn t(name: &str) -> Arranged {
@@ -245,76 +242,34 @@ fn adapters_are_merged_into_arranged_tensors() {
     check_parts(weight, "merged");
 }
 
-/// A source with calls that wait, which can change.
-#[derive(Clone, Default)]
-struct Far {
-    bytes: Vec<u8>,
-    heard: Arc<Mutex<Vec<String>>>,
-    fails: Arc<AtomicBool>,
-}
-
-impl ReadAt for Far {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.heard.lock().unwrap().push(format!("{} ranges", ranges.len()));
-        self.bytes.read_ranges_at(ranges)
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = std::ops::Range<u64>>) {
-        self.heard.lock().unwrap().push(format!("will {:?}", ranges.collect::<Vec<_>>()));
-    }
-
-    fn has_read(&self, range: std::ops::Range<u64>) {
-        self.heard.lock().unwrap().push(format!("has {range:?}"));
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(1 << 20, 3))
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        match self.fails.load(Ordering::SeqCst) {
-            true => Err(io::Error::other("it changed")),
-            false => Ok(()),
-        }
-    }
-}
-
 #[test]
 fn sources_hear_of_the_bytes_below_and_changes_are_errors() {
-    let far = Far { bytes: file_of(&[("m", &[4, 300], 0)], &[]), ..Far::default() };
+    let far = Odd::new(file_of(&[("m", &[4, 300], 0)], &[]));
     let start = far.bytes.len() as u64 - 2400;
     let columns = |from: usize| t("m").slice(1, from..from + 2).transposed();
     let arrange = || {
         let opened = Checkpoint::from_source(far.clone(), "f").unwrap();
-        let arranged: Checkpoint<Computed<Far>> =
+        let arranged: Checkpoint<Computed<Odd>> =
             opened.arranged([("n", columns(0)), ("o", t("m").slice(0, 1..3))]).unwrap();
-        far.heard.lock().unwrap().clear();
+        far.take_heard();
         arranged
     };
     let arranged = arrange();
     arranged.read_named(["n"], &LoadOptions::new()).unwrap();
     let [a, b, c, d] = [0, 600, 1200, 1800].map(|at| start + at..start + at + 4);
-    let mut heard = std::mem::take(&mut *far.heard.lock().unwrap());
+    let mut heard = far.take_heard();
     assert_eq!(heard.remove(0), format!("will {:?}", [&a, &b, &c, &d]));
     assert_eq!(heard.remove(0), "4 ranges");
     assert_eq!(heard, [&a, &b, &c, &d].map(|range| format!("has {range:?}")));
     // Columns of a transposed tensor are rows of the file, not many elements.
     let middle = arranged.tensor("n").unwrap().slice((.., 1..3)).unwrap();
     middle.read().unwrap();
-    assert_eq!(far.heard.lock().unwrap().remove(0), format!("will {:?}", [&b, &c]));
+    assert_eq!(far.take_heard().remove(0), format!("will {:?}", [&b, &c]));
     // One call for both tensors.
     arranged.read_named(["n", "o"], &LoadOptions::new()).unwrap();
-    assert!(far.heard.lock().unwrap().iter().any(|heard| heard == "5 ranges"));
+    assert!(far.take_heard().iter().any(|heard| heard == "5 ranges"));
 
-    far.fails.store(true, Ordering::SeqCst);
+    far.has_changed.store(true, Ordering::SeqCst);
     for name in ["n", "o"] {
         let error = arranged.tensor(name).unwrap().read().unwrap_err();
         assert!(error.to_string().contains("it changed"), "{error}");

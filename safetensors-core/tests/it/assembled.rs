@@ -1,7 +1,6 @@
 //! Tensors that are made of pieces of other files.
 
-use std::sync::atomic::AtomicBool;
-use std::{fmt, io};
+use std::io;
 
 use proptest::prelude::*;
 use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
@@ -11,6 +10,7 @@ use safetensors_core::io::{ReadRange, Requests};
 use safetensors_core::slice::Index;
 use safetensors_testing::read_at::NotingSource;
 
+use crate::support::odd::{Odd, OutOfReach};
 use crate::support::*;
 
 /// The bytes of a box of a tensor.
@@ -218,68 +218,9 @@ fn pieces_that_do_not_cover_a_tensor_are_refused() {
     refused!(Checkpoint::from_source(twice, "all"), ErrorKind::DuplicateTensor);
 }
 
-/// An error of a type that callers may look for.
-#[derive(Debug)]
-struct Far;
-
-impl fmt::Display for Far {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it is far away")
-    }
-}
-
-impl std::error::Error for Far {}
-
-/// A source that fails, changes, waits and notes its calls.
-#[derive(Clone, Default)]
-struct Odd {
-    bytes: Vec<u8>,
-    fails: Arc<AtomicBool>,
-    heard: Arc<Mutex<Vec<String>>>,
-}
-
-impl ReadAt for Odd {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.heard.lock().unwrap().push(format!("{} ranges", ranges.len()));
-        if self.fails.load(Ordering::SeqCst) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, Far));
-        }
-        self.bytes.read_ranges_at(ranges)
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = std::ops::Range<u64>>) {
-        self.heard.lock().unwrap().push(format!("will {:?}", ranges.collect::<Vec<_>>()));
-    }
-
-    fn has_read(&self, range: std::ops::Range<u64>) {
-        self.heard.lock().unwrap().push(format!("has {range:?}"));
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(1 << 20, 3))
-    }
-
-    fn check_unchanged(&self) -> io::Result<()> {
-        let fails = self.fails.load(Ordering::SeqCst);
-        if fails { Err(io::Error::other("it changed")) } else { Ok(()) }
-    }
-
-    fn is_replaced(&self) -> io::Result<bool> {
-        Ok(self.fails.load(Ordering::SeqCst))
-    }
-}
-
 #[test]
 fn properties_and_hints_of_the_sources_are_passed_on() {
-    let odd = || Odd { bytes: vec![7; 8], ..Odd::default() };
+    let odd = || Odd::new(vec![7; 8]);
     let pieces = || {
         vec![
             TensorPiece::new(0, 1, vec![0, 0], vec![2, 1]),
@@ -293,19 +234,19 @@ fn properties_and_hints_of_the_sources_are_passed_on() {
     assert_eq!(source.requests(), Some(Requests::new(1 << 20, 3)));
     assert!(!source.is_replaced().unwrap() && checkpoint.check_unchanged().is_ok());
     checkpoint.read_named(["w"], &LoadOptions::new()).unwrap();
-    assert_eq!(*one.heard.lock().unwrap(), ["will [1..3]", "1 ranges", "has 1..3"]);
-    assert_eq!(*two.heard.lock().unwrap(), ["will [2..6]", "1 ranges", "has 2..6"]);
+    assert_eq!(one.take_heard(), ["will [1..3]", "1 ranges", "has 1..3"]);
+    assert_eq!(two.take_heard(), ["will [2..6]", "1 ranges", "has 2..6"]);
     // Short ranges near each other are read at once.
-    two.heard.lock().unwrap().clear();
     let (mut a, mut b) = ([0], [0]);
     let start = source.byte_len() - 7;
     let ranges = [(start + 1, &mut a), (start + 4, &mut b)];
     let mut ranges = ranges.map(|(offset, bytes)| ReadRange { offset, bytes });
     source.read_ranges_at(&mut ranges).unwrap();
     assert_eq!((a, b), ([7], [7]));
-    assert_eq!(two.heard.lock().unwrap().last().unwrap(), "1 ranges");
+    assert_eq!(two.take_heard().last().unwrap(), "1 ranges");
 
     two.fails.store(true, Ordering::SeqCst);
+    two.has_changed.store(true, Ordering::SeqCst);
     assert!(checkpoint.files()[0].safetensors().source().is_replaced().unwrap());
     let error = checkpoint.check_unchanged().unwrap_err().to_string();
     assert_eq!(error, "two: it changed");
@@ -313,7 +254,7 @@ fn properties_and_hints_of_the_sources_are_passed_on() {
     let error = checkpoint.tensor("w").unwrap().read().unwrap_err();
     assert_eq!(error.to_string(), "two: tensor \"w\": it is far away");
     assert_eq!((error.tensor(), error.file()), (Some("w"), Some("two")));
-    assert!(error.other::<Far>().is_some());
+    assert!(error.other::<OutOfReach>().is_some());
     let source = checkpoint.files()[0].safetensors().source();
     let error = source.read_exact_at(&mut [0; 6], source.byte_len() - 7).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -323,7 +264,7 @@ fn properties_and_hints_of_the_sources_are_passed_on() {
 /// Pieces with small gaps between them are read together.
 #[test]
 fn sources_hear_of_many_pieces_at_once() {
-    let odd = || Odd { bytes: vec![7; 4000], ..Odd::default() };
+    let odd = || Odd::new(vec![7; 4000]);
     let (one, two) = (odd(), odd());
     let sources = vec![("one".into(), one.clone()), ("two".into(), two.clone())];
     // In one source the pieces touch, in the other they do not.
@@ -335,9 +276,9 @@ fn sources_hear_of_many_pieces_at_once() {
     let source = checkpoint.files()[0].safetensors().source();
     let range = source.byte_len() - 4001..source.byte_len() - 1;
     source.will_read(&mut std::iter::once(range.clone()));
-    assert_eq!(*one.heard.lock().unwrap(), ["will [0..2000]"]);
-    assert_eq!(std::mem::take(&mut *two.heard.lock().unwrap()), ["will [1..4000]"]);
+    assert_eq!(one.take_heard(), ["will [0..2000]"]);
+    assert_eq!(two.take_heard(), ["will [1..4000]"]);
     // Not all bytes from the first piece to the last.
     source.has_read(range.end - 4..range.end);
-    assert_eq!(*two.heard.lock().unwrap(), ["has 3997..4000"]);
+    assert_eq!(two.take_heard(), ["has 3997..4000"]);
 }

@@ -84,9 +84,8 @@ fn write_twice(what: &str, write: Write, name: &str) -> bool {
     let (_directory, path) = place(Path::new("model").join(name));
     fs::create_dir(parent(&path)).unwrap();
     let results = [write(&path), write(&path)];
-    let mut names: Vec<_> =
-        fs::read_dir(parent(&path)).unwrap().map(|it| it.unwrap().file_name()).collect();
-    names.retain(|name| !name.to_str().unwrap().ends_with(".index.json"));
+    let mut names = names_in(parent(&path));
+    names.retain(|name| !name.ends_with(".index.json"));
     for result in &results {
         if let Err(error) = result {
             let is_attempt = error.to_string().contains("attempt");
@@ -100,7 +99,7 @@ fn write_twice(what: &str, write: Write, name: &str) -> bool {
         assert!(names.is_empty(), "{what}: {names:?}");
         return false;
     }
-    assert!(names.iter().all(|name| !name.to_str().unwrap().starts_with('.')), "{what}: {names:?}");
+    assert!(names.iter().all(|name| !name.starts_with('.')), "{what}: {names:?}");
     if parent(&path).join(name).is_file() && what != "file" {
         Checkpoint::open(&path).unwrap();
     } else if names.len() > 1 {

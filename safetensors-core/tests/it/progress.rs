@@ -47,16 +47,6 @@ fn cancelling(at: u64) -> SaveOptions {
     })
 }
 
-/// The names of all files in a directory, including hidden ones.
-fn list(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
 #[test]
 fn a_large_tensor_is_reported_piece_by_piece() {
     let (_dir, path) = place("a.safetensors");
@@ -128,11 +118,11 @@ fn a_cancelled_save_leaves_the_old_file() {
         let error = refused!(save(&path, tensors(), &cancelling(at)), ErrorKind::Cancelled);
         assert_eq!(error.file(), path.to_str());
         assert_eq!(fs::read(&path).unwrap(), old);
-        assert_eq!(list(dir.path()), ["a.safetensors"]);
+        assert_eq!(names_in(dir.path()), ["a.safetensors"]);
         let shards =
             ShardOptions::new().max_shard_size((6 * MIB).into()).save_options(cancelling(at));
         refused!(save_sharded(dir.path(), tensors(), &shards), ErrorKind::Cancelled);
-        assert_eq!(list(dir.path()), ["a.safetensors"]);
+        assert_eq!(names_in(dir.path()), ["a.safetensors"]);
     }
 }
 
@@ -189,7 +179,7 @@ fn a_callback_that_panics_leaves_no_hole() {
     assert_eq!(writer.tensor("a").unwrap().written(), 0);
     // The file is not committed, even if other threads write more.
     assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Cancelled));
-    assert!(list(dir.path()).is_empty());
+    assert!(names_in(dir.path()).is_empty());
 }
 
 #[test]

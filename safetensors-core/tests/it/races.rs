@@ -66,11 +66,8 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
     println!("{opens} opens, {given_up} given up, {saves} saves modulo 256, no mixture");
     assert!(given_up * 20 < opens, "{given_up} of {opens} opens were given up");
     read_version(directory).unwrap();
-    let names: Vec<_> = fs::read_dir(directory).unwrap().collect();
-    let hidden = names
-        .iter()
-        .filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with('.'));
-    assert_eq!(hidden.count(), 0, "{names:?}");
+    let names = names_in(directory);
+    assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
 }
 
 fn directory() -> tempfile::TempDir {

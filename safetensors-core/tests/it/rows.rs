@@ -6,7 +6,7 @@ use std::io;
 
 use safetensors_core::checkpoint::{Assembled, TensorPiece, WholeTensor};
 use safetensors_core::convert::Converted;
-use safetensors_core::io::{ReadRange, Requests};
+use safetensors_core::io::Requests;
 use safetensors_core::load::read_slices;
 use safetensors_testing::read_at::NotingSource;
 
@@ -14,26 +14,9 @@ use crate::staged::device::Wide;
 
 use crate::support::*;
 
-/// A source behind a network: it notes the number of calls, and takes many ranges at once.
-struct Far(Vec<u8>, AtomicUsize);
-
-impl ReadAt for Far {
-    fn byte_len(&self) -> u64 {
-        self.0.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.read_ranges_at(ranges)
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(1 << 20, 4))
-    }
+/// A source behind a network.
+fn far(bytes: Vec<u8>) -> NotingSource {
+    NotingSource::far(bytes, Requests::new(1 << 20, 4))
 }
 
 /// Tensors of many dtypes, of six rows each, and such as have no rows or no elements.
@@ -72,7 +55,7 @@ fn stores(tensors: &[(String, TensorBuf)]) -> Vec<(&'static str, Checkpoint<Box<
         // SAFETY: nothing changes this file while it is mapped.
         ("mapped", unsafe { Checkpoint::mmap(&path) }.unwrap().into_boxed()),
         ("memory", from(Box::new(bytes.clone()))),
-        ("far", from(Box::new(Far(bytes, AtomicUsize::new(0))))),
+        ("far", from(Box::new(far(bytes)))),
         ("assembled", from(Box::new(assembled(tensors)))),
     ]
 }
@@ -208,9 +191,9 @@ fn two_hundred_rows_of_a_table_cost_their_bytes() {
 #[test]
 fn rows_from_far_away_come_with_one_call() {
     let (bytes, numbers) = embeddings();
-    let checkpoint = Checkpoint::from_source(Far(bytes, AtomicUsize::new(0)), "far").unwrap();
+    let checkpoint = Checkpoint::from_source(far(bytes), "far").unwrap();
     let table = checkpoint.tensor("wte").unwrap();
-    let calls = || table.source().1.swap(0, Ordering::Relaxed);
+    let calls = || table.source().take_calls().len();
     calls();
     table.rows(&numbers).unwrap().read().unwrap();
     assert_eq!(calls(), 1);

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use safetensors_core::framework::{Framework, Samples, Support};
+use safetensors_core::framework::Samples;
+use safetensors_testing::framework::Bufs;
 use safetensors_testing::process::is_alone;
 use safetensors_testing::spans::{Listener, RecordedSpan};
 
@@ -44,27 +45,6 @@ fn each_kind_of_work_has_a_span_with_bytes_and_time() {
     assert!(of_read.iter().all(|recorded| recorded.time.is_some()));
     let [alone] = &alone[..] else { panic!("{alone:?}") };
     assert_eq!((alone.bytes, &alone.parent), (2 << 20, &None));
-}
-
-/// A library with buffers as tensors.
-struct Bufs;
-
-impl Framework for Bufs {
-    const NAME: &'static str = "bufs";
-    type Tensor = Arc<TensorBuf>;
-    type Device = ();
-
-    fn support(_: Dtype) -> Support {
-        Support::Exact
-    }
-
-    fn from_exact(buf: TensorBuf, (): &()) -> Result<Self::Tensor, Error> {
-        Ok(buf.into())
-    }
-
-    fn source(tensor: &Self::Tensor) -> Result<impl TensorSource + '_, Error> {
-        Ok(&**tensor)
-    }
 }
 
 /// Each sample is opened and read by a thread, which works for the span of the program.

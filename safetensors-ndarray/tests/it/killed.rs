@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
-use std::{env, fs, thread};
+use std::{env, thread};
 
 use ndarray::{Array1, Axis, Ix1};
 use safetensors_core::Result;
 use safetensors_ndarray::{Reader, Writer};
+use safetensors_testing::files::names_in;
 use safetensors_testing::process::command_of;
 
 use crate::common::place;
@@ -62,9 +63,7 @@ fn a_run_that_is_killed_at_random_times_loses_no_synced_step() {
     assert_eq!(time, Array1::from_iter(0..time.len() as u64));
     let snap = r.read::<u64, Ix1>("snap").unwrap();
     assert_eq!(snap, Array1::from_iter((0..time.len() as u64).filter(|step| step % 10 == 3)));
-    let names: Vec<_> =
-        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["run.safetensors"]);
+    assert_eq!(names_in(dir.path()), ["run.safetensors"]);
 }
 
 /// Appends to arrays of unlike rates, syncs, finishes and goes on, until it is killed.

@@ -11,6 +11,7 @@ use safetensors_core::tied::Tied;
 use safetensors_core::{ConvertOptions, Error, SaveOptions, save};
 use safetensors_ndarray::npz::{self, Archive, Compression, read_npy, write_npy};
 use safetensors_ndarray::{ArrayElement, DynArray, ReadArrayExt, Reader, array_source};
+use safetensors_testing::files::names_in;
 
 use crate::common::place;
 
@@ -208,8 +209,5 @@ fn errors_have_the_expected_and_the_found_value() {
     npz::to_safetensors(dir.path().join("cut.npz"), dir.path().join("cut.safetensors"))
         .unwrap_err();
     assert_eq!(fs::read(&path).unwrap(), old);
-    let mut names: Vec<_> =
-        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    assert_eq!(names, ["a.npz", "cut.npz"]);
+    assert_eq!(names_in(dir.path()), ["a.npz", "cut.npz"]);
 }

@@ -6,8 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use ndarray::{Array2, Array3, Axis, Ix0, Ix2, Ix3, ShapeBuilder, arr0, s};
-use safetensors_core::{Dtype, TensorBuf, TensorSource};
+use safetensors_core::{Dtype, TensorBuf};
 use safetensors_ndarray::{DynArray, Reader, Writer};
+use safetensors_testing::tensors::file_bytes;
 
 const SHAPE: (usize, usize, usize) = (3, 4, 5);
 
@@ -57,13 +58,7 @@ fn a_file_of_python_is_read_bit_by_bit() {
     for dtype in DTYPES {
         let found = r.read_any(dtype.name()).unwrap();
         assert_eq!((found.dtype(), found.shape()), (dtype, &[3, 4, 5][..]));
-        let mut bytes = Vec::new();
-        let mut collect = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        found.write_to(&mut collect).unwrap();
-        assert_eq!(bytes, bits(dtype), "{dtype}");
+        assert_eq!(file_bytes(&found), bits(dtype), "{dtype}");
     }
     assert_eq!(r.read::<f64, Ix3>("u").unwrap(), u());
     assert_eq!(r.slice::<f64, _>("u", s![..;-2, 1, ..]).unwrap(), u().slice(s![..;-2, 1, ..]));

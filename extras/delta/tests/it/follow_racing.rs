@@ -3,7 +3,9 @@
 
 use std::fs;
 
-use crate::followed::{Publisher, copy, tensors};
+use safetensors_testing::files::copy_all;
+
+use crate::followed::{Publisher, tensors};
 use crate::hooked::Hooked;
 use crate::support::{files, read};
 
@@ -40,7 +42,7 @@ fn a_publisher_may_restart_at_any_moment() {
     let mut seen = [0; 4];
     for number in 0.. {
         let here = Publisher::new();
-        copy(one.directory.path(), here.directory.path());
+        copy_all(one.directory.path(), here.directory.path());
         let (root, new) = (here.root(), other.root());
         let store = Hooked::new(move |call| {
             // The version 2 goes first, and the version 0 of the new run comes next.
@@ -48,11 +50,11 @@ fn a_publisher_may_restart_at_any_moment() {
                 Some(0) => fs::remove_dir_all(root.join("weight_v000002")),
                 Some(2) => {
                     fs::remove_dir_all(&root)?;
-                    copy(&new.join("weight_v000000"), &root.join("weight_v000000"));
+                    copy_all(&new.join("weight_v000000"), &root.join("weight_v000000"));
                     Ok(())
                 }
                 Some(4) => {
-                    copy(&new.join("weight_v000001"), &root.join("weight_v000001"));
+                    copy_all(&new.join("weight_v000001"), &root.join("weight_v000001"));
                     Ok(())
                 }
                 _ => Ok(()),

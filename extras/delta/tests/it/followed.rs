@@ -111,20 +111,6 @@ pub(crate) fn numbers(update: &Update) -> Numbers {
     (update.before, update.version, update.full, update.deltas)
 }
 
-/// Copies a directory with all that is in it.
-pub(crate) fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        let to = to.join(path.file_name().unwrap());
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            fs::copy(&path, to).unwrap();
-        }
-    }
-}
-
 /// Returns a follower that may replace the files at its place, and has a base.
 pub(crate) fn with_base(publisher: &Publisher, base: &Path, overwrite: bool) -> Follower {
     let options = Options::new().durable(false).overwrite(overwrite);

@@ -8,6 +8,7 @@ use safetensors_core::{
     Checkpoint, Dtype, LoadOptions, Result, SaveOptions, ShardOptions, TensorView, save,
 };
 use safetensors_delta::{Chain, Delta, Options, make};
+use safetensors_testing::files::files_below;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -61,16 +62,8 @@ pub(crate) fn read(directory: &Path) -> Tensors {
 
 /// Returns the names and the bytes of all files below a directory, also hidden ones.
 pub(crate) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else {
-            found.insert(path.clone(), fs::read(&path).unwrap());
-        }
-    }
-    found
+    let below = files_below(directory).into_iter();
+    below.map(|(path, bytes)| (directory.join(path), bytes)).collect()
 }
 
 /// A directory with a checkpoint `base`, and room for others.

@@ -6,14 +6,11 @@ mod tensors;
 
 use std::borrow::Cow;
 use std::io::Cursor;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::quantized::gguf_file::{self, Content, Value};
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{Device, Tensor};
 use safetensors_candle::gguf::GgufFile;
-use safetensors_core::ReadAt;
 use safetensors_core::io::Requests;
 use safetensors_testing::read_at::NotingSource;
 
@@ -59,29 +56,7 @@ fn assert_same(found: &QTensor, expected: &QTensor) {
     assert!(found.data().unwrap() == expected.data().unwrap(), "other blocks: {found:?}");
 }
 
-/// A file with calls that wait, which counts them.
-struct Far {
-    bytes: Vec<u8>,
-    calls: Arc<AtomicUsize>,
-}
-
-impl Far {
-    fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, calls: Arc::default() }
-    }
-}
-
-impl ReadAt for Far {
-    fn byte_len(&self) -> u64 {
-        self.bytes.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.bytes.read_exact_at(buf, offset)
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(128 << 10, 4))
-    }
+/// A file with calls that wait.
+fn far(bytes: Vec<u8>) -> NotingSource {
+    NotingSource::far(bytes, Requests::new(128 << 10, 4))
 }

@@ -1,15 +1,13 @@
 //! The reader for candle's own functions.
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use candle_core::Device;
 use candle_core::quantized::GgmlDType::{Q4_0, Q8_0};
 use candle_core::quantized::gguf_file::{Content, Value};
 use safetensors_candle::gguf::GgufFile;
 
-use super::{Far, assert_same, of_bytes, open, written};
+use super::{assert_same, far, of_bytes, open, written};
 
 /// A file of 20 MiB.
 fn a_model() -> Vec<u8> {
@@ -35,11 +33,10 @@ fn the_content_is_candles_own_and_all_its_tensors_are_read() {
     let mut own = Cursor::new(&bytes);
     let expected = Content::read(&mut own).unwrap();
     let near = open(&bytes);
-    let far = Far::new(bytes.clone());
-    let calls = Arc::clone(&far.calls);
-    let far = GgufFile::from_source(far, "far.gguf").unwrap();
+    let source = far(bytes.clone());
+    let far = GgufFile::from_source(source.clone(), "far.gguf").unwrap();
     // The header has 700 KiB. It is read twice, by calls of a MiB or a window.
-    let opened = calls.load(Ordering::Relaxed);
+    let opened = source.take_reads().len();
     assert!(opened < 10, "{opened} calls to open");
 
     let contents = [near.content().unwrap(), far.content().unwrap()];
@@ -56,7 +53,7 @@ fn the_content_is_candles_own_and_all_its_tensors_are_read() {
         };
         assert_eq!(keys(content), keys(&expected));
     }
-    let before = calls.load(Ordering::Relaxed);
+    source.take_calls();
     let mut names: Vec<_> = expected.tensor_infos.keys().collect();
     names.sort();
     for name in names {
@@ -66,7 +63,7 @@ fn the_content_is_candles_own_and_all_its_tensors_are_read() {
         assert_same(&contents[1].tensor(&mut far_reader, name, &Device::Cpu).unwrap(), &same);
     }
     // Windows of a MiB, and a call for each of the four tensors that are larger than one.
-    let calls = calls.load(Ordering::Relaxed) - before;
+    let calls = source.take_reads().len();
     assert!(calls < 30, "{calls} calls for 36 tensors");
 }
 

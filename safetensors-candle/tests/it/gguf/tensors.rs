@@ -10,7 +10,7 @@ use safetensors_candle::gguf::GgufFile;
 use safetensors_core::{ErrorKind, LoadOptions, ReadAt};
 use safetensors_testing::process::command_of;
 
-use super::{Far, assert_same, by_candle, of_bytes, open, quantised, written};
+use super::{assert_same, by_candle, far, of_bytes, open, quantised, written};
 
 use crate::common::place;
 
@@ -144,7 +144,7 @@ fn large_tensors_are_read_completely_from_any_source() {
     check(&|| loaded(&unaligned));
     // No thread has a buffer for the largest.
     assert!(longest.load(Ordering::Relaxed) < 32 << 20);
-    let far = GgufFile::from_source(Far::new(bytes), "far.gguf").unwrap();
+    let far = GgufFile::from_source(far(bytes), "far.gguf").unwrap();
     check(&|| loaded(&far));
     check(&|| NAMES.map(|name| far.qtensor(name, &Device::Cpu).unwrap()).into());
 
@@ -191,7 +191,7 @@ fn the_environment_sets_the_threads_for_a_file_that_is_far_away() {
     // Each has more than a mebibyte, after which the progress is reported.
     let tensor = of_bytes(Q4_0, &[1024, 2048]);
     let bytes = written(&[], &["a", "b", "c", "d", "e", "f"].map(|name| (name, &tensor)));
-    let file = GgufFile::from_source(Far::new(bytes), "far.gguf").unwrap();
+    let file = GgufFile::from_source(far(bytes), "far.gguf").unwrap();
     let caller = std::thread::current().id();
     let options = LoadOptions::new().progress(move |_| {
         assert_eq!(std::thread::current().id(), caller);

@@ -9,11 +9,9 @@ use crate::delta_follow::versions;
 fn repo(dir: &Path, names: &[(&str, &str)]) -> Repo {
     let mut files = Vec::new();
     for (from, to) in names {
-        for entry in std::fs::read_dir(dir.join(from)).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            let name = if to.is_empty() { name.into() } else { format!("{to}/{name}") };
-            files.push((name, std::fs::read(path).unwrap()));
+        for (name, bytes) in files_below(&dir.join(from)) {
+            let name = if to.is_empty() { name } else { format!("{to}/{name}") };
+            files.push((name, bytes));
         }
     }
     Repo::new(files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())))

@@ -24,6 +24,7 @@ use std::sync::LazyLock;
 
 use assert_cmd::Command;
 use safetensors_core::{SaveOptions, ShardOptions, TensorBuf, save_sharded, serialize};
+use safetensors_testing::files::files_below;
 
 use crate::fixtures::temp_dir;
 
@@ -100,13 +101,7 @@ fn make_shards() -> Vec<(String, Vec<u8>)> {
     let dir = temp_dir();
     let options = ShardOptions::new().max_shard_size(1_000_000.into());
     save_sharded(dir.path(), tensors(), &options).unwrap();
-    let entries = std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
-    let mut files: Vec<_> = entries
-        .map(|entry| {
-            (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
-        })
-        .collect();
-    files.sort();
+    let files = files_below(dir.path());
     assert!(files.len() > 2);
     files
 }

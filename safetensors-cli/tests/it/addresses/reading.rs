@@ -80,19 +80,6 @@ fn shards_of_the_hub_are_read() {
     assert!(shown.contains("2 shards, 4 tensors"), "{shown}");
 }
 
-/// The files below a directory, by their paths from it.
-fn files_below(directory: &Path, prefix: &str, found: &mut Vec<(String, Vec<u8>)>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = format!("{prefix}/{}", path.file_name().unwrap().to_str().unwrap());
-        if path.is_dir() {
-            files_below(&path, &name, found);
-        } else {
-            found.push((name, fs::read(path).unwrap()));
-        }
-    }
-}
-
 #[test]
 fn directories_of_trainers_are_read_by_address() {
     let dir = temp_dir();
@@ -101,10 +88,14 @@ fn directories_of_trainers_are_read_by_address() {
     let rule = ["--rule", "*=replicate"];
     output(safetensors(dir.path(), &[&args[..], &rule].concat()));
     let mut files = Vec::new();
-    files_below(&dir.path().join("dcp"), "dcp", &mut files);
+    let mut add = |name: &str, directory: &Path| {
+        let below = files_below(directory).into_iter();
+        files.extend(below.map(|(path, bytes)| (format!("{name}/{path}"), bytes)));
+    };
+    add("dcp", &dir.path().join("dcp"));
     let mut layouts = vec![("dcp", whole)];
     for name in ["grid_rows_columns", "per_rank", "ranks", "stage2", "stage3"] {
-        files_below(&fixture(&format!("training/{name}")), name, &mut files);
+        add(name, &fixture(&format!("training/{name}")));
         layouts.push((name, fixture(&format!("training/{name}.safetensors"))));
     }
     let files = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone()));

@@ -9,7 +9,6 @@ mod messages;
 use safetensors_core::digest::Digest;
 use safetensors_delta::{Encoding, Options};
 
-use crate::convert::list;
 use crate::convert_gguf::{save_model, tensors};
 use crate::fixtures::*;
 
@@ -24,7 +23,7 @@ fn file(dir: &Path, name: &str, tensors: &[&str], value: f32) {
 /// Every file of a directory and below it, with its digest, and every directory.
 fn content(dir: &Path) -> Vec<(String, Option<Digest>)> {
     let mut all = Vec::new();
-    for name in list(dir) {
+    for name in names_in(dir) {
         let path = dir.at(&name);
         let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
         all.push((name.clone(), is_file.then(|| Digest::compute(&fs::read(&path).unwrap()))));

@@ -13,7 +13,7 @@ use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
 use super::strace::{self, Call, Fault, Outcome};
-use crate::fixtures::{self, Words};
+use crate::fixtures::{self, Words, copy_all};
 
 /// Where the new tensors come from, and the checkpoint that is changed, in each run's directory.
 const INPUT: &str = "input.safetensors";
@@ -205,7 +205,7 @@ impl Case {
     /// A new directory that is as the template.
     fn directory(&self) -> TempDir {
         let directory = temp_dir();
-        copy(self.template.path(), directory.path());
+        copy_all(self.template.path(), directory.path());
         directory
     }
 }
@@ -251,20 +251,6 @@ fn files(path: &Path) -> io::Result<Contents> {
         (!is_hidden).then(|| Ok((name, (Vec::new(), fs::read(file)?))))
     });
     Ok(Contents { tensors: named.collect::<io::Result<_>>()?, metadata: BTreeMap::new() })
-}
-
-/// Copies the content of a directory.
-fn copy(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let copied = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            fs::create_dir(&copied).unwrap();
-            copy(&entry.path(), &copied);
-        } else {
-            fs::copy(entry.path(), copied).unwrap();
-        }
-    }
 }
 
 /// A new directory: if everything is tried, on the disk, where space is also reserved.

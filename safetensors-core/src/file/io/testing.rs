@@ -5,7 +5,7 @@ use std::string::String;
 use std::time::Duration;
 
 pub(crate) use safetensors_testing::files::{
-    directory_in_memory, names_in, place, place_in_memory,
+    copy_all, directory_in_memory, names_in, place, place_in_memory,
 };
 pub(crate) use safetensors_testing::tensors::repeated;
 

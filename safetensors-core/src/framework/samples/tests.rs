@@ -9,33 +9,10 @@ use super::{SampleBatch, Samples};
 use crate::checkpoint::store::{FileKind, MemoryFile, MemoryStore, Store, StoreEntry};
 use crate::file::load::{LoadOptions, QuantizedWeights};
 use crate::file::save::{SaveOptions, serialize};
-use crate::format::convert::support::Support;
 use crate::format::dtype::Dtype;
 use crate::format::error::{Error, ErrorKind, Mismatch, Result};
-use crate::format::tensor::{TensorBuf, TensorSource, TensorView};
-use crate::framework::Framework;
-
-/// A library with buffers in memory as tensors.
-#[derive(Debug)]
-struct Bufs;
-
-impl Framework for Bufs {
-    const NAME: &'static str = "bufs";
-    type Tensor = Arc<TensorBuf>;
-    type Device = ();
-
-    fn support(dtype: Dtype) -> Support {
-        if dtype == Dtype::I8 { Support::Widened(Dtype::I16) } else { Support::Exact }
-    }
-
-    fn from_exact(buf: TensorBuf, (): &()) -> Result<Arc<TensorBuf>> {
-        Ok(buf.into())
-    }
-
-    fn source(tensor: &Arc<TensorBuf>) -> Result<impl TensorSource + '_> {
-        Ok(&**tensor)
-    }
-}
+use crate::format::tensor::{TensorBuf, TensorView};
+use crate::framework::testing::Bufs;
 
 /// A store that counts the files that were opened.
 struct Counting {

@@ -1,10 +1,10 @@
 //! Tensors read by any number of threads, in one call or in several, some or all of them.
 
-use std::io;
 use std::ops::Range;
 
-use safetensors_core::io::{FileSource, ReadRange};
+use safetensors_core::io::FileSource;
 use safetensors_core::load::read_tensors;
+use safetensors_testing::read_at::NotingSource;
 
 use super::save_tensors;
 use crate::support::*;
@@ -88,41 +88,19 @@ fn mapped_views_equal_read_tensors() {
     assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data));
 }
 
-/// A source that notes the ranges of the file that calls read.
-struct Spy {
-    bytes: Vec<u8>,
-    calls: Mutex<Vec<Range<u64>>>,
-}
-
-impl ReadAt for Spy {
-    fn byte_len(&self) -> u64 {
-        self.bytes.byte_len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.bytes.read_exact_at(buf, offset)
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        assert!(ranges.is_sorted_by_key(|range| range.offset));
-        let last = ranges.last().unwrap();
-        let call = ranges[0].offset..last.offset + last.bytes.len() as u64;
-        self.calls.lock().unwrap().push(call);
-        ranges.iter_mut().try_for_each(|range| self.bytes.read_exact_at(range.bytes, range.offset))
-    }
-}
-
 /// Opens a file of these bytes.
-fn spied(bytes: Vec<u8>) -> Checkpoint<Spy> {
-    let (_directory, path) = place("spy.safetensors");
-    fs::write(&path, &bytes).unwrap();
-    let open = |_: &Path| Ok(Spy { bytes: bytes.clone(), calls: Default::default() });
-    Checkpoint::open_by(&path, &Default::default(), open).unwrap()
+fn spied(bytes: Vec<u8>) -> Checkpoint<NotingSource> {
+    let checkpoint = Checkpoint::from_source(NotingSource::new(bytes), "spied on").unwrap();
+    checkpoint.files()[0].safetensors().source().take_calls();
+    checkpoint
 }
 
-/// Returns what calls have read so far, sorted.
-fn calls(checkpoint: &Checkpoint<Spy>) -> Vec<Range<u64>> {
-    let mut calls = checkpoint.files()[0].safetensors().source().calls.lock().unwrap().clone();
+/// Returns what calls have read since the last time, sorted.
+fn calls(checkpoint: &Checkpoint<NotingSource>) -> Vec<Range<u64>> {
+    let calls = checkpoint.files()[0].safetensors().source().take_calls();
+    assert!(calls.iter().all(|ranges| ranges.is_sorted_by_key(|range| range.start)));
+    let whole = |ranges: &Vec<Range<u64>>| ranges[0].start..ranges.last().unwrap().end;
+    let mut calls: Vec<_> = calls.iter().map(whole).collect();
     calls.sort_unstable_by_key(|call| call.start);
     calls
 }
@@ -166,10 +144,9 @@ fn calls_for_a_large_tensor_end_at_multiples_of_4_mib_in_the_file() {
             let bytes = file(begin - header, len);
             let end = bytes.len() as u64;
             assert_eq!(end, begin + len);
-            let checkpoint = spied(bytes);
+            let checkpoint = spied(bytes.clone());
             let read = checkpoint.read_named(["b"], &LoadOptions::new()).unwrap();
-            let source = &checkpoint.files()[0].safetensors().source().bytes;
-            assert!(read[0].bytes() == &source[begin as usize..]);
+            assert!(read[0].bytes() == &bytes[begin as usize..]);
             let mut at = begin;
             for call in calls(&checkpoint) {
                 assert_eq!(call.start, at);

@@ -1,40 +1,11 @@
 //! The announcements and requests to a source behind a network.
 
-use std::io;
-use std::ops::Range;
-
 use safetensors_core::io::Requests;
 use safetensors_core::lora::Adapter;
 use safetensors_testing::read_at::NotingSource;
 
 use super::adapter;
 use crate::support::*;
-
-/// Bytes with a log of announcements and reads.
-struct Remote {
-    bytes: Vec<u8>,
-    announced: Arc<Mutex<Vec<Range<u64>>>>,
-    read: Arc<Mutex<Vec<Range<u64>>>>,
-}
-
-impl ReadAt for Remote {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read.lock().unwrap().push(offset..offset + buf.len() as u64);
-        self.bytes.read_exact_at(buf, offset)
-    }
-
-    fn will_read(&self, ranges: &mut dyn Iterator<Item = Range<u64>>) {
-        self.announced.lock().unwrap().extend(ranges);
-    }
-
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests::new(16 << 20, 2))
-    }
-}
 
 #[test]
 fn a_merge_asks_for_the_ranges_that_a_load_would() {
@@ -45,13 +16,8 @@ fn a_merge_asks_for_the_ranges_that_a_load_would() {
     let tensors = [("plain", tensor(4)), ("q.weight", tensor(1024))];
     let bytes = serialize(tensors, &SaveOptions::new()).unwrap();
     for dtype in [Dtype::BF16, Dtype::F32] {
-        let (announced, read) = <(Arc<Mutex<Vec<_>>>, Arc<Mutex<Vec<_>>>)>::default();
-        let source = Remote {
-            bytes: bytes.clone(),
-            announced: Arc::clone(&announced),
-            read: Arc::clone(&read),
-        };
-        let base = Checkpoint::from_source(source, "base").unwrap();
+        let source = NotingSource::far(bytes.clone(), Requests::new(16 << 20, 2));
+        let base = Checkpoint::from_source(source.clone(), "base").unwrap();
         let range = |name: &str| {
             let tensor = base.tensor(name).unwrap();
             tensor.file_offset()..tensor.file_offset() + tensor.byte_len()
@@ -60,18 +26,19 @@ fn a_merge_asks_for_the_ranges_that_a_load_would() {
         let names: [(&str, &[usize]); 2] =
             [("q.lora_A.weight", &[1, 512]), ("q.lora_B.weight", &[1024, 1])];
         let merged = base.merged_as([adapter(None, &names).unwrap()], |_, _| dtype).unwrap();
-        let take = |of: &Mutex<Vec<Range<u64>>>| {
-            let mut ranges = std::mem::take(&mut *of.lock().unwrap());
-            ranges.sort_by_key(|range| range.start);
-            ranges
+        let heard = || {
+            [source.take_announced(), source.take_calls().concat()].map(|mut ranges| {
+                ranges.sort_by_key(|range| range.start);
+                ranges
+            })
         };
-        take(&read);
+        assert!(heard()[0].is_empty());
         let weight = merged.tensor("q.weight").unwrap();
         let numbers = weight.read().unwrap().convert(Dtype::F32, &Default::default()).unwrap();
         assert_eq!(numbers.as_slice::<f32>().unwrap()[126 * 512 + 1], 1.0 + 127.0 * 2.0);
-        assert_eq!((take(&announced), take(&read)), (vec![all[1].clone()], vec![all[1].clone()]));
+        assert_eq!(heard(), [&all[1..]; 2]);
         merged.read_all(&LoadOptions::new()).unwrap();
-        assert_eq!((take(&announced), take(&read)), (all.to_vec(), all.to_vec()));
+        assert_eq!(heard(), [&all[..]; 2]);
     }
 }
 
@@ -124,7 +91,7 @@ fn each_matrix_is_read_once() {
     let weights = names.map(|name| (format!("{name}.weight"), ones([512, 512])));
     let base = serialize(weights, &SaveOptions::new()).unwrap();
     let base = Checkpoint::from_source(base, "base").unwrap();
-    let read = Arc::new(Mutex::new(Vec::new()));
+    let mut sources = Vec::new();
     let adapters: Vec<_> = (0..20)
         .map(|_| {
             let pair = |name: &str| {
@@ -132,15 +99,15 @@ fn each_matrix_is_read_once() {
                 [down, (format!("{name}.lora_B.weight"), ones([512, 1]))]
             };
             let bytes = serialize(names.map(pair).concat(), &SaveOptions::new()).unwrap();
-            let source = Remote { bytes, announced: Default::default(), read: Arc::clone(&read) };
+            let source = NotingSource::far(bytes, Requests::new(16 << 20, 2));
+            sources.push(source.clone());
             Adapter::new(Checkpoint::from_source(source, "adapter").unwrap()).unwrap()
         })
         .collect();
-    read.lock().unwrap().clear();
+    sources.iter().for_each(|source| _ = source.take_calls());
     let merged = base.merged(adapters).unwrap();
     let loaded = merged.read_all(&LoadOptions::new().threads(2)).unwrap();
     assert!(loaded.iter().all(|it| it.as_slice::<f32>().unwrap().iter().all(|it| *it == 21.0)));
-    let read: usize =
-        read.lock().unwrap().iter().map(|range| (range.end - range.start) as usize).sum();
-    assert_eq!(read, 20 * names.len() * 2 * 512 * 4);
+    let read: u64 = sources.iter().map(NotingSource::take_len).sum();
+    assert_eq!(read, 20 * names.len() as u64 * 2 * 512 * 4);
 }

@@ -93,10 +93,7 @@ fn another_setting_gives_the_reference_or_an_error() {
     for fixture in Merge::all() {
         let adapters = fixture.paths().into_iter().filter(|path| path.is_dir()).map(|path| {
             let directory = tempdir().unwrap();
-            for file in fs::read_dir(&path).unwrap() {
-                let file = file.unwrap();
-                fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
-            }
+            copy_all(&path, directory.path());
             let config = directory.path().join("adapter_config.json");
             let text = fs::read_to_string(&config).unwrap();
             let [off, on] = ["\"fan_in_fan_out\": false", "\"fan_in_fan_out\": true"];

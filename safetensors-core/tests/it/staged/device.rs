@@ -58,7 +58,7 @@ pub(crate) struct Device {
     pub(crate) finished: usize,
     pub(crate) most_copying: usize,
     /// Called before a copy is waited for, with how many were begun.
-    pub(crate) before_waiting: Option<Box<dyn Fn(usize)>>,
+    pub(crate) before_waiting: Option<Box<dyn FnMut(usize)>>,
 }
 
 fn failure() -> Error {
@@ -96,7 +96,7 @@ impl Staging for Device {
         if self.fault == Some(Fault::FinishCopy(self.finished)) {
             return Err(failure());
         }
-        if let Some(wait) = &self.before_waiting {
+        if let Some(wait) = &mut self.before_waiting {
             wait(self.begun);
         }
         let (slot, parts) = self.copying.pop_front().expect("a copy was begun");

@@ -4,15 +4,13 @@
 pub(crate) mod device;
 mod failing;
 
-use std::io;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use device::{Device, Wide, check};
 use safetensors_core::convert::can_convert;
 use safetensors_core::framework::{StagingBuffers, read_staged};
-use safetensors_core::io::ReadRange;
 use safetensors_core::load::QuantizedWeights;
+use safetensors_testing::read_at::NotingSource;
 
 use crate::support::*;
 
@@ -184,42 +182,12 @@ fn progress_counts_every_byte_once() {
     assert_eq!(seen, expected);
 }
 
-/// Bytes in memory that count how often they are read.
-#[derive(Clone, Default)]
-struct Counted {
-    bytes: Arc<Vec<u8>>,
-    calls: Arc<AtomicUsize>,
-    read: Arc<AtomicU64>,
-}
-
-impl ReadAt for Counted {
-    fn byte_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let mut whole = [ReadRange { offset, bytes: buf }];
-        self.read_ranges_at(&mut whole)
-    }
-
-    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
-        for range in ranges {
-            self.bytes.as_slice().read_exact_at(range.bytes, range.offset)?;
-            self.read.fetch_add(range.bytes.len() as u64, Ordering::SeqCst);
-        }
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    }
-}
-
-fn counted(tensors: &[(String, TensorBuf)]) -> (Checkpoint<Counted>, Counted) {
+fn noting(tensors: &[(String, TensorBuf)]) -> (Checkpoint<NotingSource>, NotingSource) {
     let tensors = tensors.iter().map(|(name, buf)| (name, buf));
-    let bytes = Arc::new(serialize(tensors, &SaveOptions::new()).unwrap());
-    let source = Counted { bytes, ..Counted::default() };
+    let source = NotingSource::new(serialize(tensors, &SaveOptions::new()).unwrap());
     let open = |_: &Path| Ok(source.clone());
     let checkpoint = Checkpoint::open_by("a.safetensors", &Limits::default(), open).unwrap();
-    source.calls.store(0, Ordering::SeqCst);
-    source.read.store(0, Ordering::SeqCst);
+    source.take_calls();
     (checkpoint, source)
 }
 
@@ -227,14 +195,15 @@ fn counted(tensors: &[(String, TensorBuf)]) -> (Checkpoint<Counted>, Counted) {
 fn small_neighbours_share_a_slot_and_a_read() {
     let tensors: Vec<_> =
         (0..1000).map(|i| (format!("{i:04}"), small_numbers(Dtype::F32, &[16]))).collect();
-    let (checkpoint, source) = counted(&tensors);
+    let (checkpoint, source) = noting(&tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::with([64].into_iter().cycle().take(1000));
     let ring = StagingBuffers { slots: 4, slot_bytes: 6400 };
     read_staged(&tensors, &LoadOptions::new(), ring, &mut device).unwrap();
-    let calls = source.calls.load(Ordering::SeqCst);
-    assert_eq!((device.begun, calls), (10, 10));
-    assert_eq!(source.read.load(Ordering::SeqCst), 64_000);
+    let calls = source.take_calls();
+    assert_eq!((device.begun, calls.len()), (10, 10));
+    let ranges = calls.iter().flatten();
+    assert_eq!(ranges.map(|range| range.end - range.start).sum::<u64>(), 64_000);
     let expected = small_numbers(Dtype::F32, &[16]);
     assert!(device.tensors.iter().all(|bytes| bytes == expected.bytes()));
 }
@@ -242,17 +211,21 @@ fn small_neighbours_share_a_slot_and_a_read() {
 #[test]
 fn threads_read_on_while_the_device_copies() {
     let tensors = [("w".to_string(), small_numbers(Dtype::U8, &[64 * 256]))];
-    let (checkpoint, source) = counted(&tensors);
+    let (checkpoint, source) = noting(&tensors);
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::new(&tensors, &LoadOptions::new());
-    source.calls.store(0, Ordering::SeqCst);
+    source.take_calls();
     let ring = StagingBuffers { slots: 4, slot_bytes: 256 };
     // Each copy lasts until the other slots are filled too.
-    let calls = Arc::clone(&source.calls);
+    let mut calls = 0;
     device.before_waiting = Some(Box::new(move |begun| {
         let filled = (begun.max(ring.slots)).min(64);
         let began = Instant::now();
-        while calls.load(Ordering::SeqCst) < filled {
+        loop {
+            calls += source.take_calls().len();
+            if calls >= filled {
+                break;
+            }
             assert!(began.elapsed() < Duration::from_secs(20), "nothing is read meanwhile");
             std::thread::yield_now();
         }

@@ -1,6 +1,8 @@
 //! Helpers of most test files: names of the core, files built byte by byte, and the contents of
 //! directories.
 
+pub(crate) mod odd;
+
 pub(crate) use std::collections::BTreeMap;
 pub(crate) use std::fs;
 pub(crate) use std::ops::ControlFlow;
@@ -21,7 +23,7 @@ pub(crate) use safetensors_core::{
     ReadAt, Result, Rewrite, SafeTensors, SaveOptions, ShardOptions, TensorBuf, TensorSource,
     TensorView, save, save_sharded, serialize,
 };
-pub(crate) use safetensors_testing::files::{names_in, place};
+pub(crate) use safetensors_testing::files::{copy_all, names_in, place};
 pub(crate) use safetensors_testing::tensors::{file_bytes, repeated};
 pub(crate) use tempfile::{TempDir, tempdir};
 

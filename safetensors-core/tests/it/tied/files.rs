@@ -2,7 +2,8 @@
 //! own.
 
 use safetensors_core::error::TieProblem;
-use safetensors_core::framework::{self, Framework, Support, load};
+use safetensors_core::framework::{self, load};
+use safetensors_testing::framework::Bufs;
 
 use super::*;
 use crate::support::*;
@@ -134,27 +135,6 @@ fn metadata_of_another_meaning() {
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().bytes(), [1]);
     assert_eq!(checkpoint.tensor("").unwrap().read().unwrap().bytes(), [2]);
     assert!(checkpoint.get("chain").is_none() && checkpoint.get("self").is_none());
-}
-
-/// A framework with `TensorBuf`s as tensors.
-struct Bufs;
-
-impl Framework for Bufs {
-    const NAME: &'static str = "bufs";
-    type Tensor = TensorBuf;
-    type Device = ();
-
-    fn support(_: Dtype) -> Support {
-        Support::Exact
-    }
-
-    fn from_exact(buf: TensorBuf, (): &()) -> Result<TensorBuf> {
-        Ok(buf)
-    }
-
-    fn source(tensor: &TensorBuf) -> Result<impl TensorSource + '_> {
-        Ok(tensor)
-    }
 }
 
 #[test]

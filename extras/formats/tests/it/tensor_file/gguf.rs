@@ -1,11 +1,9 @@
 //! GGUF files.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use safetensors_core::io::Requests;
 use safetensors_core::{Checkpoint, Dtype, ReadAt};
 use safetensors_formats::{Format, Options, TensorFile};
+use safetensors_testing::read_at::NotingSource;
 
 use super::{assert_fixture, fixture, refused};
 
@@ -181,29 +179,13 @@ fn metadata(key: Vec<u8>) -> Option<String> {
 
 #[test]
 fn the_source_is_accessible_and_reports_that_its_calls_wait() {
-    struct Far(Vec<u8>, Arc<AtomicUsize>);
-    impl ReadAt for Far {
-        fn byte_len(&self) -> u64 {
-            self.0.byte_len()
-        }
-
-        fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-            self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.read_exact_at(buf, offset)
-        }
-
-        fn requests(&self) -> Option<Requests> {
-            Some(Requests::new(1 << 20, 3))
-        }
-    }
     let tokens: Vec<_> = (0..9000).map(|i| text(&format!("token {i}"))).collect();
     let key = array(8, &tokens);
     let bytes = Gguf { key, ..Gguf::default() }.bytes();
     assert!(bytes.len() > 100_000);
-    let calls = Arc::new(AtomicUsize::new(0));
-    let far = Far(bytes.clone(), Arc::clone(&calls));
-    let file = TensorFile::from_source(far, "far.gguf", &Options::new()).unwrap();
-    let calls = calls.load(Ordering::Relaxed);
+    let far = NotingSource::far(bytes.clone(), Requests::new(1 << 20, 3));
+    let file = TensorFile::from_source(far.clone(), "far.gguf", &Options::new()).unwrap();
+    let calls = far.take_reads().len();
     let mut read = vec![0; bytes.len()];
     file.source().read_exact_at(&mut read, 0).unwrap();
     assert_eq!((read, file.requests()), (bytes, file.source().requests()));

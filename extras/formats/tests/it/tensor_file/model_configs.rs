@@ -4,6 +4,7 @@ use std::fs;
 
 use safetensors_core::TensorBuf;
 use safetensors_formats::{Options, npz};
+use safetensors_testing::files::copy_all;
 
 use super::fixture;
 
@@ -37,11 +38,7 @@ fn settings_next_to_a_file_describe_its_quantised_weights() {
 fn settings_are_read_from_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model");
-    fs::create_dir(&model).unwrap();
-    for entry in fs::read_dir(fixture("training/values")).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
-    }
+    copy_all(&fixture("training/values"), &model);
     fs::write(dir.path().join("config.json"), "of others").unwrap();
     fs::write(model.join("config.json"), "of the model").unwrap();
     let checkpoint = safetensors_formats::open(&model, &Options::new()).unwrap();

@@ -1,13 +1,12 @@
 //! Directories of PyTorch's trainers. `dev/scripts/training_checkpoints.py` makes the fixtures, and
 //! compares many more layouts with PyTorch's own tools.
 
-use std::path::Path;
-
 use safetensors_core::Checkpoint;
 use safetensors_core::audit::Finding;
 use safetensors_core::checkpoint::store::MemoryStore;
 use safetensors_core::optimizer::PyTorchTraining;
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, open_files};
+use safetensors_testing::files::files_below;
 use serde_json::{Value, json};
 
 use super::rebuilt::{archive, dictionary, tensor};
@@ -23,24 +22,10 @@ fn in_memory(name: &str) -> MemoryStore {
 
 /// Returns the files of a directory but one.
 fn without(name: &str, left_out: Option<&str>) -> MemoryStore {
-    let (mut store, mut names) = (MemoryStore::default(), Vec::new());
-    list(&fixture(&format!("training/{name}")), "", &mut names);
-    assert!(left_out.is_none_or(|file| names.iter().any(|name| name == file)), "{names:?}");
-    for file in names.iter().filter(|file| Some(file.as_str()) != left_out) {
-        store.insert(file, read(name, file));
-    }
-    store
-}
-
-fn list(directory: &Path, prefix: &str, names: &mut Vec<String>) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = format!("{prefix}{}", path.file_name().unwrap().to_str().unwrap());
-        match path.is_dir() {
-            true => list(&path, &format!("{name}/"), names),
-            false => names.push(name),
-        }
-    }
+    let mut files = files_below(&fixture(&format!("training/{name}")));
+    assert!(left_out.is_none_or(|left| files.iter().any(|(file, _)| file == left)), "{left_out:?}");
+    files.retain(|(file, _)| Some(file.as_str()) != left_out);
+    MemoryStore::from_iter(files)
 }
 
 fn read(name: &str, file: &str) -> Vec<u8> {

@@ -5,6 +5,7 @@ use safetensors_core::{
     Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
 };
 use safetensors_hub::remote::{RemoteFile, open};
+use safetensors_testing::files::files_below;
 
 use super::server::{Fault, Server};
 use super::{file, options, tensors};
@@ -15,11 +16,7 @@ fn sharded() -> Vec<(String, Vec<u8>)> {
     let tensors = tensors(&[("a", 1000), ("b", 1000), ("c", 500)]);
     let named = tensors.iter().map(|(name, buf)| (name, buf));
     save_sharded(dir.path(), named, &ShardOptions::new().max_shard_size(1000.into())).unwrap();
-    let entries = std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
-    let read = |entry: std::fs::DirEntry| {
-        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
-    };
-    entries.map(read).collect()
+    files_below(dir.path())
 }
 
 fn check(checkpoint: &Checkpoint<Assembled<RemoteFile>>) {

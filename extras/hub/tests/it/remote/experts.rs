@@ -1,35 +1,14 @@
 //! Slices of a remote file that are kept within a budget.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use safetensors_core::framework::{Framework, Support, TensorCache};
-use safetensors_core::{Dtype, LoadOptions, Result, TensorBuf, TensorSource};
+use safetensors_core::framework::TensorCache;
+use safetensors_core::{LoadOptions, TensorBuf};
+use safetensors_testing::framework::Bufs;
 
 use super::requests::ranges;
 use super::server::{Fault, Server};
 use super::{MIB, file, options, pattern};
-
-/// A library with buffers in memory as tensors.
-struct Bufs;
-
-impl Framework for Bufs {
-    const NAME: &'static str = "bufs";
-    type Tensor = Arc<TensorBuf>;
-    type Device = ();
-
-    fn support(_: Dtype) -> Support {
-        Support::Exact
-    }
-
-    fn from_exact(buf: TensorBuf, (): &()) -> Result<Arc<TensorBuf>> {
-        Ok(buf.into())
-    }
-
-    fn source(tensor: &Arc<TensorBuf>) -> Result<impl TensorSource + '_> {
-        Ok(&**tensor)
-    }
-}
 
 const EXPERTS: usize = 16;
 

@@ -14,41 +14,14 @@ use crate::checkpoint::Checkpoint;
 use crate::file::io::{ReadAt, Requests};
 use crate::file::load::{LoadOptions, QuantizedWeights};
 use crate::file::save::{SaveOptions, save, serialize};
-use crate::format::convert::support::Support;
 use crate::format::dtype::Dtype;
-use crate::format::error::{ErrorKind, Result};
+use crate::format::error::ErrorKind;
 use crate::format::parallel::lock;
-use crate::format::tensor::{TensorBuf, TensorSource, TensorView};
-use crate::framework::Framework;
+use crate::format::tensor::{Element, TensorBuf, TensorView};
+use crate::framework::testing::Bufs;
 
-/// A library with buffers in memory as tensors.
-struct Bufs;
-
-impl Framework for Bufs {
-    const NAME: &'static str = "bufs";
-    type Tensor = TensorBufClone;
-    type Device = ();
-
-    fn support(dtype: Dtype) -> Support {
-        if dtype == Dtype::I8 { Support::Widened(Dtype::I16) } else { Support::Exact }
-    }
-
-    fn from_exact(buf: TensorBuf, (): &()) -> Result<TensorBufClone> {
-        Ok(TensorBufClone(buf.into()))
-    }
-
-    fn source(tensor: &TensorBufClone) -> Result<impl TensorSource + '_> {
-        Ok(&*tensor.0)
-    }
-}
-
-#[derive(Clone, Debug)]
-struct TensorBufClone(Arc<TensorBuf>);
-
-impl TensorBufClone {
-    fn first<T: crate::format::tensor::Element>(&self) -> T {
-        self.0.as_slice::<T>().unwrap()[0]
-    }
+fn first_of<T: Element>(tensor: &TensorBuf) -> T {
+    tensor.as_slice::<T>().unwrap()[0]
 }
 
 /// Watches and disturbs the reads of a source.
@@ -147,7 +120,7 @@ fn experts(numbers: impl IntoIterator<Item = usize>) -> Vec<(&'static str, (usiz
 
 #[track_caller]
 fn get(cache: &TensorCache<Bufs>, expert: usize) {
-    assert_eq!(cache.get("experts", (expert,)).unwrap().first::<f32>(), expert as f32);
+    assert_eq!(first_of::<f32>(&cache.get("experts", (expert,)).unwrap()), expert as f32);
 }
 
 /// Numbers from a generator, below `below`.
@@ -186,8 +159,8 @@ fn the_least_recently_used_slice_is_dropped() {
                 continue;
             }
             let slice = slice.unwrap();
-            assert_eq!(slice.0.shape(), [len, 4]);
-            assert_eq!(slice.0.as_slice::<f32>().unwrap()[len * 4 - 1], (first + len - 1) as f32);
+            assert_eq!(slice.shape(), [len, 4]);
+            assert_eq!(slice.as_slice::<f32>().unwrap()[len * 4 - 1], (first + len - 1) as f32);
             match kept.iter().position(|kept| *kept == (first, len)) {
                 Some(at) => {
                     hits += 1;
@@ -212,16 +185,16 @@ fn the_least_recently_used_slice_is_dropped() {
 fn the_same_bytes_are_one_slice() {
     let (cache, script) = cache(1 << 10);
     let whole = cache.get("experts", ()).unwrap();
-    assert_eq!(whole.0.shape(), [40, 4]);
+    assert_eq!(whole.shape(), [40, 4]);
     cache.get("experts", (.., ..)).unwrap();
     cache.get("experts", (0..40,)).unwrap();
     get(&cache, 39);
     cache.get("experts", (-1, 0..4)).unwrap();
     assert_eq!(script.reads(), 2);
     // Another shape is another tensor.
-    assert_eq!(cache.get("experts", (39..,)).unwrap().0.shape(), [1, 4]);
+    assert_eq!(cache.get("experts", (39..,)).unwrap().shape(), [1, 4]);
     // An alias is the tensor itself, in the dtype that the library has.
-    assert_eq!(cache.get("tied", ()).unwrap().first::<i16>(), -1);
+    assert_eq!(first_of::<i16>(&cache.get("tied", ()).unwrap()), -1);
     assert!(Arc::ptr_eq(&cache.get("small", ()).unwrap(), &cache.get("tied", ()).unwrap()));
     assert_eq!(cache.stats().bytes_kept, 640 + 16 + 16 + 8);
 }
@@ -230,8 +203,8 @@ fn the_same_bytes_are_one_slice() {
 fn nothing_takes_no_budget() {
     let (cache, _) = cache(0);
     for _ in 0..2 {
-        assert_eq!(cache.get("none", ()).unwrap().0.shape(), [0, 4]);
-        assert_eq!(cache.get("experts", (3..3,)).unwrap().0.shape(), [0, 4]);
+        assert_eq!(cache.get("none", ()).unwrap().shape(), [0, 4]);
+        assert_eq!(cache.get("experts", (3..3,)).unwrap().shape(), [0, 4]);
     }
     assert_eq!((cache.stats().hits, cache.stats().bytes_kept), (2, 0));
     cache.read_ahead([("none", ())]).unwrap();
@@ -294,7 +267,7 @@ fn the_budget_holds_for_many_threads() {
                     // From one expert to all of the budget.
                     let len = [1, 2, 4][i % 3].min(40 - first);
                     let slice = cache.get("experts", (first..first + len,)).unwrap();
-                    assert_eq!(slice.first::<f32>(), first as f32);
+                    assert_eq!(first_of::<f32>(&slice), first as f32);
                     assert!(cache.stats().bytes_kept <= 64);
                 }
             });
@@ -329,7 +302,7 @@ fn a_changed_file_is_an_error_of_the_next_read() {
 #[test]
 fn slices_come_in_the_dtype_of_the_options_and_count_so() {
     let (cache, _) = cache_with(32, &LoadOptions::new().floats_as(Dtype::F64));
-    assert_eq!(cache.get("experts", (7,)).unwrap().first::<f64>(), 7.0);
+    assert_eq!(first_of::<f64>(&cache.get("experts", (7,)).unwrap()), 7.0);
     assert_eq!(cache.stats().bytes_kept, 32);
     let none = LoadOptions::new().all_as(Dtype::F4);
     let error = cache_with(32, &none).0.read_ahead([("small", ())]).unwrap_err();
@@ -354,7 +327,7 @@ fn quantised_weights_are_refused_or_numbers_or_codes() {
     let error = cache(QuantizedWeights::Refuse).get("w", (1,)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Quantization { .. }), "{error}");
     let row = cache(QuantizedWeights::Numbers).get("w", (1,)).unwrap();
-    assert_eq!(row.0.as_slice::<f32>().unwrap(), [2.0, 4.0]);
+    assert_eq!(row.as_slice::<f32>().unwrap(), [2.0, 4.0]);
     let row = cache(QuantizedWeights::Stored).get("w", (1,)).unwrap();
-    assert_eq!((row.0.dtype(), row.0.bytes()), (Dtype::F8_E4M3, &codes[2..]));
+    assert_eq!((row.dtype(), row.bytes()), (Dtype::F8_E4M3, &codes[2..]));
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{MARK, file_name, synced_directory};
 use crate::checkpoint::Checkpoint;
 use crate::file::io::failpoint::{Interrupted, crash_at, interrupt_everywhere, without};
-use crate::file::io::testing::{directory_in_memory, names_in, place};
+use crate::file::io::testing::{copy_all, directory_in_memory, names_in, place};
 use crate::file::save::growing::GrowingWriter;
 use crate::file::save::{SaveOptions, save};
 use crate::format::dtype::Dtype;
@@ -51,14 +51,6 @@ fn steps(path: &Path) -> usize {
     let (rows, columns) = (rows.unwrap().shape()[0], columns.unwrap().shape()[1]);
     assert_eq!(rows, columns);
     rows
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for name in names_in(from) {
-        let (from, to) = (from.join(&name), to.join(&name));
-        if from.is_dir() { copy_all(&from, &to) } else { _ = fs::copy(from, to).unwrap() }
-    }
 }
 
 /// Returns the names and bytes of all files below a directory.
