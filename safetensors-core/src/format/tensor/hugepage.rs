@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
 use core::ops::Range;
-use std::sync::{Mutex, Once, OnceLock};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
@@ -21,24 +21,22 @@ use crate::format::parallel::lock;
 // records by default.
 const WORTH_IT: usize = 4 << 20;
 
-// The usual size. If huge pages are larger, fewer small ones are joined.
+// The usual size.
 const HUGE: usize = 2 << 20;
 
 /// The size of pages is decided for this much memory.
 const WINDOW: usize = 32 << 20;
 
-// Between buffers no further apart are only the allocator's records.
-const GAP: usize = 8 << 10;
+// Memory of others between two buffers may be advised too.
+const GAP: usize = HUGE;
 
 // 512 small pages come sooner than a huge one that takes longer. One at hand takes a third of it.
 // Measured on a virtual machine with 2 cores, over 2 GiB: a huge page at hand takes 0.2 ms, one
 // that the host has taken back 4.2 to 6.3 ms, and 2 MiB of small pages 0.7 to 1.1 ms.
 const SLOW: Duration = Duration::from_micros(1200);
 
-// As in `linux/mman.h` on every architecture. Kernels before 5.14 refuse the first, before 6.1 the
-// second.
+// As in `linux/mman.h` on every architecture. Kernels before 5.14 refuse it.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
-const MADV_COLLAPSE: libc::c_int = 25;
 
 pub(crate) struct Pages {
     /// By address.
@@ -49,17 +47,20 @@ pub(crate) struct Pages {
 /// Adjacent memory with equal pages.
 struct Window {
     memory: Range<usize>,
-    /// Huge pages that the allocator touched, with small pages that can be joined.
-    touched: Vec<Range<usize>>,
+    /// The first huge page that is wholly in a buffer.
+    first: usize,
     decided: Once,
 }
 
 impl Pages {
-    /// The buffers must be new: a page that was written to stays small.
+    /// The buffers must be new: a page that was written to stays small. So does a page with the
+    /// start of a buffer, because the allocator writes the length before the first byte. Joining it
+    /// later (`MADV_COLLAPSE`) takes another page from the host and copies: loads of 625 MiB in
+    /// buffers of 64 KiB took up to six times as long, and none was faster.
     pub(crate) fn behind(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
-        let mut buffers: Vec<_> = buffers.into_iter().map(addresses).collect();
-        // Neighbouring buffers share their windows, so that many small buffers get huge pages
-        // too.
+        let buffers = buffers.into_iter().map(addresses);
+        let mut buffers: Vec<_> = buffers.filter(|buffer| buffer.len() >= HUGE).collect();
+        // Neighbouring buffers share their windows, so that there are few pieces of advice.
         buffers.sort_unstable_by_key(|buffer| buffer.start);
         let mut windows = Vec::new();
         for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
@@ -67,8 +68,8 @@ impl Pages {
             // Only whole pages may be advised: a page at either end may hold other data.
             let stretch =
                 first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
-            if stretch.len() >= WORTH_IT && may_join() {
-                windows.extend(divide(&stretch, touched(&stretch, buffers)));
+            if stretch.len() >= WORTH_IT {
+                windows.extend(divide(&stretch, buffers));
             }
         }
         Self { windows, pace: Mutex::default() }
@@ -96,12 +97,9 @@ impl Pages {
         // One measurement for a load is not enough: the first huge pages often come quickly,
         // and the rest slowly. With every page timed, the median of 24 loads of 2 GiB was
         // 729 ms instead of 620 ms.
-        if let Some((page, advice)) = window.first_page()
-            && lock(&self.pace).is_slow(time_of(page, advice), before)
-        {
-            return;
+        if !lock(&self.pace).is_slow(time_of(window.first..window.first + HUGE), before) {
+            window.advise();
         }
-        window.advise();
     }
 }
 
@@ -111,24 +109,7 @@ fn addresses(room: Range<*const u8>) -> Range<usize> {
 
 impl Window {
     fn advise(&self) {
-        if madvise(self.memory.clone(), libc::MADV_HUGEPAGE) {
-            // After the first failure the rest is left as it is.
-            let mut touched = self.touched.iter().cloned();
-            let _ = touched.all(|range| madvise(range, MADV_COLLAPSE));
-        }
-    }
-
-    /// Returns the huge page to time, and the advice that brings it. With small buffers, the
-    /// allocator has touched all of them.
-    fn first_page(&self) -> Option<(Range<usize>, libc::c_int)> {
-        let first = self.memory.start.next_multiple_of(HUGE);
-        let untouched = (first..)
-            .step_by(HUGE)
-            .take_while(|page| page + HUGE <= self.memory.end)
-            .find(|page| !self.touched.iter().any(|range| range.contains(page)))
-            .map(|page| (page, MADV_POPULATE_WRITE));
-        let touched = || self.touched.first().map(|range| (range.start, MADV_COLLAPSE));
-        untouched.or_else(touched).map(|(page, advice)| (page..page + HUGE, advice))
+        madvise(self.memory.clone(), libc::MADV_HUGEPAGE);
     }
 }
 
@@ -159,57 +140,32 @@ impl Pace {
     }
 }
 
-fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<Item = Window> {
+fn divide(stretch: &Range<usize>, buffers: &[Range<usize>]) -> impl Iterator<Item = Window> {
     // Windows meet at boundaries of huge pages, so that none is lost.
     let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(WINDOW);
-    let stretch = stretch.clone();
-    starts.map(move |start| {
+    starts.filter_map(move |start| {
         let memory = start.max(stretch.start)..(start + WINDOW).min(stretch.end);
-        let within = |range: &Range<usize>| range.start.max(start)..range.end.min(start + WINDOW);
-        let touched = touched.iter().map(within).filter(|range| !range.is_empty()).collect();
-        Window { memory, touched, decided: Once::new() }
+        let from = buffers.partition_point(|buffer| buffer.end <= memory.start);
+        let mut within = buffers[from..].iter().take_while(|buffer| buffer.start < memory.end);
+        let first = within.find_map(|buffer| {
+            let first = buffer.start.max(memory.start).next_multiple_of(HUGE);
+            (first + HUGE <= buffer.end.min(memory.end)).then_some(first)
+        })?;
+        Some(Window { memory, first, decided: Once::new() })
     })
-}
-
-// `MADV_COLLAPSE` ignores the administrator's setting.
-fn may_join() -> bool {
-    static ALLOWED: OnceLock<bool> = OnceLock::new();
-    *ALLOWED.get_or_init(|| {
-        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-        !setting.is_ok_and(|setting| setting.contains("[never]"))
-    })
-}
-
-// The allocator writes a buffer's length before its first byte. Adjacent pages become one range, to
-// save system calls.
-fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    for buffer in buffers {
-        // The huge page that holds the word before the buffer. A huge page that is not wholly
-        // inside the stretch cannot be joined.
-        let page = buffer.start.saturating_sub(size_of::<usize>()) / HUGE * HUGE;
-        if page < stretch.start || stretch.end - page < HUGE {
-            continue;
-        }
-        match ranges.last_mut() {
-            Some(last) if page <= last.end => last.end = page + HUGE,
-            _ => ranges.push(page..page + HUGE),
-        }
-    }
-    ranges
 }
 
 /// Also of a refusal: an old kernel refuses at once, a full machine after a search for memory.
-fn time_of(page: Range<usize>, advice: libc::c_int) -> Duration {
+fn time_of(page: Range<usize>) -> Duration {
     let start = Instant::now();
-    let _ = madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, advice);
+    let _ = madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
     start.elapsed()
 }
 
 /// Returns whether the kernel accepted it.
 fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
     let start = core::ptr::without_provenance_mut(range.start);
-    // SAFETY: all three kinds of advice keep the contents of the memory and only change the
+    // SAFETY: both kinds of advice keep the contents of the memory and only change the
     // pages that back it. This holds for memory of any owner, and for addresses without memory.
     // The pointer is never dereferenced.
     unsafe { libc::madvise(start, range.len(), advice) == 0 }
@@ -217,6 +173,8 @@ fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
 
     #[test]
@@ -255,53 +213,43 @@ mod tests {
     }
 
     #[test]
-    fn windows_meet_at_huge_pages_and_hold_the_touched_ones() {
-        let stretch = HUGE + 4096..HUGE + 2 * WINDOW + 8192;
-        let last = 2 * WINDOW..HUGE + 2 * WINDOW;
-        let windows = divide(&stretch, vec![2 * HUGE..4 * HUGE, WINDOW..WINDOW + 2 * HUGE, last]);
-        let windows: Vec<_> = windows.map(|window| (window.memory, window.touched)).collect();
-        let middle = HUGE + WINDOW;
-        assert_eq!(
-            windows,
-            [
-                (stretch.start..middle, vec![2 * HUGE..4 * HUGE, WINDOW..middle]),
-                (middle..middle + WINDOW, vec![middle..middle + HUGE, 2 * WINDOW..middle + WINDOW]),
-                (middle + WINDOW..stretch.end, vec![]),
-            ]
-        );
-    }
-
-    #[test]
-    fn the_timed_page_is_complete_and_untouched_if_one_is() {
-        let page = |memory, touched: Option<Range<usize>>| {
-            let touched = touched.into_iter().collect();
-            let page = Window { memory, touched, decided: Once::new() }.first_page();
-            page.map(|(page, advice)| (page.start / HUGE, advice))
-        };
-        assert_eq!(page(4096..4 * HUGE, None), Some((1, MADV_POPULATE_WRITE)));
-        assert_eq!(page(4096..4 * HUGE, Some(HUGE..3 * HUGE)), Some((3, MADV_POPULATE_WRITE)));
-        assert_eq!(page(4096..4 * HUGE, Some(HUGE..4 * HUGE)), Some((1, MADV_COLLAPSE)));
-        assert_eq!(page(4096..2 * HUGE - 4096, None), None);
-    }
-
-    #[test]
-    fn huge_pages_with_the_start_of_a_buffer_are_touched() {
+    fn windows_meet_at_huge_pages_and_begin_with_one_that_is_untouched() {
         let page = |number: usize| number * HUGE;
-        // Three large buffers and many small ones. The first begins before the first whole huge
-        // page.
-        let large = [page(0) + 16..page(4), page(4) + 16..page(8), page(8) + 4096..page(9) - 4096];
-        let small = (0..64).map(|i| page(9) + i * (64 << 10)..page(9) + (i + 1) * (64 << 10));
-        let buffers: Vec<_> = large.into_iter().chain(small).collect();
-        assert_eq!(touched(&(4096..page(11)), &buffers), [page(4)..page(5), page(8)..page(11)]);
-        // The stretch ends inside the last huge page.
-        assert_eq!(
-            touched(&(4096..page(11) - 4096), &buffers),
-            [page(4)..page(5), page(8)..page(10)]
-        );
-        // The word before a buffer that starts on a page boundary is in the page before.
-        let before = page(1)..page(2);
-        let buffer = page(2)..page(3);
-        assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);
+        let windows = |stretch: Range<usize>, buffers: &[Range<usize>]| {
+            let windows = divide(&stretch, buffers);
+            windows.map(|window| (window.memory, window.first / HUGE)).collect::<Vec<_>>()
+        };
+        let (whole, middle) = (page(1) + 4096..page(33) + 8192, page(17));
+        let before = (whole.start..middle, 2);
+        // There is no window where no huge page is wholly in a buffer.
+        let rest = (middle..page(33), 17);
+        assert_eq!(windows(whole.clone(), from_ref(&whole)), [before.clone(), rest]);
+        // The length of a buffer is in the page before its first byte, which may be in the middle
+        // of a huge page.
+        let two = [whole.start..page(20) - 4096, page(20)..page(32)];
+        let rest = (middle..page(32), 17);
+        assert_eq!(windows(whole.start..page(32), &two), [before.clone(), rest]);
+        let two = [whole.start..page(17) + 4096, page(17) + 8192..page(32)];
+        assert_eq!(windows(whole.start..page(32), &two), [before.clone(), (middle..page(32), 18)]);
+        let two = [whole.start..page(17) + 4096, page(17) + 8192..page(19) - 4096];
+        assert_eq!(windows(whole.start..page(19) - 4096, &two), [before]);
+    }
+
+    #[test]
+    fn small_buffers_have_no_windows() {
+        let buffers = |len: usize, count: usize, apart: usize| {
+            let starts = (0..count).map(move |i| 16 + i * (len + apart));
+            starts.map(move |start| {
+                let pointer = core::ptr::without_provenance::<u8>;
+                pointer(start)..pointer(start + len)
+            })
+        };
+        assert_eq!(Pages::behind(buffers(64 << 10, 1000, 16)).windows.len(), 0);
+        assert_eq!(Pages::behind(buffers(HUGE, 1, 0)).windows.len(), 0);
+        assert_eq!(Pages::behind(buffers(8 << 20, 4, 4096)).windows.len(), 1);
+        // Small ones lie between them.
+        assert_eq!(Pages::behind(buffers(8 << 20, 4, 64 << 10)).windows.len(), 1);
+        assert_eq!(Pages::behind(buffers(8 << 20, 4, 64 << 20)).windows.len(), 4);
     }
 
     #[test]
