@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use safetensors_core::ReadAt;
 use safetensors_core::io::{ReadRange, Requests};
 
-/// A file in memory that notes each call once it has answered. A clone has the same bytes and the same
-/// notes.
+/// A file in memory that notes each call once it has answered. A clone has the same bytes and the
+/// same notes.
 #[derive(Clone, Debug, Default)]
 pub struct NotingSource {
     bytes: Arc<Vec<u8>>,
