@@ -118,7 +118,8 @@ impl<'a> RankSaver<'a> {
         for file in files.of_rank(rank) {
             let (parts, options) = planned.contents(file, name)?;
             let path = temp.path().join(&file.name);
-            // Unlike `save`, makes no directory, so none is left if another rank removes the attempt.
+            // Unlike `save`, this makes no directory, so none is left if another rank removes the
+            // attempt.
             failpoint::hit("write a file of a rank")
                 .map_err(|error| Error::io(error, &path))
                 .and_then(|()| stage(&path, planned.sources(file, &parts), &options))

@@ -44,8 +44,8 @@ pub(crate) struct Case {
     /// Whether the command does nothing where nothing is new. Then the lock of a process that was
     /// killed stays.
     pub(crate) follows: bool,
-    /// Whether only every fourth is tested of the calls that only read and follow no change, because
-    /// there are many, and they leave the state of the calls before them.
+    /// Whether only every fourth is tested of the calls that only read and follow no change,
+    /// because there are many, and they leave the state of the calls before them.
     is_long: bool,
 }
 
